@@ -1,0 +1,20 @@
+"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice."""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+
+SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """Real text and vocabularies that lie beside the checkout on development machines; never part of the repository."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the development data directory ../shared/data is not on this machine")
+    return SHARED_DATA
