@@ -1,0 +1,65 @@
+"""The small parts every other file of the model is made of: affine map, layer normalization, dropout, activation.
+
+Modules hold float32 parameters and static sizes only. The dtype of a computation is the dtype of the activations that
+enter it: parameters are cast where they are used.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+def truncated_normal(key: jax.Array, shape: tuple[int, ...], stddev: float) -> jax.Array:
+    """Normal values of `stddev`, redrawn beyond two of them and not rescaled (TF's initializer): what is left has 0.8796 × stddev."""
+    return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
+
+
+def like(parameter: jax.Array, x: jax.Array) -> jax.Array:
+    """`parameter` in the dtype of x, with leading axes of size one so that it broadcasts over x without rank promotion."""
+    return parameter.reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape).astype(x.dtype)
+
+
+class Linear(nnx.Module):
+    """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs]."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], stddev: float, key: jax.Array):
+        self.kernel = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
+        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., *inputs] to [..., *outputs], in the dtype of x."""
+        kernel, bias = self.kernel[...], self.bias[...]
+        y = jnp.tensordot(x, kernel.astype(x.dtype), axes=kernel.ndim - bias.ndim)
+        return y + like(bias, y)
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalization over the last axis (Ba et al. 2016).
+
+    Always in float32 and in two passes: E[x²] - E[x]² would lose the small variances that epsilon = 1e-12 is meant for.
+    """
+
+    def __init__(self, size: int, epsilon: float):
+        self.epsilon = epsilon
+        self.scale = nnx.Param(jnp.ones(size, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+        return (normed * like(self.scale[...], normed) + like(self.bias[...], normed)).astype(x.dtype)
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes each element with probability `rate` and divides the others by 1 - rate; without a key, x itself."""
+    if key is None or rate == 0:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
+
+
+def activation(x: jax.Array, name: str) -> jax.Array:
+    """gelu_tanh: the approximation in Google's code; gelu_erf: the exact form Hugging Face checkpoints run with."""
+    return jax.nn.gelu(x, approximate=name == "gelu_tanh")
