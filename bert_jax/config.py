@@ -122,7 +122,7 @@ class PhaseConfig:
     micro_batches: int = 1
     """Gradient accumulation: the batch is computed in this many parts; the result is that of the whole batch."""
     max_predictions: int | None = None
-    """Masked positions a sequence at most. None: 20 at length 128 and 77 at 512, about rate times length."""
+    """Masked positions a sequence at most. None: rate times length, rounded up (20 at length 128, 77 at 512)."""
     learning_rate: float = 1e-4
     """Peak of this phase."""
     schedule: Literal["continue", "restart"] = "continue"

@@ -1,0 +1,156 @@
+"""`bert-jax COMMAND …`: one short function a command; each imports what it needs, so that `--help` answers at once."""
+
+import sys
+import traceback
+
+from bert_jax.command_line import configured, load_config, parse, positional
+from bert_jax.errors import UserError
+
+
+def pretrain(arguments: list[str]) -> int:
+    """pretrain CONFIG --data.path=STORE --workdir=DIR: pre-train; goes on where DIR was left"""
+    config = configured(arguments, "bert-jax pretrain")
+    from bert_jax.pretraining import pretrain as run
+
+    return run(config).exit_code
+
+
+def evaluate(arguments: list[str]) -> int:
+    """evaluate WORKDIR --data.path=STORE: held-out loss, perplexity and accuracies of a checkpoint"""
+    workdir, options = positional(arguments, "bert-jax evaluate", "WORKDIR")
+    from bert_jax.evaluation import run_evaluate
+    from bert_jax.workdir import read_config
+
+    run_evaluate(workdir, configured(options, "bert-jax evaluate", read_config(workdir)))
+    return 0
+
+
+def fill_mask(arguments: list[str]) -> int:
+    """fill-mask WORKDIR "text with [MASK]": the likeliest words for each [MASK]"""
+    from bert_jax.filling import FillMaskConfig, run_fill_mask
+
+    workdir, rest = positional(arguments, "bert-jax fill-mask", "WORKDIR")
+    text, options = positional(rest, "bert-jax fill-mask WORKDIR", "TEXT")
+    run_fill_mask(workdir, text, parse(FillMaskConfig(), options, "bert-jax fill-mask"))
+    return 0
+
+
+def train_vocab(arguments: list[str]) -> int:
+    """train-vocab --input=CORPUS --output=VOCAB --size=N: learn a vocabulary"""
+    from bert_jax.config import TrainVocabConfig
+
+    options = parse(TrainVocabConfig, arguments, "bert-jax train-vocab")
+    from bert_jax.vocabulary import run_train_vocab
+
+    run_train_vocab(options)
+    return 0
+
+
+def extend_vocab(arguments: list[str]) -> int:
+    """extend-vocab --vocab=VOCAB --input=CORPUS --output=VOCAB: add the words of a domain, keep every id"""
+    from bert_jax.vocabulary_extension import ExtendVocabConfig, run_extend_vocab
+
+    run_extend_vocab(parse(ExtendVocabConfig, arguments, "bert-jax extend-vocab"))
+    return 0
+
+
+def prepare(arguments: list[str]) -> int:
+    """prepare --input=CORPUS --vocab=VOCAB --output=STORE: tokenize a corpus once into a token store"""
+    from bert_jax.config import PrepareConfig
+
+    options = parse(PrepareConfig, arguments, "bert-jax prepare")
+    from bert_jax.data.prepare import run_prepare
+
+    run_prepare(options)
+    return 0
+
+
+def inspect(arguments: list[str]) -> int:
+    """inspect STORE: how documents become sentences, pieces, pairs and masks, in colour"""
+    from bert_jax.inspection import InspectConfig, run_inspect
+
+    store, options = positional(arguments, "bert-jax inspect", "STORE")
+    run_inspect(store, parse(InspectConfig(), options, "bert-jax inspect"))
+    return 0
+
+
+def info(arguments: list[str]) -> int:
+    """info CONFIG: parameters by part, FLOPs and memory, and how they grow with the sequence length"""
+    config = configured(arguments, "bert-jax info")
+    from bert_jax.information import run_info
+
+    run_info(config)
+    return 0
+
+
+def config(arguments: list[str]) -> int:
+    """config show CONFIG | config diff CONFIG CONFIG: the resolved options as JSON, or where two differ"""
+    import json
+
+    from bert_jax.config import check, differences, to_dict
+
+    action, rest = positional(arguments, "bert-jax config", "show|diff")
+    if action == "show":
+        print(json.dumps(to_dict(configured(rest, "bert-jax config show")), indent=2))
+    elif action == "diff" and len(rest) == 2:
+        first, second = (to_dict(check(load_config(path))) for path in rest)
+        print("\n".join(differences(first, second)) or "no differences")
+    else:
+        raise UserError("usage: bert-jax config show CONFIG [--options], or bert-jax config diff CONFIG CONFIG")
+    return 0
+
+
+def demo(arguments: list[str]) -> int:
+    """demo --workdir=DIR: the whole job in minutes on text that Python itself carries"""
+    from bert_jax.demo import DemoConfig, run_demo
+
+    return run_demo(parse(DemoConfig(), arguments, "bert-jax demo"))
+
+
+COMMANDS = {
+    "demo": demo, "train-vocab": train_vocab, "extend-vocab": extend_vocab, "prepare": prepare, "inspect": inspect,
+    "info": info, "config": config, "pretrain": pretrain, "evaluate": evaluate, "fill-mask": fill_mask,
+}
+
+
+def _usage() -> str:
+    lines = [f"  bert-jax {command.__doc__}" for command in COMMANDS.values()]
+    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "", "bert-jax COMMAND … --help lists the options of a command;",
+                      "--debug shows the whole traceback of an error."])
+
+
+def _run(argv: list[str]) -> int:
+    words = argv[1:]
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            import difflib
+
+            close = difflib.get_close_matches(words[0], COMMANDS, n=1)
+            raise UserError(f"unknown command {words[0]!r}" + (f"; perhaps you meant {close[0]}" if close else "")
+                            + f"; commands: {', '.join(COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except UserError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `bert-jax … | head`
+        return 0
+
+
+def main() -> None:
+    from absl import app
+
+    app.run(_run, argv=sys.argv, flags_parser=lambda argv: argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Typed options: from the words of a command line to the dataclasses of `config.py`, through tyro.
+
+tyro does the parsing, the types and the help. Added here: errors of one line, the short forms `--steps`, `--batch_size`
+… of a run with a single phase, and configuration files.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import io
+import json
+import pathlib
+import re
+
+from bert_jax.config import Config, PhaseConfig, check, from_dict
+from bert_jax.errors import UserError
+
+
+def parse(default, arguments: list[str], program: str):
+    """`default` (a dataclass instance, or a class without required values) with the options in `arguments` applied.
+
+    Raises UserError for an unknown option or a value of the wrong type; `--help` prints the options and exits.
+    """
+    import tyro
+
+    instance = None if isinstance(default, type) else default
+    cls = default if instance is None else type(default)
+    if not {"--help", "-h"}.intersection(arguments):
+        arguments = _spelled_out(arguments, _option_names(default), instance)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(cls, prog=program, default=tyro.MISSING_NONPROP if instance is None else instance, args=arguments,
+                            use_underscores=True, config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_one_line(printed.getvalue(), program)) from None
+
+
+def load_config(path: str) -> Config:
+    """The Config that a file under configs/ returns from `get_config()`, or the config.json of a work directory.
+
+    A Python file is the user's own code and is run as such; give JSON where the file comes from someone else.
+    """
+    file = pathlib.Path(path)
+    if not file.is_file():
+        near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        there = f"; {file.parent} has {', '.join(near)}" if near else ""
+        raise UserError(f"no configuration file {path!r}{there}")
+    if file.suffix == ".json":
+        try:
+            return from_dict(Config, json.loads(file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UserError(f"{path} is not JSON: {error}") from None
+    if file.suffix != ".py":
+        raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
+    spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config() if hasattr(module, "get_config") else None
+    if not isinstance(config, Config):
+        raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
+    return config
+
+
+def configured(arguments: list[str], program: str, default: Config | None = None) -> Config:
+    """CONFIG followed by overrides → the checked Config."""
+    if default is None:
+        path, arguments = positional(arguments, program, "CONFIG")
+        default = load_config(path)
+    return check(parse(default, arguments, program))
+
+
+def positional(arguments: list[str], program: str, name: str) -> tuple[str, list[str]]:
+    """The first word that is not an option, and the other words."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    raise UserError(f"usage: {program} {name} [--options]; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
+
+
+def _option_names(default, prefix: str = "") -> list[str]:
+    """Dotted names of every leaf of a dataclass (instance or class), tuples by index."""
+    names = []
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name, None)
+        if isinstance(value, tuple):
+            for index, item in enumerate(value):
+                names += _option_names(item, f"{prefix}{field.name}.{index}.")
+        elif dataclasses.is_dataclass(value):
+            names += _option_names(value, f"{prefix}{field.name}.")
+        else:
+            names.append(prefix + field.name)
+    return names
+
+
+def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
+    """The same words with short forms replaced by full ones; unknown options are refused here, by name."""
+    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
+    out, takes_value = [], False
+    for word in arguments:
+        if takes_value or not word.startswith("--"):
+            if not takes_value:
+                raise UserError(f"unexpected word {word!r}: options are written --name=value")
+            out.append(word)
+            takes_value = False
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in phase_fields:
+            if len(config.phases) > 1:
+                full = " and ".join(f"--phases.{i}.{name}" for i in range(len(config.phases)))
+                raise UserError(f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead")
+            name = f"phases.0.{name}"
+        if name not in names:
+            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [n for n in names if n.endswith("." + name)]
+            hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
+            raise UserError(f"unknown option --{name}{hint}")
+        if value.lower() in ("true", "false"):
+            value = value.capitalize()
+        takes_value = not equals
+        out.append(f"--{name}{equals}{value}")
+    return out
+
+
+def _one_line(text: str, program: str) -> str:
+    """tyro's boxed message as one line."""
+    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+", " ", text).split())
+    words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
+    return re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice |^Required options ", "", words).rstrip(".") + f"; see {program} --help"

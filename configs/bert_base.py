@@ -1,0 +1,22 @@
+"""BERT-base as published (Devlin et al. 2018): 900,000 steps at length 128, then 100,000 at length 512.
+
+    bert-jax pretrain configs/bert_base.py --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-base
+
+The 2018 optimizer and one linear schedule over both phases, warm-up 10,000 steps, moments kept at the switch.
+Published: held-out perplexity 3.99 (table 6). Hardware then: 4 Cloud TPUs (16 chips), 4 days.
+Time and result of this configuration: not measured.
+"""
+
+from bert_jax.config import Config, OptimizerConfig, PhaseConfig
+from bert_jax.presets import model_config
+
+
+def get_config() -> Config:
+    return Config(
+        model=model_config("base"),
+        phases=(
+            PhaseConfig(steps=900_000, sequence_length=128, batch_size=256, max_predictions=20),
+            PhaseConfig(steps=100_000, sequence_length=512, batch_size=256, max_predictions=77),
+        ),
+        optimizer=OptimizerConfig(name="adamw_bert"),
+    )

@@ -1,0 +1,10 @@
+"""The run of `make demo`: a small BERT on the documentation that Python itself carries.
+
+    bert-jax pretrain configs/bert_demo.py --data.path=runs/demo/data/store --workdir=WORKDIR
+"""
+
+from bert_jax.demo import demo_config
+
+
+def get_config():
+    return demo_config()
