@@ -1,0 +1,81 @@
+"""Full sentences without pairs, packed across documents (FULL-SENTENCES of Liu et al. 2019, section 4.2).
+
+The documents of the split form one stream in which each is followed by a [SEP]. An epoch begins the stream at another
+document (it is a ring), cuts it into cells of what fits between [CLS] and the closing [SEP], and puts the sentences
+that start in a cell into one sequence, by the same boundary rule as `chunks`.
+"""
+
+import numpy as np
+
+from bert_jax.data.documents import Documents
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream, bits, heads, integers
+from bert_jax.data.rows import PADDING, SPECIAL, Rows
+
+
+class PackedStream:
+    """The stream of a split; places are counted in tokens and closing [SEP]s from its first document."""
+
+    period = 1
+
+    def __init__(self, documents: Documents, sequence_length: int, seed: int):
+        self.documents = documents
+        self.sequence_length = sequence_length
+        self.cell_size = sequence_length - 2
+        self.seed = seed
+        self.ends = np.cumsum(documents.num_tokens + 1)
+        self.starts = self.ends - documents.num_tokens - 1
+
+    def count(self, epoch: int) -> int:
+        """Sequences of an epoch, the same in all of them."""
+        return int(-(-self.ends[-1] // self.cell_size))
+
+    def rows(self, epoch: int, indices: np.ndarray, keys: np.ndarray) -> Rows:
+        """The sequences `indices` [B] of `epoch`; `keys` [B]: 64 random bits a row."""
+        begin, end, rotation = self.find(epoch, permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch)))
+        length = int(self.ends[-1])
+        end -= self._is_separator(end - 1 + rotation)
+        excess = np.maximum(end - begin - self.cell_size, 0)
+        crossed = (self._document((end - 1 + rotation) % length) - self._document((begin + rotation) % length)) % len(self.documents)
+        num_tokens = end - begin - crossed
+        front = heads(keys, Stream.TRUNCATION, excess)
+        begin, end = begin + front, end - (excess - front)
+        begin += self._is_separator(begin + rotation)  # truncation may leave a [SEP] next to [CLS] or to the closing one
+        end -= self._is_separator(end - 1 + rotation)
+
+        place = np.arange(self.sequence_length)[None]
+        used = (end - begin)[:, None]
+        inside = (place > 0) & (place <= used)
+        ring = np.where(inside, begin[:, None] + place - 1 + rotation, 0) % length
+        document = self._document(ring)
+        offset = ring - self.starts[document]
+        is_token = inside & (offset < self.documents.num_tokens[document])
+        token_index = np.where(place < used + 2, SPECIAL, PADDING)
+        token_index = np.where(is_token, self.documents.token_starts[document] + offset, token_index)
+        truncated = num_tokens - is_token.sum(1)
+        return Rows(token_index, np.zeros(token_index.shape, np.int32), None, truncated, np.zeros_like(truncated))
+
+    def find(self, epoch: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Places [begin, end) of the sequences in the rotated stream, and the place at which this epoch begins the ring."""
+        length, count = int(self.ends[-1]), self.count(epoch)
+        slack = integers(bits(self.seed, Stream.SLACK, epoch), count * self.cell_size - length + 1)
+        rotation = int(self.starts[integers(bits(self.seed, Stream.ROTATION, epoch), len(self.documents))])
+        edges = np.clip(np.stack([cells, cells + 1, cells + 2]) * self.cell_size - slack, 0, length)
+        following = edges[:2] + self._gap_to_sentence((edges[:2] + rotation) % length)
+        begin, end = np.where(following < edges[1:], following, edges[:2])
+        return begin, end, rotation
+
+    def _gap_to_sentence(self, places: np.ndarray) -> np.ndarray:
+        """How many places after `places` the next sentence starts, in the same document or with the next one."""
+        documents, document = self.documents, self._document(places)
+        shift = documents.token_starts[document] - self.starts[document]
+        high = documents.end_sentences[document]
+        sentence = documents.first_sentence_from(places + shift, documents.first_sentences[document], high)
+        return np.where(sentence < high, documents.store.sentence_starts(sentence) - shift, self.ends[document]) - places
+
+    def _document(self, places: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.ends, places, side="right")
+
+    def _is_separator(self, places: np.ndarray) -> np.ndarray:
+        places = places % int(self.ends[-1])
+        return places == self.ends[self._document(places)] - 1
