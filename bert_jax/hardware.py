@@ -1,0 +1,136 @@
+"""What this process runs on: devices, their peak rate and memory, and joining the other hosts of a pod."""
+
+import dataclasses
+import glob
+import importlib.util
+import os
+import re
+
+import jax
+from absl import logging
+
+from bert_jax.errors import UserError
+
+# Dense bfloat16 FLOP/s of one JAX device (not with sparsity), by the start of its device_kind; first match wins.
+# TPU: "peak compute per chip" in docs.cloud.google.com/tpu/docs (v2, v3, v4, v5e, v5p, v6e, tpu7x). On v2, v3 and TPU7x
+# a JAX device is one of the two cores of a chip, so half of that figure stands here.
+# NVIDIA: "Tensor Core" rows of the data sheets, halved where those print the figure with sparsity; V100, T4: float16.
+PEAK_FLOPS = (
+    (r"TPU v2", 45e12 / 2),
+    (r"TPU v3", 123e12 / 2),
+    (r"TPU v4 lite", None),
+    (r"TPU v4", 275e12),
+    (r"TPU v5( lite|e)", 197e12),
+    (r"TPU v5p?", 459e12),
+    (r"TPU v6( lite|e)", 918e12),
+    (r"TPU7x", 2307e12 / 2),
+    (r"NVIDIA GB200", 2500e12),
+    (r"NVIDIA B200", 2250e12),
+    (r"NVIDIA (H100|H200) NVL", 835e12),
+    (r"NVIDIA H100 PCIe", 756e12),
+    (r"NVIDIA (H100|H200|GH200)", 989e12),
+    (r"NVIDIA A100", 312e12),
+    (r"NVIDIA A40", 149.7e12),
+    (r"NVIDIA A10G", 70e12),
+    (r"NVIDIA A10", 125e12),
+    (r"NVIDIA L40S", 362e12),
+    (r"NVIDIA L40", 181e12),
+    (r"NVIDIA L4", 121e12),
+    (r"NVIDIA GeForce RTX 4090", 165.2e12),
+    (r"NVIDIA GeForce RTX 3090", 71e12),
+    (r"Tesla V100", 125e12),
+    (r"Tesla T4", 65e12),
+)
+
+# Set by launchers for every process of a job: Slurm's srun, Open MPI's mpirun.
+PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    platform: str
+    """cpu, gpu or tpu."""
+    kind: str
+    """Device kind as the driver names it."""
+    num_devices: int
+    num_local_devices: int
+    num_processes: int
+    peak_flops: float | None
+    """Dense bfloat16 FLOP/s of one device; None where unknown, and on CPU."""
+    memory_bytes: int | None
+    """Of one device; None where the driver does not say, and on CPU."""
+
+    def __str__(self) -> str:
+        where = f" on {self.num_processes} hosts" if self.num_processes > 1 else ""
+        peak = "peak unknown" if self.peak_flops is None else f"{self.peak_flops / 1e12:.0f} TFLOP/s bfloat16"
+        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB"
+        return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory} a device"
+
+
+def hardware() -> Hardware:
+    """Describes the devices of all processes; starts JAX's backend if nothing has yet."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats() or {}
+    return Hardware(platform=device.platform, kind=device.device_kind, num_devices=jax.device_count(),
+                    num_local_devices=jax.local_device_count(), num_processes=jax.process_count(),
+                    peak_flops=peak_flops(device.device_kind), memory_bytes=stats.get("bytes_limit"))
+
+
+def peak_flops(kind: str) -> float | None:
+    """Dense bfloat16 FLOP/s of one JAX device of this kind, or None: then no utilisation is reported."""
+    return next((peak for pattern, peak in PEAK_FLOPS if re.match(pattern + r"(?![0-9A-Za-z])", kind)), None)
+
+
+def idle_accelerator() -> str | None:
+    """A sentence if this machine has an accelerator that JAX does not use, else None."""
+    if jax.default_backend() != "cpu" or os.environ.get("JAX_PLATFORMS", "") == "cpu":
+        return None
+    for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (_has_tpu_chips(), "a TPU", "tpu")):
+        if present:
+            return (f"this machine has {name} but JAX runs on the CPU; install the support for it with "
+                    f"pip install 'bert_jax[{extra}]', or set JAX_PLATFORMS=cpu to silence this")
+    return None
+
+
+def _has_nvidia_gpu() -> bool:
+    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))
+
+
+def initialize_distributed() -> None:
+    """Joins the processes of one job, before anything touches a device; does nothing when called again.
+
+    On a TPU always, even with one host: the preemption notice comes through the coordination service. Elsewhere only
+    if a launcher says that there are several processes (JAX_COORDINATOR_ADDRESS with JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID, Slurm, Open MPI); a laptop or a single GPU machine is left alone.
+
+    Raises:
+        UserError: a coordinator is named but not how many processes there are, or which one this is.
+    """
+    if jax.distributed.is_initialized():
+        return
+    if os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        missing = [name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID") if not os.environ.get(name, "").isdigit()]
+        if missing:
+            raise UserError(f"JAX_COORDINATOR_ADDRESS={os.environ['JAX_COORDINATOR_ADDRESS']} is set, but {' and '.join(missing)} "
+                            "is not a number; set all three in every process, or none to run as a single process")
+        jax.distributed.initialize(num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
+                                   process_id=int(os.environ["JAX_PROCESS_ID"]))
+    elif any(int(os.environ.get(name) or 1) > 1 for name in PROCESS_COUNTS):
+        jax.distributed.initialize()
+    elif on_tpu():
+        try:
+            jax.distributed.initialize()
+        except ValueError as error:  # no cluster found: a TPU inside a notebook service, always a single host
+            logging.warning("running as a single process: %s", error)
+
+
+def on_tpu() -> bool:
+    """Whether JAX will use TPUs, found out without starting its backend (which must not happen before joining)."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    wanted = not platforms or "tpu" in platforms.split(",")
+    return wanted and _has_tpu_chips() and importlib.util.find_spec("libtpu") is not None
+
+
+def _has_tpu_chips() -> bool:
+    # v2 to v4 appear as /dev/accel0 …, later ones as numbered VFIO groups.
+    return bool(glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*"))

@@ -1,0 +1,66 @@
+"""Learning rate as a pure function of the global step.
+
+A schedule begins with the first phase and with every phase that says `schedule="restart"`, and ends where the next one
+begins. Inside it, a phase scales the common shape by its own peak, so a phase may continue the line at another height.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config import Config, ScheduleConfig, schedule_length, warmup_steps
+
+
+def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Array:
+    """Float32 learning rate of the update that takes the state from `step` to `step + 1`; any shape of integers.
+
+    Whole steps are subtracted before anything is divided, so the result is the rounded exact one up to step 2^24.
+    """
+    step = jnp.asarray(step, jnp.int32)
+    rate = jnp.zeros(step.shape, jnp.float32)
+    first = begin = length = warmup = 0
+    for index, phase in enumerate(config.phases):
+        if index == 0 or phase.schedule == "restart":
+            begin, length, warmup = first, schedule_length(config, index), warmup_steps(config, index)
+        value = jnp.float32(phase.learning_rate) * _shape(config.schedule, step - begin, length, warmup)
+        rate = jnp.where(step >= first, value, rate)
+        first += phase.steps
+    return rate
+
+
+def phase_starts(config: Config) -> list[int]:
+    """Global step at which each phase begins, and the total number of steps as the last entry."""
+    return [sum(phase.steps for phase in config.phases[:index]) for index in range(len(config.phases) + 1)]
+
+
+def _shape(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
+    """Fraction of the peak at `step` of a schedule of `length` steps: from 0 if it warms up, to final_fraction."""
+    step = jnp.clip(step, 0, length)
+    after = _descent(schedule, step, length, warmup)
+    if not warmup:
+        return after
+    return jnp.where(step < warmup, _ratio(step, warmup), after)
+
+
+def _descent(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
+    """The part after the warm-up.
+
+    linear and polynomial are lines and powers counted from step 0, which the warm-up merely overrides: right after it
+    the rate is peak · (1 − warmup/length)^power (google-research/bert optimization.py, tf.train.polynomial_decay).
+    cosine starts from the full peak at the end of the warm-up.
+    """
+    if schedule.name == "constant":
+        if not schedule.cooldown_steps:
+            return jnp.ones(step.shape, jnp.float32)
+        left = jnp.minimum(_ratio(length - step, schedule.cooldown_steps), 1.0)
+    elif schedule.name == "cosine":
+        left = 0.5 + 0.5 * jnp.cos(jnp.pi * _ratio(step - warmup, max(length - warmup, 1)))
+    elif schedule.name == "polynomial":
+        left = _ratio(length - step, length) ** jnp.float32(schedule.power)
+    else:
+        left = _ratio(length - step, length)
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * left
+
+
+def _ratio(numerator: jax.Array, denominator: int) -> jax.Array:
+    return numerator.astype(jnp.float32) / jnp.float32(denominator)

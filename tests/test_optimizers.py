@@ -1,0 +1,169 @@
+"""Optimizers against float64 NumPy transcriptions of what was published, and against each other."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.optim.optimizers import clip_by_global_norm, included, optimizer
+from bert_jax.optim.schedules import learning_rate
+
+STEPS = 50
+CONFIG = Config(phases=(PhaseConfig(steps=STEPS, warmup_steps=5, learning_rate=0.02),))
+
+
+def parameters() -> dict:
+    random = np.random.default_rng(0)
+    normal = lambda *shape: random.normal(size=shape).astype(np.float32)
+    return {"embeddings": {"word": {"table": normal(7, 4)}, "norm": {"scale": normal(4), "bias": normal(4)}},
+            "encoder": {"attention": {"query": {"kernel": normal(3, 4, 2, 2), "bias": normal(3, 2, 2)}},
+                        "attention_norm": {"scale": normal(3, 4), "bias": normal(3, 4)}},
+            "mlm": {"dense": {"kernel": normal(4, 4), "bias": normal(4)}, "bias": normal(7)}}
+
+
+def gradients(step: int) -> list[np.ndarray]:
+    """Of alternating size, so that clipping to 1 acts on some steps and not on others."""
+    random = np.random.default_rng(step + 1)
+    scale = (0.5, 0.01)[step % 2]
+    return [scale * random.normal(size=leaf.shape).astype(np.float32) for leaf in jax.tree.leaves(parameters())]
+
+
+def run(config: OptimizerConfig, params: dict) -> dict:
+    transformation, structure = optimizer(config), jax.tree.structure(params)
+
+    @jax.jit
+    def step(params, state, grads, number):
+        grads, _ = clip_by_global_norm(grads, config.clip_norm)
+        updates, state = transformation.update(grads, state, params)
+        rate = learning_rate(CONFIG, number)
+        return jax.tree.map(lambda p, u: p - rate * u, params, updates), state
+
+    state = transformation.init(params)
+    for number in range(STEPS):
+        params, state = step(params, state, jax.tree.unflatten(structure, gradients(number)), number)
+    return params
+
+
+def published(rule) -> dict:
+    """float64 run of `rule(p, m, v, t, decays, stacked) -> direction` with the 2018 clipping, exclusions and schedule."""
+    paths = ["/".join(k.key for k in path) for path, _ in jax.tree.leaves_with_path(parameters())]
+    params = [leaf.astype(np.float64) for leaf in jax.tree.leaves(parameters())]
+    m, v = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
+    for t in range(STEPS):
+        grads = [g.astype(np.float64) for g in gradients(t)]
+        norm = np.sqrt(sum((g**2).sum() for g in grads))
+        rate = 0.02 * (t / 5 if t < 5 else 1 - t / STEPS)
+        for i, path in enumerate(paths):
+            g = grads[i] * 1.0 / max(norm, 1.0)
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = 0.999 * v[i] + 0.001 * g**2
+            decays = not any(word in path for word in ("bias", "norm"))
+            params[i] = params[i] - rate * rule(params[i], m[i], v[i], t + 1, decays, path.startswith("encoder"))
+    return jax.tree.unflatten(jax.tree.structure(parameters()), params)
+
+
+def bert_2018(p, m, v, t, decays, stacked):
+    return m / (np.sqrt(v) + 1e-6) + 0.01 * decays * p
+
+
+def adamw(p, m, v, t, decays, stacked):
+    return m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + 0.01 * decays * p
+
+
+def lamb(p, m, v, t, decays, stacked):
+    update = adamw(p, m, v, t, decays, stacked)
+    if not decays:
+        return update
+    layers = range(len(p)) if stacked else [...]
+    return np.concatenate([(update[i] * np.linalg.norm(p[i]) / np.linalg.norm(update[i])).reshape(-1) for i in layers]).reshape(p.shape)
+
+
+@pytest.mark.parametrize("name, rule", [("adamw_bert", bert_2018), ("adamw", adamw), ("lamb", lamb)])
+def test_fifty_steps_follow_the_published_rule(name, rule):
+    found = run(OptimizerConfig(name=name), parameters())
+    for (path, value), expected in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(published(rule))):
+        np.testing.assert_allclose(value, expected, rtol=2e-4, atol=2e-5, err_msg=jax.tree_util.keystr(path))
+
+
+def test_adamw_equals_optax():
+    config = OptimizerConfig(name="adamw", clip_norm=0, weight_decay=0.1, epsilon=1e-8)
+    ours, theirs = optimizer(config), optax.adamw(1.0, weight_decay=0.1, mask=included)
+    params = parameters()
+    state, other = ours.init(params), theirs.init(params)
+    for number in range(5):
+        grads = jax.tree.unflatten(jax.tree.structure(params), gradients(number))
+        updates, state = ours.update(grads, state, params)
+        expected, other = theirs.update(grads, other, params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, rtol=1e-6), updates, expected)
+
+
+def test_lamb_treats_stacked_layers_as_separate_ones():
+    config = OptimizerConfig(name="lamb", clip_norm=0)
+    random = np.random.default_rng(3)
+    # Layers of very different size: one ratio for the whole stack would be far from theirs.
+    kernel = (random.normal(size=(3, 4, 5)) * np.array([0.1, 1, 10]).reshape(3, 1, 1)).astype(np.float32)
+    grad = random.normal(size=(3, 4, 5)).astype(np.float32)
+    stacked, single = {"encoder": {"kernel": kernel}}, {str(i): {"kernel": kernel[i]} for i in range(3)}
+    together, _ = optimizer(config).update({"encoder": {"kernel": grad}}, optimizer(config).init(stacked), stacked)
+    apart, _ = optimizer(config).update({str(i): {"kernel": grad[i]} for i in range(3)}, optimizer(config).init(single), single)
+    for i in range(3):
+        np.testing.assert_allclose(together["encoder"]["kernel"][i], apart[str(i)]["kernel"], rtol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(apart[str(i)]["kernel"]), np.linalg.norm(kernel[i]), rtol=1e-5)
+
+
+def test_lamb_ratio_is_one_where_a_norm_is_zero():
+    config = OptimizerConfig(name="lamb", clip_norm=0)
+    params = {"encoder": {"kernel": np.stack([np.zeros((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
+    grads = {"encoder": {"kernel": np.stack([np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
+    updates, _ = optimizer(config).update(grads, optimizer(config).init(params), params)
+    # First Adam step: direction 1 (plus decay 0.01 · p); zero parameter → ratio 1; ones → |p|/|u| · u = 1.
+    np.testing.assert_allclose(updates["encoder"]["kernel"], [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))], rtol=1e-4)
+
+
+def test_googles_own_test():
+    """AdamWeightDecayOptimizer in google-research/bert optimization_test.py: 100 steps at 0.2 reach the target."""
+    transformation = optimizer(OptimizerConfig(name="adamw_bert", weight_decay=0, clip_norm=0))
+    params, target = {"w": jnp.array([0.1, -0.2, -0.1])}, jnp.array([0.4, 0.2, -0.5])
+    state = transformation.init(params)
+    for _ in range(100):
+        grads = jax.grad(lambda p: jnp.mean((p["w"] - target) ** 2))(params)
+        updates, state = transformation.update(grads, state, params)
+        params = jax.tree.map(lambda p, u: p - 0.2 * u, params, updates)
+    np.testing.assert_allclose(params["w"], target, atol=1e-2)
+
+
+def test_what_decays_in_the_real_model():
+    model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
+    decays = included(jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    yes = {jax.tree_util.keystr(path, simple=True, separator="/") for path, value in jax.tree.leaves_with_path(decays) if value}
+    assert yes == {"embeddings/word/table", "embeddings/position/table", "embeddings/token_type/table", "pooler/kernel",
+                   "mlm/dense/kernel", "next_sentence/kernel",
+                   *(f"encoder/attention/{part}/kernel" for part in ("query", "key", "value", "output")),
+                   *(f"encoder/feed_forward/{part}/kernel" for part in ("intermediate", "output"))}
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_clipping(scale):
+    grads = {"a": jnp.array([3.0, 0.0]) * scale, "b": jnp.array([[4.0]]) * scale}
+    clipped, norm = clip_by_global_norm(grads, 1.0)
+    np.testing.assert_allclose(norm, 5 * scale, rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], 0.8 if scale > 1 else 4 * scale, rtol=1e-6)
+    unclipped, norm = clip_by_global_norm(grads, 0.0)
+    np.testing.assert_allclose([norm, unclipped["b"][0, 0]], [5 * scale, 4 * scale], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw_bert", "adamw", "lamb"])
+def test_moments_are_named_after_their_parameters(name):
+    params = parameters()
+    paths = {jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(params)}
+    state = optimizer(dataclasses.replace(OptimizerConfig(), name=name)).init(params)
+    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(state)]
+    for path in paths:
+        assert sum(found.endswith("/" + path) for found in names if "/mu/" in found) == 1
+        assert any(found.endswith("/nu/" + path) for found in names)
+    assert len(names) == 2 * len(paths) + (name != "adamw_bert")
