@@ -1,0 +1,266 @@
+"""Checkpoints of a run over Orbax: atomic, checked when they are read, and never a reason to lose the older ones.
+
+A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (checkpoint_record.py).
+What this adds to Orbax: changed bytes are noticed, a damaged newest step gives way to an older good one, a failed
+background save is reported at the next step, and a model that does not fit is refused by the names of its parameters.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+from jax.experimental import multihost_utils
+
+from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.config import CheckpointConfig
+from bert_jax.errors import UserError
+
+STEP_NAMES = ocp.path.step.standard_name_format(step_prefix="step", step_format_fixed_length=9)
+WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a checkpoint held. `state` is the tree that was asked for, on the devices that were asked for."""
+
+    step: int
+    state: Any
+    position: dict
+    config: dict
+    metrics: dict | None
+
+
+class Checkpoints:
+    """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True."""
+
+    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False):
+        directory = os.fspath(directory)
+        self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
+        self._pending: int | None = None
+        self._manager: ocp.CheckpointManager | None = None
+        if read_only:
+            return
+        self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
+        options = ocp.CheckpointManagerOptions(
+            step_name_format=STEP_NAMES, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+            save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
+            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, self._losses))
+        try:
+            self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers={
+                "state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()})
+        except OSError as error:
+            raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
+
+    def steps(self) -> list[int]:
+        """Committed steps in ascending order; a save in progress or a failed one is not among them."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(found.step for found in STEP_NAMES.find_all(self.directory))
+
+    def latest_step(self) -> int | None:
+        return max(self.steps(), default=None)
+
+    def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
+        """Copies `state` and writes it in the background; False if this step is already there.
+
+        Args:
+          state: any pytree of arrays; may be donated or changed as soon as this returns.
+          position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
+          config: the resolved configuration as a plain dict.
+          metrics: held-out metrics at this step; `mlm_loss` decides which steps are the best.
+
+        Raises:
+          UserError: the previous save or this one could not be written.
+        """
+        self.wait()
+        if self._manager is None:
+            raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
+        if step in self.steps():
+            return False
+        content = make_record(step, state, position, config, metrics)
+        if (loss := finite_loss(content)) is not None:
+            self._losses[step] = loss
+        try:
+            self._manager.save(step, force=True, args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
+        except OSError as error:
+            raise self._write_error(step, error) from error
+        self._pending = step
+        return True
+
+    def poll(self) -> None:
+        """Raises the UserError of a background save that has failed; costs nothing otherwise. Call it every step."""
+        if self._pending is not None and not self._manager.is_saving_in_progress():
+            self.wait()
+
+    def wait(self) -> None:
+        """Blocks until the save in progress is committed; UserError if it failed."""
+        step, self._pending = self._pending, None
+        if step is None:
+            return
+        try:
+            self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
+        except WRITE_ERRORS as error:
+            self._losses.pop(step, None)
+            self._manager = None  # it would raise the same error again from every later call, close() included
+            raise self._write_error(step, error) from error
+
+    def close(self) -> None:
+        self.wait()
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()
+
+    def restore(self, abstract_state) -> Restored | None:
+        """Newest good step in the shape of `abstract_state` (jax.ShapeDtypeStruct with shardings); None if there is none.
+
+        Raises:
+          UserError: the newest readable step belongs to another model, or every step is damaged.
+        """
+        return self._restore(abstract_state, partial=False)
+
+    def restore_params(self, abstract_params) -> Restored | None:
+        """Like restore, but reads the parameters only: `state` is the tree of parameters."""
+        restored = self._restore({"params": abstract_params}, partial=True)
+        return restored and dataclasses.replace(restored, state=restored.state["params"])
+
+    def read_config(self) -> dict:
+        """Configuration of the newest step whose record is whole; needs no model."""
+        refused = {}
+        for step in reversed(self.steps()):
+            content, problem = _attempt(self._record, step)
+            if problem is None:
+                return content["config"]
+            refused[step] = problem
+        if refused:
+            raise self._all_refused(refused)
+        raise UserError(f"there is no checkpoint below {self.directory}; is this the work directory of a run?")
+
+    def _restore(self, abstract, partial: bool) -> Restored | None:
+        self.wait()
+        abstract = jax.tree.map(_placed, abstract)
+        refused: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            content, problem = _attempt(self._record, step)
+            if problem is None:
+                stored = {path: kind for path, kind in content["arrays"].items() if not partial or path.startswith("params/")}
+                self._check_fit(step, misfits(stored, abstract))
+                state, problem = _attempt(self._read_state, step, abstract, partial)
+            if problem is None:
+                paths = changed(stored, state)
+                problem = f"the contents of {len(paths)} arrays have changed, first {paths[0]}" if paths else None
+            if problem is None:
+                self._set_aside(refused)
+                return Restored(step, state, content["position"], content["config"], content["metrics"])
+            logging.warning("checkpoint of step %d in %s is damaged (%s); trying an older one", step, self.directory, problem)
+            refused[step] = problem
+        if refused:
+            raise self._all_refused(refused)
+        return None
+
+    def _record(self, step: int) -> dict:
+        return read_record(self._step_directory(step) / "record")
+
+    def _held_out_loss(self, step: int) -> float | None:
+        try:
+            return finite_loss(self._record(step))
+        except Exception:  # a damaged record is reported by restore
+            return None
+
+    def _read_state(self, step: int, abstract, partial: bool):
+        # The handler, not the manager: the manager's barrier would hang when one host alone meets a damaged file.
+        handler = ocp.PyTreeCheckpointHandler()
+        try:
+            return handler.restore(self._step_directory(step) / "state", args=ocp.args.PyTreeRestore(
+                item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=partial))
+        finally:
+            handler.close()
+
+    def _step_directory(self, step: int) -> epath.Path:
+        return self.directory / STEP_NAMES.build_name(step)
+
+    def _check_fit(self, step: int, lines: list[str]) -> None:
+        if lines:
+            more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+            raise UserError(f"checkpoint of step {step} in {self.directory} does not fit this model: {'; '.join(lines[:5])}{more}. "
+                            "Use the model settings it was made with (config.json beside it), or another --workdir")
+
+    def _set_aside(self, refused: dict[int, str]) -> None:
+        """Renames refused steps, so that the run can save them again; not deleted, as the fault may have been passing."""
+        if self._manager is None or not refused:
+            return
+        if jax.process_index() == 0:
+            for step in refused:
+                source = self._step_directory(step)
+                target = source.parent / f"damaged_{source.name}"
+                if target.exists():
+                    target.rmtree()
+                source.rename(target)
+        for step in refused:
+            self._losses.pop(step, None)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
+        self._manager.reload()
+
+    def _write_error(self, step: int, error: Exception) -> UserError:
+        latest = self.latest_step()
+        kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
+        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_first_line(error)}; {kept}. "
+                         "Check free space and permissions, then start the same command again to go on from there")
+
+    def _all_refused(self, refused: dict[int, str]) -> UserError:
+        reasons = "; ".join(f"step {step}: {problem}" for step, problem in refused.items())
+        return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
+                         "Bring the directory back from a copy, or start anew with another --workdir")
+
+
+@dataclasses.dataclass
+class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
+    """Keeps the newest `last` steps and the `best` ones of lowest held-out loss; `losses` holds finite values only."""
+
+    last: int
+    best: int
+    losses: dict[int, float]
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        steps = sorted(checkpoint.step for checkpoint in checkpoints)
+        measured = sorted((step for step in steps if step in self.losses), key=lambda step: (self.losses[step], step))
+        kept = {*steps[-self.last:], *measured[:self.best]}
+        return [checkpoint.step in kept for checkpoint in checkpoints]
+
+
+def _attempt(read, *args) -> tuple[Any, str | None]:
+    """(value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
+    value, problem = None, None
+    try:
+        value = read(*args)
+    except UserError:
+        raise
+    except Exception as error:  # damaged files provoke anything: KeyError, JSONDecodeError, TensorStore's ValueError
+        problem = _first_line(error)
+    if jax.process_count() > 1:
+        failed = multihost_utils.process_allgather(np.array(problem is not None))
+        if failed.any() and problem is None:
+            problem = f"host {int(np.argmax(failed))} could not read it"
+    return value, problem
+
+
+def _placed(leaf) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -1,0 +1,77 @@
+"""The record beside the arrays of a checkpoint: where the run stood, and what every array must look like when it is read.
+
+One JSON object under a checksum of its own: step, data position, configuration, metrics, and shape, dtype and
+fingerprint of each array by path. A change of a single digit in it is noticed, as is one in the arrays.
+"""
+
+import hashlib
+import json
+import math
+
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import fingerprint, leaf_paths
+
+FORMAT = 1
+BEST_METRIC = "mlm_loss"
+
+
+def make_record(step: int, state, position: dict, config: dict, metrics: dict | None) -> dict:
+    """The content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
+    prints = fingerprint(state)
+    return {"format": FORMAT, "step": int(step), "position": position, "config": config,
+            "metrics": None if metrics is None else {name: float(value) for name, value in metrics.items()},
+            "arrays": {path: {**_kind(leaf), "fingerprint": prints[path]} for path, leaf in leaf_paths(state).items()}}
+
+
+def sealed(content: dict) -> dict:
+    return {"content": content, "sha256": _checksum(content)}
+
+
+def read_record(directory: epath.Path) -> dict:
+    """Content of the record in `directory`.
+
+    Raises:
+      UserError: written by a newer version. Any other exception: the record is damaged.
+    """
+    stored = ocp.JsonCheckpointHandler().restore(directory)
+    content = stored["content"]
+    if stored["sha256"] != _checksum(content):
+        raise ValueError("the record does not match its checksum")
+    if content["format"] > FORMAT:
+        raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
+                        f"{FORMAT}: install a newer one")
+    return content
+
+
+def finite_loss(content: dict) -> float | None:
+    """Held-out MLM loss that the best checkpoints are chosen by; None if it was not measured or is no number."""
+    loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
+    return loss if math.isfinite(loss) else None
+
+
+def misfits(stored: dict, abstract) -> list[str]:
+    """A line for each array in which a record's `arrays` differ from the tree of ShapeDtypeStructs; parameters first."""
+    wanted = {path: _kind(leaf) for path, leaf in leaf_paths(abstract).items()}
+    lines = []
+    for path in sorted({*stored, *wanted}, key=lambda path: (not path.startswith("params/"), path)):
+        old, new = (f"{tree[path]['dtype']}{tree[path]['shape']}" if path in tree else "none" for tree in (stored, wanted))
+        if old != new:
+            lines.append(f"{path}: checkpoint {old}, model {new}")
+    return lines
+
+
+def changed(stored: dict, state) -> list[str]:
+    """Paths of the arrays of `state` whose contents are not those recorded."""
+    return [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
+
+
+def _kind(leaf) -> dict:
+    return {"shape": list(np.shape(leaf)), "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype)}
+
+
+def _checksum(content: dict) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

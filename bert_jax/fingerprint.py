@@ -1,0 +1,69 @@
+"""A checksum of array contents that is the same on every mesh and number of hosts.
+
+Every element is hashed together with its place in the global array and the hashes are added as wrapping integers.
+Integer sums commute, so the order of reduction, and with it the sharding, cannot change the result; a flipped bit, a
+zeroed block or two exchanged elements do.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+SEEDS = (0x9E3779B1, 0x85EBCA6B)
+
+
+def leaf_paths(tree) -> dict:
+    """Flat view of any pytree: `params/embeddings/word/table` → leaf."""
+    return {"/".join(_name(key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _name(key) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def fingerprint(tree) -> dict[str, str]:
+    """{path: 16 hexadecimal digits} of every leaf; blocks until the arrays are there."""
+    leaves = leaf_paths(tree)
+    words = jax.device_get([_hasher(getattr(leaf, "sharding", None))(leaf) for leaf in leaves.values()])
+    return {path: "".join(f"{int(word):08x}" for word in pair) for path, pair in zip(leaves, words)}
+
+
+@functools.lru_cache(maxsize=None)
+def _hasher(sharding):
+    """One program a sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
+    if isinstance(sharding, NamedSharding):  # replicated, so that every host can read it
+        return jax.jit(_hash, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
+    return jax.jit(_hash)
+
+
+def _hash(x) -> jax.Array:
+    """uint32 [2] of one array, one number a seed."""
+    words = _words(jnp.asarray(x))
+    position, stride = jnp.zeros(words.shape, jnp.uint32), 1
+    for axis in reversed(range(words.ndim)):
+        position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * np.uint32(stride % 2**32)
+        stride *= words.shape[axis]
+    return jnp.stack([jnp.sum(_mix(words ^ _mix(position + np.uint32(seed))), dtype=jnp.uint32) for seed in SEEDS])
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """The bits of `x` as uint32; 64-bit elements become two words on a new last axis."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+    return jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+
+
+def _mix(h: jax.Array) -> jax.Array:
+    """The finalizer of MurmurHash3 (Appleby, public domain): every input bit changes half of the output bits."""
+    h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)

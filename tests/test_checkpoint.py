@@ -1,0 +1,329 @@
+"""Checkpoints: exact round trips on any mesh, damaged steps, retention, failed writes, models that do not fit."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import SEEDS, fingerprint
+
+# Orbax drops its other reads, never awaited, when the first one fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+KEEP_ALL = CheckpointConfig(keep_last=100)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    step: jax.Array
+    params: dict
+    optimizer_state: object
+
+
+def make_state(seed: int = 0, rows: int = 256) -> State:
+    """Random floats do not compress, so that a flipped bit in a file is a flipped bit in an array."""
+    random = np.random.default_rng(seed)
+    params = {"embeddings": {"word": {"table": jnp.asarray(random.normal(size=(rows, 64)), jnp.float32)}},
+              "pooler": {"kernel": jnp.asarray(random.normal(size=(16, 16)), jnp.float32), "bias": jnp.zeros(16)}}
+    return State(jnp.int32(seed), params, optax.adamw(1e-3).init(params))
+
+
+def abstract(state):
+    return jax.eval_shape(lambda: state)
+
+
+def assert_same_bits(a, b) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+        assert x.dtype == y.dtype and x.shape == y.shape
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def write_steps(directory, *steps: int) -> dict[int, State]:
+    states = {step: make_state(step) for step in steps}
+    with Checkpoints(directory, KEEP_ALL) as checkpoints:
+        for step, state in states.items():
+            assert checkpoints.save(step, state, position={"examples_seen": 32 * step}, config={"seed": step})
+    return states
+
+
+def test_round_trip_is_exact(tmp_path):
+    bits = np.array([0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32)  # -0, subnormal, +-inf, nan, 1
+    state = {"floats": jnp.asarray(bits.view(np.float32)), "step": jnp.int32(2**31 - 1),
+             "half": jnp.asarray([-0.0, 3e-39], jnp.bfloat16), "flags": jnp.asarray([True, False])}
+    position = {"examples_seen": 2**40 + 1, "phase": 1}
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.restore(abstract(state)) is None
+        assert checkpoints.save(7, state, position=position, config={"layers": 2}, metrics={"mlm_loss": np.float32(0.1)})
+        assert not checkpoints.save(7, state, position=position, config={})
+        restored = checkpoints.restore(abstract(state))
+    assert_same_bits(state, restored.state)
+    assert (restored.step, restored.position) == (7, position)
+    assert restored.config == {"layers": 2} and restored.metrics == {"mlm_loss": float(np.float32(0.1))}
+    assert Checkpoints(tmp_path / "checkpoints", read_only=True).read_config() == restored.config
+
+
+def test_state_may_be_donated_while_the_save_runs(tmp_path):
+    state = make_state(1, rows=4096)
+    expected = jax.tree.map(np.array, state)
+    change = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, position={}, config={})
+        for _ in range(20):
+            state = change(state)
+        restored = checkpoints.restore(abstract(state))
+    assert_same_bits(expected, restored.state)
+
+
+def test_parameters_alone(tmp_path):
+    state = write_steps(tmp_path, 3)[3]
+    restored = Checkpoints(tmp_path, read_only=True).restore_params(abstract(state.params))
+    assert restored.step == 3
+    assert_same_bits(state.params, restored.state)
+
+
+MESHES = {"8x1x1": (8, 1, 1), "2x2x2": (2, 2, 2), "1x8x1": (1, 8, 1), "1x1x1": (1, 1, 1)}
+
+
+def shardings(name: str, tree):
+    shape = MESHES[name]
+    mesh = Mesh(np.array(jax.devices()[:int(np.prod(shape))]).reshape(shape), ("data", "fsdp", "tensor"))
+    specs = {0: PartitionSpec(), 1: PartitionSpec("fsdp"), 2: PartitionSpec("fsdp", "tensor")}
+    return jax.tree.map(lambda x: NamedSharding(mesh, specs[x.ndim]), tree)
+
+
+@pytest.mark.parametrize("saved_on, restored_on", [
+    ("8x1x1", "1x1x1"), ("1x8x1", "2x2x2"), ("2x2x2", "1x8x1"), ("1x1x1", "2x2x2")])
+def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on):
+    state = make_state(5)
+    original = fingerprint(state)
+    placed = jax.device_put(state, shardings(saved_on, state))
+    assert fingerprint(placed) == original
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, placed, position={}, config={})
+    target = shardings(restored_on, state)
+    wanted = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state, target)
+    restored = Checkpoints(tmp_path, read_only=True).restore(wanted).state
+    assert_same_bits(state, restored)
+    assert fingerprint(restored) == original
+    assert all(leaf.sharding == sharding for leaf, sharding in zip(jax.tree.leaves(restored), jax.tree.leaves(target)))
+
+
+def reference_fingerprint(x: np.ndarray) -> str:
+    """The definition in plain numpy: sum over elements of mix(word ^ mix(position + seed)), modulo 2^32."""
+    def mix(h):
+        h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+        h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+        return h ^ (h >> 16)
+    words = [int(word) for word in x.ravel().view(np.uint32)]
+    sums = [sum(mix(word ^ mix((place + seed) % 2**32)) for place, word in enumerate(words)) for seed in SEEDS]
+    return "".join(f"{value % 2**32:08x}" for value in sums)
+
+
+def test_fingerprint_equals_its_definition_and_sees_small_changes():
+    x = np.random.default_rng(0).normal(size=(3, 5, 7)).astype(np.float32)
+    assert fingerprint({"x": x, "i": np.arange(9, dtype=np.int32)}) == {
+        "x": reference_fingerprint(x), "i": reference_fingerprint(np.arange(9, dtype=np.int32))}
+    flipped = x.copy()
+    flipped.view(np.uint32)[2, 4, 6] ^= 1
+    swapped = x.copy()
+    swapped[0, 0, [0, 1]] = swapped[0, 0, [1, 0]]
+    zeros = np.zeros_like(x)
+    prints = {fingerprint({"x": value})["x"] for value in (x, flipped, swapped, zeros, -zeros, x.reshape(5, 21).T)}
+    assert len(prints) == 6
+    assert fingerprint({"x": np.float64([1.0])}) == fingerprint({"x": np.float32([1.0])})  # jax without x64 sees float32
+
+
+def largest_file(directory: pathlib.Path) -> pathlib.Path:
+    return max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def flip_bit(step: pathlib.Path) -> None:
+    path = largest_file(step / "state")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def truncate(step: pathlib.Path) -> None:
+    path = largest_file(step / "state")
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+def change_position(step: pathlib.Path) -> None:
+    path = largest_file(step / "record")
+    text = path.read_text()
+    assert '"examples_seen": 64' in text
+    path.write_text(text.replace('"examples_seen": 64', '"examples_seen": 65'))
+
+
+def empty(step: pathlib.Path) -> None:
+    shutil.rmtree(step)
+    step.mkdir()
+
+
+DAMAGES = {
+    "bit flip": (flip_bit, "have changed"),
+    "truncated": (truncate, "damaged"),
+    "deleted": (lambda step: largest_file(step / "state").unlink(), "damaged"),
+    "manifest deleted": (lambda step: (step / "state" / "manifest.ocdbt").unlink(), "damaged"),
+    "tree metadata garbage": (lambda step: (step / "state" / "_METADATA").write_text("{"), "damaged"),
+    "position changed": (change_position, "checksum"),
+    "record garbage": (lambda step: largest_file(step / "record").write_bytes(b"\xff{"), "damaged"),
+    "no record": (lambda step: shutil.rmtree(step / "record"), "damaged"),
+    "empty directory": (empty, "damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_newest_step_gives_way_to_the_older(tmp_path, caplog, damage):
+    states = write_steps(tmp_path, 1, 2)
+    apply, said = DAMAGES[damage]
+    apply(tmp_path / "step_000000002")
+    with Checkpoints(tmp_path, KEEP_ALL) as checkpoints:
+        restored = checkpoints.restore(abstract(states[1]))
+        assert (restored.step, restored.position, restored.config) == (1, {"examples_seen": 32}, {"seed": 1})
+        assert_same_bits(states[1], restored.state)
+        assert "step 2" in caplog.text and said in caplog.text
+        assert checkpoints.steps() == [1]
+        assert checkpoints.save(2, states[2], position={"examples_seen": 64}, config={})  # the run passes the place again
+    assert_same_bits(states[2], Checkpoints(tmp_path, read_only=True).restore(abstract(states[2])).state)
+    assert (tmp_path / "damaged_step_000000002").is_dir()
+
+
+def test_reading_changes_nothing(tmp_path):
+    states = write_steps(tmp_path, 1, 2)
+    flip_bit(tmp_path / "step_000000002")
+    (tmp_path / "step_000000003.orbax-checkpoint-tmp").mkdir()  # another process is saving
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "0009").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    reader = Checkpoints(tmp_path, read_only=True)
+    assert reader.steps() == [1, 2] and reader.restore(abstract(states[1])).step == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert Checkpoints(tmp_path / "absent", read_only=True).restore(abstract(states[1])) is None
+    assert not (tmp_path / "absent").exists()
+
+
+def test_nothing_usable_is_an_error_and_never_step_zero(tmp_path):
+    states = write_steps(tmp_path, 1, 2)
+    for step in (1, 2):
+        flip_bit(tmp_path / f"step_00000000{step}")
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(UserError, match=r"none of the 2 checkpoints .*step 2: .*have changed.*step 1: "):
+            checkpoints.restore(abstract(states[1]))
+        assert checkpoints.steps() == [1, 2]
+    with pytest.raises(UserError, match="no checkpoint below"):
+        Checkpoints(tmp_path / "absent", read_only=True).read_config()
+
+
+def test_another_model_is_refused_by_name(tmp_path):
+    write_steps(tmp_path, 1)
+    reader = Checkpoints(tmp_path, read_only=True)
+    with pytest.raises(UserError, match=r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "):
+        reader.restore(abstract(make_state(rows=320)))
+    params = abstract(make_state()).params
+    half = {**params["pooler"], "bias": jax.ShapeDtypeStruct((16,), jnp.bfloat16)}
+    with pytest.raises(UserError, match=r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "):
+        reader.restore_params({**params, "pooler": half})
+    with pytest.raises(UserError, match=r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"):
+        reader.restore_params({"embeddings": params["embeddings"]})
+
+
+def test_keeps_the_last_and_the_best(tmp_path):
+    small = {"x": jnp.zeros(2)}
+    losses = {1: 5.0, 2: 3.0, 3: float("nan"), 4: 4.0, 5: None, 6: 6.0, 7: None}
+    kept = []
+    for steps in ((1, 2, 3, 4), (5, 6, 7)):  # the second opening knows the losses from disk
+        with Checkpoints(tmp_path, CheckpointConfig(keep_last=2, keep_best=1)) as checkpoints:
+            for step in steps:
+                metrics = None if losses[step] is None else {"mlm_loss": losses[step], "mlm_accuracy": 0.5}
+                checkpoints.save(step, small, position={}, config={}, metrics=metrics)
+        kept.append(checkpoints.steps())
+    assert kept == [[2, 3, 4], [2, 6, 7]]
+
+
+def test_without_a_finite_loss_only_the_last_stay(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=2)) as checkpoints:
+        for step, metrics in enumerate([{"mlm_loss": float("nan")}, {"mlm_loss": float("-inf")}, None, {"loss": 1.0}]):
+            checkpoints.save(step, {"x": jnp.zeros(2)}, position={}, config={}, metrics=metrics)
+    assert checkpoints.steps() == [3]
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int):
+    """Writes beyond `size` bytes fail as on a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_failed_background_save_is_reported_and_leaves_the_older_step(tmp_path):
+    small, large = make_state(1), make_state(2, rows=20_000)
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=0))
+    checkpoints.save(1, small, position={}, config={})
+    checkpoints.wait()
+    with file_size_limit(1_000_000), pytest.raises(UserError, match=r"step 2 .*the newest good one is step 1.*free space"):
+        checkpoints.save(2, large, position={}, config={})
+        for _ in range(200):  # as the training loop does after each step
+            checkpoints.poll()
+            time.sleep(0.05)
+    assert checkpoints.latest_step() == 1
+    checkpoints.close()
+    with Checkpoints(tmp_path) as again:
+        assert_same_bits(small, again.restore(abstract(small)).state)
+        assert again.save(2, large, position={}, config={})
+        again.wait()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001", "step_000000002"]
+
+
+def test_unwritable_place_is_an_error_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write checkpoints below"):
+        Checkpoints(tmp_path / "file" / "checkpoints")
+
+
+KILLED = """
+import sys, jax.numpy as jnp, numpy as np
+from bert_jax.checkpoint import Checkpoints
+checkpoints = Checkpoints(sys.argv[1])
+for step in range(1, 1000):
+    checkpoints.save(step, {"x": jnp.full((2000, 2000), step, jnp.float32)}, position={"examples_seen": step}, config={})
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3])
+def test_kill_during_a_save_leaves_whole_steps_only(tmp_path, delay):
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    while int(process.stdout.readline()) < 4:
+        pass
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Checkpoints(tmp_path) as checkpoints:
+        restored = checkpoints.restore({"x": jax.ShapeDtypeStruct((2000, 2000), jnp.float32)})
+        assert restored.step >= 3 and restored.position == {"examples_seen": restored.step}
+        assert (np.asarray(restored.state["x"]) == restored.step).all()
+        assert checkpoints.save(restored.step + 1, restored.state, position={}, config={})
