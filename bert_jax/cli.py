@@ -146,10 +146,17 @@ def _run(argv: list[str]) -> int:
         return 0
 
 
+def _no_flags(argv: list[str]) -> list[str]:
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
+    return argv
+
+
 def main() -> None:
     from absl import app
 
-    app.run(_run, argv=sys.argv, flags_parser=lambda argv: argv)
+    app.run(_run, argv=sys.argv, flags_parser=_no_flags)
 
 
 if __name__ == "__main__":
