@@ -67,17 +67,14 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 
 def check_batch(config: Config, mesh: Mesh) -> None:
-    """Raises UserError if a batch of training or evaluation cannot be split evenly over the mesh."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
-    split = f"mesh data={mesh.shape['data']} × fsdp={mesh.shape['fsdp']}"
-    checks = [(f"phases.{index}.batch_size", phase.batch_size, ways * phase.micro_batches,
-               split + (f" × phases.{index}.micro_batches={phase.micro_batches}" if phase.micro_batches > 1 else ""))
-              for index, phase in enumerate(config.phases)]
-    checks.append(("evaluation.batch_size", config.evaluation.batch_size, ways, split))
-    for key, value, unit, reason in checks:
-        if value % unit:
-            near = " or ".join(str(n) for n in (value // unit * unit, -(-value // unit) * unit) if n)
-            raise UserError(f"{key}={value} is not divisible by {unit} ({reason}); nearest: {near}")
+    """Raises UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
+    for index, phase in enumerate(config.phases):
+        unit = mesh.shape["data"] * mesh.shape["fsdp"] * phase.micro_batches
+        if phase.batch_size % unit:
+            down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
+            raise UserError(f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} (mesh data={mesh.shape['data']} "
+                            f"× fsdp={mesh.shape['fsdp']} × phases.{index}.micro_batches={phase.micro_batches}); "
+                            f"nearest: {f'{down} or ' if down else ''}{up}")
 
 
 def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, list[str]]:
