@@ -1,8 +1,13 @@
 """A token store in memory, with the attributes of bert_jax.data.store.Store, that records which tokens are read."""
 
+import hashlib
+import json
+import pathlib
 import types
 
 import numpy as np
+
+from bert_jax.tokenization import load_tokenizer
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCAB_SIZE = 1000
@@ -50,3 +55,33 @@ def random_documents(num_documents: int, seed: int = 0, mean_sentences: float = 
         num_sentences = 1 + generator.geometric(1 / mean_sentences)
         documents.append((1 + generator.gamma(2.5, mean_tokens / 2.5, num_sentences)).astype(int).tolist())
     return documents + [[1], [2], [1, 1], [700], [3, 900, 4], [30] * 3, [5, 1000, 1000, 2]]
+
+
+def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_shard: int) -> pathlib.Path:
+    """Writes the same content in the format of bert_jax.data.store, independently of the code that prepares stores."""
+    files, shards = {}, []
+    for first in range(0, store.num_documents, documents_per_shard):
+        last = min(first + documents_per_shard, store.num_documents)
+        sentences, tokens = store.document_sentences[[first, last]], store.document_tokens[[first, last]]
+        parts = {"tokens": store.all_tokens[slice(*tokens)].astype("<u2"),
+                 "sentences": (store.sentence_starts(np.arange(*sentences)) - tokens[0]).astype("<u8"),
+                 "documents": (store.document_sentences[first:last] - sentences[0]).astype("<u8")}
+        files |= {f"shard-{len(shards):05d}.{part}": values.tobytes() for part, values in parts.items()}
+        shards.append({part: len(values) for part, values in parts.items()})
+    pieces = [("##" if continues else "") + f"w{number}" for number, continues in enumerate(synthetic_tokenizer().continues_word())]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces[5:]]
+    (directory / "tokenizer").mkdir(parents=True)
+    (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    tokenizer = load_tokenizer(directory / "vocab.txt")
+    tokenizer.save(directory / "tokenizer")
+    files |= {f"tokenizer/{path.name}": path.read_bytes() for path in (directory / "tokenizer").iterdir()}
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    counts = {part: sum(shard[part] for shard in shards) for part in ("tokens", "sentences", "documents")}
+    manifest = {"version": 1, "dtype": "uint16", "shards": shards, "sources": [],
+                "counts": {**counts, "text_bytes": 0, "unknown_tokens": 0, "cut_sentences": 0, "replaced_characters": 0},
+                "tokenizer": {"kind": "wordpiece", "fingerprint": tokenizer.fingerprint, "vocab_size": VOCAB_SIZE},
+                "options": {"sentences": "split", "language": "en", "text_field": "text", "bad_utf8": "error"},
+                "files": [{"name": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()]}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return directory

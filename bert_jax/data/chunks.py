@@ -2,12 +2,16 @@
 
 The original packs sentences one after the other until a target length is reached, which can only be done from the
 front. Here chunk j of a document can be found without its predecessors. A document of n tokens is cut into
-m = ceil(n / T) cells of T tokens, cell j beginning at token c_j = j·T − slack. Chunk j is [b_j, b_j+1) with
+m = ceil(n / S) cells of S tokens, cell j beginning at token c_j = j·S − slack. Chunk j is [b_j, b_j+1) with
 
     b_j = the first sentence start inside cell j, or c_j where no sentence starts in the cell.
 
 So a chunk holds the sentences that start in its cell, only a sentence longer than a whole cell is ever cut, the chunks
 of a document are a partition of its tokens, none is empty, and slack (new in each epoch) moves all boundaries.
+
+A chunk of the original ends with the sentence that reaches the target, half a sentence past it on average, and has one
+sentence at least. A cell is therefore half a mean sentence larger than the target, and larger than one sentence; on
+Wikipedia text this gives the original's mean length, padding and truncation (`scripts/compare_examples.py`).
 """
 
 import dataclasses
@@ -72,12 +76,17 @@ class DocumentChunks:
         documents, ends = self.documents, self._ends(epoch % self.period)
         document = np.searchsorted(ends, chunks, side="right")
         target, num_tokens = self._targets(epoch, document), documents.num_tokens[document]
-        num_cells = -(-num_tokens // target)
-        slack = integers(bits(self.seed, Stream.SLACK, epoch, documents.numbers[document]), num_cells * target - num_tokens + 1)
+        cell_size = self._cell_sizes(target, document)
+        num_cells = -(-num_tokens // cell_size)
         cell = chunks - (ends[document] - num_cells)
 
-        start = documents.token_starts[document]
-        cells = np.stack([cell, cell + 1, cell + 2]) * target - slack  # where this cell, the next and the one after begin
+        # Slack may grow until the last cell is full, and must be so large that the last sentence starts in that cell if it can.
+        start, most = documents.token_starts[document], num_cells * cell_size - num_tokens
+        last_sentence = documents.store.sentence_starts(documents.end_sentences[document] - 1) - start
+        least = np.maximum((num_cells - 1) * cell_size - last_sentence, 0)
+        least = np.where(least <= most, least, 0)
+        slack = least + integers(bits(self.seed, Stream.SLACK, epoch, documents.numbers[document]), most - least + 1)
+        cells = np.stack([cell, cell + 1, cell + 2]) * cell_size - slack  # where this cell, the next and the one after begin
         cells = start + np.clip(cells, 0, num_tokens)
         low = np.broadcast_to(documents.first_sentences[document], (2, *document.shape))
         high = np.broadcast_to(documents.end_sentences[document], (2, *document.shape))
@@ -93,6 +102,12 @@ class DocumentChunks:
         length = 2 + integers(bits(self.seed, Stream.SHORT_LENGTH, epoch, number), self.max_tokens - 1)
         return np.where(short, length, self.max_tokens)
 
+    def _cell_sizes(self, target: np.ndarray, document: np.ndarray) -> np.ndarray:
+        num_sentences = self.documents.end_sentences[document] - self.documents.first_sentences[document]
+        sentence = np.minimum(-(-self.documents.num_tokens[document] // num_sentences), self.max_tokens)
+        surplus = np.minimum(sentence, self.max_tokens - sentence) // 2  # none where sentences fill sequences: it would be lost
+        return np.maximum(target, sentence) + surplus
+
     def _cumulative_counts(self, epoch: int) -> np.ndarray:
         everything = np.arange(len(self.documents))
-        return np.cumsum(-(-self.documents.num_tokens // self._targets(epoch, everything)))
+        return np.cumsum(-(-self.documents.num_tokens // self._cell_sizes(self._targets(epoch, everything), everything)))

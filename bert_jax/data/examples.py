@@ -15,9 +15,6 @@ from bert_jax.data.ordering import permute
 from bert_jax.data.rows import SPECIAL, Rows
 from bert_jax.errors import UserError
 
-EVALUATION_SEED = 2018
-"""Held-out sequences and their masks are the same for every run."""
-
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
 float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs)."""
@@ -32,14 +29,19 @@ class Examples:
     """
 
     def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):
-        """`split`: "train", "held_out" or "all" documents; `seed` None: config.seed to train, EVALUATION_SEED otherwise."""
+        """`split`: "train", "held_out" or "all" documents of the store; `seed` None: that of the run.
+
+        Raises:
+          UserError: the split has no documents or no text.
+        """
         phase, data = config.phases[phase_index], config.data
         self.store = store
         self.split = split
+        self.vocab_size = store.vocab_size
         self.sequence_length = phase.sequence_length
         self.sentence_pairs = data.sentence_pairs
         self.static_masks = config.masking.static_masks
-        self.seed = seed if seed is not None else config.seed if split == "train" else EVALUATION_SEED
+        self.seed = config.seed if seed is None else seed
         self.documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
         if self.sentence_pairs == "none":
             self.source = PackedStream(self.documents, self.sequence_length, self.seed)
@@ -121,8 +123,8 @@ class Examples:
 
 
 def check_epoch(examples: Examples, batch_size: int) -> None:
-    """Raises UserError if an epoch has fewer examples than a batch."""
+    """Raises UserError if a training epoch has fewer examples than a batch; evaluation may see some twice."""
     count = examples.num_examples(0)
-    if count < batch_size:
+    if examples.split == "train" and count < batch_size:
         raise UserError(f"the {examples.split.replace('_', '-')} documents give {count} sequences of length {examples.sequence_length}, fewer than a "
                         f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, or prepare more text")

@@ -98,6 +98,7 @@ class Words:
         first_of_segment = np.zeros((num_rows, width + 1), bool)
         rows, places = np.nonzero(is_text & ~after_text)
         first_of_segment[rows, index[rows, places]] = True
+        first_of_segment[np.arange(num_rows), index.max(axis=1) + 1] = True
         following = np.where(first_of_segment[:, 1:], np.arange(1, width + 1), width)
         return cls(index, num_pieces, np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1])
 

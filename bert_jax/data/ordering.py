@@ -2,6 +2,7 @@
 
 A balanced Feistel network (Luby and Rackoff 1988) permutes the next even power of two; an image outside [0, size) is
 permuted again until it falls inside (cycle walking, Black and Rogaway 2002), which keeps the map exact for every size.
+Networks of a few bits favour some orders, so a small range is simply sorted by random numbers.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from bert_jax.data.randomness import Stream, bits
 
 _ROUNDS = 6
+_SMALL = 64
 
 
 def permute(indices, size: int, key, stream: Stream = Stream.ORDER) -> np.ndarray:
@@ -25,7 +27,10 @@ def _walk(indices, size: int, key, stream: Stream, rounds: range, inverse: bool)
     indices = np.asarray(indices, np.int64)
     if indices.size and not (0 <= indices.min() and indices.max() < size):
         raise ValueError(f"indices from {indices.min()} to {indices.max()} do not all lie in [0, {size})")
-    half = np.uint64(max(2, (int(size - 1).bit_length() + 1) // 2))
+    if size <= _SMALL:
+        table = np.argsort(bits(key, stream, np.arange(size)))
+        return (np.argsort(table) if inverse else table)[indices]
+    half = np.uint64((int(size - 1).bit_length() + 1) // 2)
     mask = (np.uint64(1) << half) - np.uint64(1)
     values = indices.astype(np.uint64).ravel()
     outside = np.arange(values.size)
