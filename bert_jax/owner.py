@@ -1,0 +1,116 @@
+"""One live writer a work directory: `owner.json` names it, and is let go however the process ends.
+
+On a file system the kernel holds a lock on that file and frees it even after kill -9. An object store (gs://) has no
+locks: there the owner renews a time stamp, and is taken for dead when it has not done so for STALE_SECONDS.
+"""
+
+import datetime
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+
+from etils import epath
+
+from bert_jax.errors import UserError
+
+RENEW_SECONDS = 60
+STALE_SECONDS = 300
+
+
+class Owner:
+    """Held by the process that writes to `directory`; release() gives it back.
+
+    Raises:
+      UserError: another live process holds it; names its host and process id.
+    """
+
+    def __init__(self, directory: epath.Path):
+        self._path = directory / "owner.json"
+        self._facts = {"pid": os.getpid(), "host": socket.gethostname(), "id": uuid.uuid4().hex,
+                       "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+        self._file, self._thread = None, None
+        self._released = threading.Event()
+        if "://" in os.fspath(directory):
+            self._claim()
+        else:
+            self._lock()
+
+    def release(self) -> None:
+        if self._file is not None:  # the file stays: unlinking it would let two processes lock two files of that name
+            self._file.close()
+            self._file = None
+        if self._thread is not None:
+            self._released.set()
+            self._thread.join()
+            self._path.unlink(missing_ok=True)
+            self._thread = None
+
+    def _lock(self) -> None:
+        file = open(self._path, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            facts = _parsed(file.read())
+            file.close()
+            raise self._taken(facts) from None
+        except OSError:  # a mounted file system without locks
+            file.close()
+            self._claim()
+            return
+        file.truncate(0)
+        file.write(json.dumps(self._facts))
+        file.flush()
+        self._file = file
+
+    def _claim(self) -> None:
+        facts = _parsed(self._path.read_text()) if self._path.exists() else {}
+        if not _abandoned(facts):
+            raise self._taken(facts)
+        self._renew()
+        if _parsed(self._path.read_text()).get("id") != self._facts["id"]:
+            raise self._taken(_parsed(self._path.read_text()))
+        self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
+        self._thread.start()
+
+    def _keep_renewing(self) -> None:
+        while not self._released.wait(RENEW_SECONDS):
+            try:
+                self._renew()
+            except OSError:  # the store is out of reach for a moment; the next renewal counts
+                continue
+
+    def _renew(self) -> None:
+        self._path.write_text(json.dumps({**self._facts, "renewed": time.time()}))
+
+    def _taken(self, facts: dict) -> UserError:
+        return UserError(f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
+                         f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir")
+
+
+def _abandoned(facts: dict) -> bool:
+    """True if a time-stamped owner is gone: silent for long, or a process of this host that no longer runs."""
+    if time.time() - facts.get("renewed", 0) > STALE_SECONDS:
+        return True
+    if facts["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(facts["pid"], 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it runs, under another user
+        pass
+    return False
+
+
+def _parsed(text: str) -> dict:
+    """Facts of an owner file; none if it was torn by a crash."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,171 @@
+"""The work directory of a run: who may write to it, which run it holds, and whether new settings may go on with that run."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import socket
+import sys
+import uuid
+
+import jax
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import Config, differences, from_dict, to_dict
+from bert_jax.errors import UserError
+from bert_jax.owner import Owner
+from bert_jax.tokenization import Tokenizer
+from bert_jax.vocabulary_file import write_atomically
+
+HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
+            "data.path", "data.loader", "data.prefetch", "data.cache")
+"""Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
+PACKAGES = ("bert_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """Paths of a run. `resumed` says that an earlier start left checkpoints; `owner` is None on all hosts but the first."""
+
+    path: epath.Path
+    resumed: bool
+    owner: Owner | None
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer(self) -> epath.Path:
+        return self.path / "tokenizer"
+
+    def release(self) -> None:
+        """Lets another process write to the directory."""
+        if self.owner is not None:
+            self.owner.release()
+
+    def __enter__(self) -> "WorkDirectory":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.release()
+
+
+def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
+    """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or goes on with the run there.
+
+    A run that has saved nothing yet may be started anew with any settings. Only the first host writes.
+
+    Raises:
+      UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
+    """
+    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
+    resumed = bool(Checkpoints(path / "checkpoints", read_only=True).steps())
+    if jax.process_index() != 0:
+        return WorkDirectory(path, resumed, None)
+    _check_not_foreign(path)
+    _check_writable(path)
+    owner = Owner(path)
+    try:
+        if resumed:
+            _check_continues(path, config, identity)
+        starts = _read_json(path / "run.json").get("starts", []) if resumed else []
+        _write_json(path / "config.json", to_dict(config))
+        _write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
+        tokenizer.save(path / "tokenizer")
+    except BaseException:
+        owner.release()
+        raise
+    return WorkDirectory(path, resumed, owner)
+
+
+def read_config(path: str | os.PathLike) -> Config:
+    """The configuration that the run in work directory `path` was last started with."""
+    file = epath.Path(path) / "config.json"
+    if not file.exists():
+        raise UserError(f"{path} is not the work directory of a run: it has no config.json")
+    return from_dict(Config, _read_json(file))
+
+
+def _check_not_foreign(path: epath.Path) -> None:
+    if path.is_dir() and not (path / "config.json").exists():
+        for name in ("checkpoints", "metrics.jsonl", "manifest.json"):
+            if (path / name).exists():
+                raise UserError(f"{path} already holds {name} but no config.json, so it is not the work directory of one of "
+                                "our runs; give another --workdir")
+
+
+def _check_writable(path: epath.Path) -> None:
+    probe = path / f".probe-{uuid.uuid4().hex}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_text("probe")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to the work directory {path}: {error.strerror or error}; "
+                        "give a writable directory with --workdir") from error
+
+
+def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
+    """UserError if `config` and the data would not carry on the run in `path`; says in the log what has changed harmlessly."""
+    saved = _read_json(path / "run.json")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(to_dict(read_config(path)), to_dict(config)):
+        if _lengthens(line, config):
+            logging.warning("%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a schedule "
+                            "of the new length", line)
+        elif _harmless(line):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    if lines:
+        raise UserError(f"{path} holds a run with other settings ({'; '.join(lines)}). Go on with that run's own settings "
+                        f"({path / 'config.json'}), or start this one in another --workdir")
+
+
+def _harmless(line: str) -> bool:
+    key, change = line.split(": ", 1)
+    if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
+        return "" not in change.split(" → ")
+    if key.startswith("phases.") and key.endswith(".micro_batches"):
+        return True
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in HARMLESS)
+
+
+def _lengthens(line: str, config: Config) -> bool:
+    """True for the number of steps of the last phase: people extend runs, or cut them short."""
+    key, change = line.split(": ", 1)
+    return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
+
+
+def _start() -> dict:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # used from a source tree
+            versions[package] = None
+    return {"time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname(),
+            "hosts": jax.process_count(), "devices": jax.device_count(), "device_kind": jax.devices()[0].device_kind,
+            "command": shlex.join(sys.argv), "versions": versions}
+
+
+def _read_json(file: epath.Path) -> dict:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}; bring it back from a copy, or give another --workdir") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file} holds {values!r:.60} where an object is expected; bring it back from a copy, or give another "
+                        "--workdir")
+    return values
+
+
+def _write_json(file: epath.Path, values: dict) -> None:
+    write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,226 @@
+"""The work directory: one writer at a time, which changes may go on with a run, and refusals that leave nothing behind."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from etils import epath
+
+from bert_jax import owner
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig, from_dict, to_dict
+from bert_jax.errors import UserError
+from bert_jax.owner import Owner
+from bert_jax.tokenization import load_tokenizer
+from bert_jax.workdir import open_workdir, read_config
+
+CONFIG = Config(model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
+
+
+@pytest.fixture
+def tokenizer(tmp_path_factory):
+    vocab = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b")))
+    return load_tokenizer(vocab)
+
+
+def start(path, tokenizer, config=CONFIG, store="store-1"):
+    open_workdir(path, config, store_fingerprint=store, tokenizer=tokenizer).release()
+
+
+@pytest.fixture
+def run(tmp_path, tokenizer):
+    """A work directory whose run has saved a checkpoint."""
+    path = tmp_path / "deep" / "run"
+    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        with Checkpoints(workdir.checkpoints) as checkpoints:
+            checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
+    return path
+
+
+def changed(**options) -> Config:
+    """CONFIG with dotted options replaced: changed(**{"phases.1.steps": 20})."""
+    values = to_dict(CONFIG)
+    for name, value in options.items():
+        *parents, last = name.split(".")
+        part = values
+        for parent in parents:
+            part = part[int(parent) if parent.isdigit() else parent]
+        part[int(last) if last.isdigit() else last] = value
+    return from_dict(Config, values)
+
+
+def test_a_new_run(tmp_path, tokenizer):
+    path = tmp_path / "runs" / "one"
+    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        assert not workdir.resumed and workdir.checkpoints == epath.Path(path) / "checkpoints"
+    assert read_config(path) == CONFIG
+    assert load_tokenizer(path / "tokenizer").fingerprint == tokenizer.fingerprint
+    facts = json.loads((path / "run.json").read_text())
+    assert (facts["store_fingerprint"], facts["tokenizer_fingerprint"]) == ("store-1", tokenizer.fingerprint)
+    assert facts["starts"][0]["versions"]["jax"] == jax.__version__
+    assert sorted(p.name for p in path.iterdir()) == ["config.json", "owner.json", "run.json", "tokenizer"]
+
+
+HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7, "mesh.fsdp": 2,
+            "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp",
+            "phases.0.micro_batches": 4}
+TRAJECTORY = {"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98,
+              "schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop",
+              "data.eval_path": "/other", "phases.0.steps": 80, "phases.0.batch_size": 512, "phases.1.learning_rate": 1e-3,
+              "phases.1.sequence_length": 256}
+
+
+@pytest.mark.parametrize("option", HARMLESS)
+def test_harmless_changes_go_on(run, tokenizer, option):
+    config = changed(**{option: HARMLESS[option]})
+    with open_workdir(run, config, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        assert workdir.resumed
+    assert read_config(run) == config
+    assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
+
+
+@pytest.mark.parametrize("option", TRAJECTORY)
+def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenizer, option):
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"}
+    value = TRAJECTORY[option]
+    with pytest.raises(UserError, match=rf"other settings \({option}: .* → {value}\).*another --workdir"):
+        start(run, tokenizer, changed(**{option: value}))
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"} == before
+    start(run, tokenizer)  # and the directory is not left owned
+
+
+def test_every_option_is_either_harmless_or_refused(run, tokenizer):
+    """An option added later is refused until someone decides that it is harmless."""
+    parts = {"masking.": CONFIG.masking, "optimizer.": CONFIG.optimizer, "schedule.": CONFIG.schedule, "phases.0.": CONFIG.phases[0]}
+    for prefix, part in parts.items():
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if isinstance(value, (int, float)) and f"{prefix}{field.name}" not in HARMLESS:
+                with pytest.raises(UserError, match=f"{prefix}{field.name}"):
+                    start(run, tokenizer, changed(**{f"{prefix}{field.name}": value + 1}))
+
+
+def test_several_differences_are_all_shown(run, tokenizer):
+    config = dataclasses.replace(CONFIG, seed=3, optimizer=OptimizerConfig(name="lamb"))
+    with pytest.raises(UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"):
+        start(run, tokenizer, config, store="store-2")
+
+
+def test_the_last_phase_may_become_longer_or_shorter(run, tokenizer, caplog):
+    for steps in (20, 4):
+        start(run, tokenizer, changed(**{"phases.1.steps": steps}))
+        assert f"→ {steps}: from here on the learning rate" in caplog.text
+    assert read_config(run).phases[1].steps == 4
+    with pytest.raises(UserError, match="phases.2"):
+        start(run, tokenizer, dataclasses.replace(read_config(run), phases=(*read_config(run).phases, PhaseConfig())))
+
+
+def test_a_run_that_saved_nothing_starts_anew(tmp_path, tokenizer):
+    start(tmp_path, tokenizer)
+    (tmp_path / "config.json").write_text("{")
+    start(tmp_path, tokenizer, changed(seed=7), store="store-2")
+    assert read_config(tmp_path).seed == 7
+    assert len(json.loads((tmp_path / "run.json").read_text())["starts"]) == 1
+
+
+def test_damaged_settings_of_a_run_are_named(run, tokenizer):
+    (run / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config.json cannot be read"):
+        start(run, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "manifest.json"])
+def test_somebody_elses_directory_is_refused_untouched(tmp_path, tokenizer, name):
+    (tmp_path / name).mkdir() if name == "checkpoints" else (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=f"already holds {name}"):
+        start(tmp_path, tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(UserError, match="no config.json"):
+        read_config(tmp_path)
+
+
+def test_unwritable_places(tmp_path, tokenizer):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", pathlib.Path("/proc/run")):
+        with pytest.raises(UserError, match=f"cannot write to the work directory {path}: .*--workdir"):
+            start(path, tokenizer)
+    (tmp_path / "note.txt").write_text("mine")
+    start(tmp_path, tokenizer)  # files of other kinds do not matter
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
+def test_read_only_directory(tmp_path, tokenizer):
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="Permission denied"):
+        start(tmp_path, tokenizer)
+
+
+def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as workdir:
+        assert workdir.owner is None
+    assert not (tmp_path / "run").exists()
+
+
+HOLD = """
+import sys, time
+from etils import epath
+from bert_jax.owner import Owner
+held = Owner(epath.Path(sys.argv[1]))
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_one_live_writer_and_takeover_after_kill(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    with pytest.raises(UserError, match=rf"written by process {process.pid} on {os.uname().nodename} since 20"):
+        Owner(epath.Path(tmp_path))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    first = Owner(epath.Path(tmp_path))
+    with pytest.raises(UserError, match=f"process {os.getpid()} "):
+        Owner(epath.Path(tmp_path))
+    first.release()
+    Owner(epath.Path(tmp_path)).release()
+
+
+def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch):
+    def no_locks(*unused):
+        raise OSError("no locks here")
+    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
+    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
+    file = tmp_path / "owner.json"
+
+    first = Owner(epath.Path(tmp_path))
+    with pytest.raises(UserError, match=f"process {os.getpid()} "):
+        Owner(epath.Path(tmp_path))
+    renewed = json.loads(file.read_text())["renewed"]
+    time.sleep(0.3)
+    assert json.loads(file.read_text())["renewed"] > renewed
+    first.release()
+    assert not file.exists()
+
+    def left_behind(**facts):
+        file.write_text(json.dumps({"host": os.uname().nodename, "since": "now", "id": "x", "renewed": time.time(), **facts}))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for facts in ({"pid": gone.pid}, {"pid": 1, "host": "elsewhere", "renewed": time.time() - owner.STALE_SECONDS - 1}):
+        left_behind(**facts)
+        Owner(epath.Path(tmp_path)).release()
+    for facts in ({"pid": os.getppid()}, {"host": "elsewhere", "pid": gone.pid}):
+        left_behind(**facts)
+        with pytest.raises(UserError, match="is being written by"):
+            Owner(epath.Path(tmp_path))
+    file.write_text('{"pid"')  # torn
+    Owner(epath.Path(tmp_path)).release()
