@@ -1,0 +1,94 @@
+"""Metrics of a run: rates from the clock, and one `Metrics` that hands every row to the console, the file and TensorBoard."""
+
+import contextlib
+import os
+import time
+
+import jax
+from etils import epath
+
+from bert_jax import sinks
+
+
+class Rates:
+    """Throughput between two reports. Time spent inside `paused()` (evaluation, compiling) does not count.
+
+    Args:
+      peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
+    """
+
+    def __init__(self, peak_flops: float | None = None, clock=time.perf_counter):
+        self._peak_flops, self._clock = peak_flops, clock
+        self._tokens_per_second: float | None = None
+        self._restart()
+
+    def count(self, sequences: int, tokens: int, flops: float = 0.0) -> None:
+        """Adds one step: sequences, tokens (sequences × length) and model FLOPs of its global batch."""
+        self._steps += 1
+        self._sequences += sequences
+        self._tokens += tokens
+        self._flops += flops
+
+    @contextlib.contextmanager
+    def paused(self):
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - start
+
+    def report(self, tokens_left: int = 0) -> dict[str, float]:
+        """Rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""
+        seconds = self._clock() - self._start
+        if not self._steps or seconds <= 0:
+            return {}
+        rates = {name: amount / seconds for name, amount in (
+            ("steps_per_second", self._steps), ("sequences_per_second", self._sequences), ("tokens_per_second", self._tokens))}
+        if self._peak_flops:
+            rates["mfu"] = self._flops / seconds / self._peak_flops
+        # The estimate follows a mean over about ten reports, so that it does not jump.
+        now, before = rates["tokens_per_second"], self._tokens_per_second
+        self._tokens_per_second = now if before is None else 0.9 * before + 0.1 * now
+        rates["seconds_left"] = tokens_left / self._tokens_per_second
+        self._restart()
+        return rates
+
+    def _restart(self) -> None:
+        self._start, self._steps, self._sequences, self._tokens, self._flops = self._clock(), 0, 0, 0, 0.0
+
+
+class Metrics:
+    """Writes rows to the console, `workdir`/metrics.jsonl and `workdir`/tensorboard; on the first host only.
+
+    Args:
+      workdir: directory of the run, local or gs://.
+      start_step: the step the run goes on from; rows of later steps from an earlier start are dropped.
+    """
+
+    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0):
+        self.file = epath.Path(workdir) / "metrics.jsonl"
+        self._console, self._sinks = None, []
+        if jax.process_index() == 0:
+            self._console = sinks.ConsoleLines(total_steps, start_step)
+            self._sinks = [self._console, sinks.JsonLines(self.file, start_step),
+                           *sinks.tensorboard(epath.Path(workdir) / "tensorboard", start_step)]
+
+    def advance(self, step: int) -> None:
+        """Moves the live bar; cheap enough for every step."""
+        if self._console is not None:
+            self._console.advance(step)
+
+    def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        """One row; kind is "train" or "evaluation"."""
+        for sink in self._sinks:
+            sink.write(step, kind, metrics)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()

@@ -1,0 +1,163 @@
+"""Where the metrics of a run go: the console, metrics.jsonl and TensorBoard. Each has write(step, kind, metrics) and close()."""
+
+import json
+import math
+import os
+import time
+
+from absl import logging
+from etils import epath
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+
+from bert_jax.vocabulary_file import write_atomically
+
+UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
+
+BAR = ("mlm_loss", "mlm_accuracy", "tokens_per_second", "seconds_left")  # what fits beside the bar in 80 columns
+
+
+class JsonLines:
+    """metrics.jsonl: {"kind": "train" | "evaluation", "step": …, "loss": …} a line; floats read back exactly.
+
+    Rows after `start_step` belong to steps that will be taken again and are dropped, as is a line torn by a crash.
+    """
+
+    def __init__(self, file: epath.Path, start_step: int):
+        self._file, self._remote, self._uploaded = file, "://" in os.fspath(file), time.monotonic()
+        old = file.read_bytes() if file.exists() else b""
+        kept = b"".join(line + b"\n" for line in old.splitlines() if (row := _row(line)) and row["step"] <= start_step)
+        if kept != old:
+            write_atomically(file, kept)
+        self._text = kept.decode() if self._remote else ""
+        self._stream = None if self._remote else open(file, "a", encoding="utf-8")
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        line = json.dumps({"kind": kind, "step": int(step), **{name: _number(value) for name, value in metrics.items()}}) + "\n"
+        if self._remote:
+            self._text += line
+            if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
+                self._upload()
+        else:
+            self._stream.write(line)
+            self._stream.flush()
+
+    def close(self) -> None:
+        if self._remote:
+            self._upload()
+        else:
+            self._stream.close()
+
+    def _upload(self) -> None:
+        self._file.write_text(self._text)
+        self._uploaded = time.monotonic()
+
+
+def read_rows(file: str | os.PathLike) -> list[dict]:
+    """The rows of a metrics.jsonl in order, without a torn one; numbers as floats, non-finite ones included."""
+    path = epath.Path(file)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [row for line in lines if (row := _row(line))]
+
+
+class TensorBoard:
+    """Event files below `directory`; tags train/… and evaluation/…. Hides the events after `start_step` of an earlier start."""
+
+    def __init__(self, directory: epath.Path, start_step: int):
+        from tensorboardX import SummaryWriter  # half a second
+
+        self._writer = SummaryWriter(os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ConsoleLines:
+    """A line for each written step: a live bar below them on a terminal, plain text elsewhere."""
+
+    def __init__(self, total_steps: int, start_step: int, console: Console | None = None):
+        self._total = total_steps
+        self._console = console or Console()
+        self._progress = None
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(bar_width=None),
+                TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+                console=self._console, expand=True)
+            self._task = self._progress.add_task("", total=total_steps, completed=start_step, summary="compiling …")
+            self._progress.start()
+
+    def advance(self, step: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        if self._progress is not None and kind == "train":
+            short = {name: metrics[name] for name in BAR if name in metrics}
+            self._progress.update(self._task, completed=step, summary=" · ".join(describe(short)))
+        else:
+            label = f"step {step:,}/{self._total:,}" if kind == "train" else f"{kind} at step {step:,}"
+            self._console.print(" · ".join([label, *describe(metrics)]), highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def describe(metrics: dict[str, float]) -> list[str]:
+    """The parts of one console line, in reading order; only what is there."""
+    parts = [form.format(metrics[name]) for name, form in (("loss", "loss {:.4f}"), ("perplexity", "perplexity {:.2f}"))
+             if name in metrics]
+    for task, label in (("mlm", "MLM"), ("next_sentence", "pairs")):
+        if f"{task}_loss" in metrics:
+            parts.append(f"{label} {metrics[f'{task}_loss']:.4f} ({metrics.get(f'{task}_accuracy', math.nan):.1%})")
+    for name, form in (("learning_rate", "lr {:.2e}"), ("grad_norm", "grad {:.2f}"), ("tokens_per_second", "{:,.0f} tokens/s"),
+                       ("mfu", "MFU {:.1%}")):
+        if name in metrics:
+            parts.append(form.format(metrics[name]))
+    if "seconds_left" in metrics:
+        parts.append(f"ETA {duration(metrics['seconds_left'])}")
+    return parts
+
+
+def duration(seconds: float) -> str:
+    """2 d 03 h, 1 h 05 min, 3 min 20 s or 12 s."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
+    """The TensorBoard sink, or none where tensorboardX lacks the client library of a remote store."""
+    try:
+        return [TensorBoard(directory, start_step)]
+    except ImportError as error:
+        logging.warning("no TensorBoard events below %s: %s", directory, error)
+        return []
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinities; their names read back through float()."""
+    value = float(value)
+    return value if math.isfinite(value) else repr(value)
+
+
+def _row(line: bytes) -> dict | None:
+    """The row of a line, or None for a torn or foreign one."""
+    try:
+        row = json.loads(line)
+        return {name: value if name in ("kind", "step") else float(value) for name, value in row.items()} if "step" in row else None
+    except (ValueError, TypeError, AttributeError):
+        return None
