@@ -1,4 +1,4 @@
-"""Where the metrics of a run go: the console, metrics.jsonl and TensorBoard. Each has write(step, kind, metrics) and close()."""
+"""Where the metrics of a run go: console, metrics.jsonl and TensorBoard; each has write(step, kind, metrics) and close()."""
 
 import json
 import math
@@ -158,6 +158,7 @@ def _row(line: bytes) -> dict | None:
     """The row of a line, or None for a torn or foreign one."""
     try:
         row = json.loads(line)
-        return {name: value if name in ("kind", "step") else float(value) for name, value in row.items()} if "step" in row else None
-    except (ValueError, TypeError, AttributeError):
+        return {"kind": row["kind"], "step": row["step"],
+                **{name: float(value) for name, value in row.items() if name not in ("kind", "step")}}
+    except (ValueError, TypeError, AttributeError, KeyError):
         return None

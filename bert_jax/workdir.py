@@ -93,6 +93,11 @@ def read_config(path: str | os.PathLike) -> Config:
     return from_dict(Config, _read_json(file))
 
 
+def read_identity(path: str | os.PathLike) -> dict:
+    """store_fingerprint and tokenizer_fingerprint of the data that the run in `path` is trained on."""
+    return _read_json(epath.Path(path) / "run.json")
+
+
 def _check_not_foreign(path: epath.Path) -> None:
     if path.is_dir() and not (path / "config.json").exists():
         for name in ("checkpoints", "metrics.jsonl", "manifest.json"):
@@ -113,7 +118,7 @@ def _check_writable(path: epath.Path) -> None:
 
 
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
-    """UserError if `config` and the data would not carry on the run in `path`; says in the log what has changed harmlessly."""
+    """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
     saved = _read_json(path / "run.json")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):

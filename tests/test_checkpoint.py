@@ -7,6 +7,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -327,3 +328,48 @@ def test_kill_during_a_save_leaves_whole_steps_only(tmp_path, delay):
         assert restored.step >= 3 and restored.position == {"examples_seen": restored.step}
         assert (np.asarray(restored.state["x"]) == restored.step).all()
         assert checkpoints.save(restored.step + 1, restored.state, position={}, config={})
+
+
+HOST = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+port, host, directory, action = sys.argv[1:]
+jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(host), heartbeat_timeout_seconds=20)
+from bert_jax.checkpoint import Checkpoints
+sharding = NamedSharding(Mesh(np.array(jax.devices()), ("fsdp",)), PartitionSpec("fsdp"))
+full = np.random.default_rng(0).normal(size=(64, 1024)).astype(np.float32)
+state = {"x": jax.make_array_from_callback(full.shape, sharding, lambda index: full[index])}
+with Checkpoints(directory) as checkpoints:
+    if action == "save":
+        saved = [checkpoints.save(step, state, position={"step": step}, config={}) for step in (1, 2)]
+    else:
+        restored = checkpoints.restore({"x": jax.ShapeDtypeStruct(full.shape, full.dtype, sharding=sharding)})
+        assert all((np.asarray(shard.data) == full[shard.index]).all() for shard in restored.state["x"].addressable_shards)
+        saved = [restored.position, checkpoints.save(2, state, position={"step": 2}, config={})]
+print(saved)
+jax.distributed.shutdown()
+"""
+
+
+def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action], stdout=subprocess.PIPE, text=True,
+                              env=environment) for host in "01"]
+    outputs = [host.communicate(timeout=120)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0]
+    return [output.splitlines()[-1] for output in outputs]
+
+
+@pytest.mark.slow
+def test_two_hosts_walk_back_together_when_one_alone_meets_a_damaged_file(tmp_path):
+    assert two_hosts(tmp_path, "save") == ["[True, True]"] * 2
+    (part,) = (tmp_path / "step_000000002" / "state" / "ocdbt.process_1" / "d").iterdir()  # written, and read, by the second host
+    part.write_bytes(part.read_bytes()[:1000])
+    assert two_hosts(tmp_path, "restore") == ["[{'step': 1}, True]"] * 2
+    assert (tmp_path / "damaged_step_000000002").is_dir()

@@ -46,7 +46,8 @@ def float32_from_bits(bits: int) -> float:
 
 
 def test_rows_read_back_exactly(tmp_path):
-    values = {f"v{i}": float32_from_bits(int(bits)) for i, bits in enumerate(np.random.default_rng(0).integers(0, 0x7F800000, 200))}
+    finite = np.random.default_rng(0).integers(0, 0x7F800000, 200)
+    values = {f"v{i}": float32_from_bits(int(bits)) for i, bits in enumerate(finite)}
     values |= {"tenth": 0.1, "nan": math.nan, "up": math.inf, "down": -math.inf}
     with Metrics(tmp_path, total_steps=10) as metrics:
         metrics.write(1, values)
@@ -182,7 +183,8 @@ def test_picture(tmp_path):
     pixels = matplotlib.image.imread(picture)
     assert pixels.shape == (704, 1100, 4)
     blue, red = np.array([0x3B, 0x6F, 0xB6]) / 255, np.array([0xD1, 0x49, 0x5B]) / 255
-    quarters = {"loss": pixels[:352, :550], "accuracy": pixels[:352, 550:], "pairs": pixels[352:, :550], "rate": pixels[352:, 550:]}
+    upper, lower = pixels[:352], pixels[352:]
+    quarters = {"loss": upper[:, :550], "accuracy": upper[:, 550:], "pairs": lower[:, :550], "rate": lower[:, 550:]}
     drawn = {name: tuple(int((np.abs(part[..., :3] - colour) < 0.02).all(-1).sum() > 30) for colour in (blue, red))
              for name, part in quarters.items()}
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured

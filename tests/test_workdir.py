@@ -70,8 +70,8 @@ def test_a_new_run(tmp_path, tokenizer):
     assert sorted(p.name for p in path.iterdir()) == ["config.json", "owner.json", "run.json", "tokenizer"]
 
 
-HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7, "mesh.fsdp": 2,
-            "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp",
+HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7,
+            "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp",
             "phases.0.micro_batches": 4}
 TRAJECTORY = {"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98,
               "schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop",
@@ -100,7 +100,8 @@ def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenize
 
 def test_every_option_is_either_harmless_or_refused(run, tokenizer):
     """An option added later is refused until someone decides that it is harmless."""
-    parts = {"masking.": CONFIG.masking, "optimizer.": CONFIG.optimizer, "schedule.": CONFIG.schedule, "phases.0.": CONFIG.phases[0]}
+    parts = {"masking.": CONFIG.masking, "optimizer.": CONFIG.optimizer, "schedule.": CONFIG.schedule,
+             "phases.0.": CONFIG.phases[0]}
     for prefix, part in parts.items():
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
