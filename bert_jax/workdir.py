@@ -123,8 +123,8 @@ def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):
-            logging.warning("%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a schedule "
-                            "of the new length", line)
+            logging.warning("%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                            "schedule of the new length", line)
         elif _harmless(line):
             logging.info("setting changed since the last start: %s", line)
         else:

@@ -359,8 +359,8 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
-    hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action], stdout=subprocess.PIPE, text=True,
-                              env=environment) for host in "01"]
+    hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action],
+                              stdout=subprocess.PIPE, text=True, env=environment) for host in "01"]
     outputs = [host.communicate(timeout=120)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0]
     return [output.splitlines()[-1] for output in outputs]
@@ -369,7 +369,8 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
 @pytest.mark.slow
 def test_two_hosts_walk_back_together_when_one_alone_meets_a_damaged_file(tmp_path):
     assert two_hosts(tmp_path, "save") == ["[True, True]"] * 2
-    (part,) = (tmp_path / "step_000000002" / "state" / "ocdbt.process_1" / "d").iterdir()  # written, and read, by the second host
+    # Written, and read again, by the second host.
+    (part,) = (tmp_path / "step_000000002" / "state" / "ocdbt.process_1" / "d").iterdir()
     part.write_bytes(part.read_bytes()[:1000])
     assert two_hosts(tmp_path, "restore") == ["[{'step': 1}, True]"] * 2
     assert (tmp_path / "damaged_step_000000002").is_dir()

@@ -71,7 +71,8 @@ def test_a_new_run(tmp_path, tokenizer):
 
 
 HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7,
-            "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp",
+            "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain",
+            "data.prefetch": 1, "data.cache": "/tmp",
             "phases.0.micro_batches": 4}
 TRAJECTORY = {"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98,
               "schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop",
