@@ -7,12 +7,13 @@ import pytest
 from scipy import stats
 
 import original_procedure
-from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
 from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks
 from bert_jax.data.documents import Documents
+from bert_jax.data.epoch_report import epoch_report
 from bert_jax.data.examples import Examples
-from bert_jax.data.ordering import invert
 from bert_jax.data.pairs import _truncate
+from bert_jax.data.prepare import run_prepare
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.rows import PADDING, SPECIAL, Rows
 from bert_jax.data.store import open_store
@@ -133,6 +134,22 @@ def test_nothing_is_cut_where_everything_fits(sentence_pairs):
     small = SyntheticStore([[10, 12, 9], [20], [5, 5], [7, 8, 9, 10], [1]])
     rows = epoch_rows(make_examples(small, sentence_pairs=sentence_pairs, short=0.0), 0)
     assert not rows.truncated.any() and len(rows.token_index) == 5
+
+
+def test_report_of_an_epoch_as_counted_by_hand(store):
+    examples = make_examples(store)
+    report, rows = epoch_report(examples, 1), epoch_rows(examples, 1)
+    assert report.sequences == report.examined == examples.num_examples(1)
+    used = (rows.token_index != PADDING).sum()
+    assert report.padding == pytest.approx(1 - used / rows.token_index.size)
+    assert report.mean_length == pytest.approx(used / report.sequences)
+    assert report.is_next == pytest.approx((rows.labels == 0).mean())
+    assert report.truncated == pytest.approx(rows.truncated.sum() / store.num_tokens)
+    starts, seen = store.sentence_starts(np.arange(store.num_sentences + 1)), np.unique(rows.token_index[rows.token_index >= 0])
+    assert report.sentences_seen == len(np.unique(np.searchsorted(starts, seen, side="right"))) / store.num_sentences
+    assert report.tokens_seen == len(seen) / store.num_tokens
+    part = epoch_report(examples, 1, limit=50)
+    assert part.examined == 50 and part.sentences_seen is None
 
 
 # Pairs
@@ -314,16 +331,18 @@ def test_static_masks_come_again_after_n_epochs(store, sentence_pairs):
     np.testing.assert_array_equal(*restored)
 
 
-def test_chunks_of_a_document_lead_to_their_examples(store):
-    """The way `bert-jax inspect` takes: document → chunk → inverse of the order → example."""
-    examples = make_examples(store, short=0.0)
-    chunks, count = examples.source, examples.num_examples(2)
-    numbers = chunks.of_document(2, 40)
-    assert (chunks.document_of(2, numbers) == 40).all()
-    indices = invert(numbers, count, bits(0, Stream.ORDER, 2))
-    np.testing.assert_array_equal(chunks.shuffled(2, indices), numbers)
-    for (first, _), index in zip(segments(examples.rows(np.full(len(indices), 2), indices)), indices):
-        assert documents_of(store, first[0]) == 40
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_a_document_is_found_in_its_examples(store, sentence_pairs):
+    examples = make_examples(store, sentence_pairs=sentence_pairs)
+    for document in (0, 40, len(examples.documents) - 1):
+        indices = examples.source.indices_of(2, examples.source.of_document(2, document))
+        everywhere = epoch_rows(examples, 2)
+        first = np.where(everywhere.token_type_ids == 0, everywhere.token_index, PADDING)
+        if sentence_pairs == "sop":
+            first = everywhere.token_index
+        holds = ((documents_of(store, first) == document) & (first >= 0)).any(1)
+        assert set(np.flatnonzero(holds)) <= set(indices)
+        assert (holds[indices] | (everywhere.truncated[indices] > 0)).all()
 
 
 def test_store_on_disk_gives_the_same_batches(store, tmp_path):
@@ -363,3 +382,20 @@ def test_lengths_truncation_and_share_of_next_are_near_the_original(short):
     assert abs(ours["is_next"] - 0.5) < 0.03 and abs(ours["is_next"] - theirs["is_next"]) < 0.08
     assert abs(ours["mean_length"] / theirs["mean_length"] - 1) < 0.06
     assert abs(ours["truncated"] - theirs["truncated"]) < 0.03
+
+
+def test_epochs_of_wikipedia_are_near_the_original(shared_data, tmp_path):
+    """Found over five epochs: IsNext 49.5 against 44.2 %, mean length 112 against 113, cut off 9.6 against 9.7 %, twice 3 against 37 %."""
+    run_prepare(PrepareConfig(input=str(shared_data / "wiki/wiki_valid.txt.gz"), vocab=str(shared_data / "vocab/uncased/vocab.txt"),
+                              output=str(tmp_path / "store"), workers=1))
+    store = open_store(tmp_path / "store")
+    starts = store.sentence_starts(np.arange(store.num_sentences + 1))
+    documents = [lengths.tolist() for lengths in np.split(np.diff(starts), store.document_sentences[1:-1])]
+    examples = make_examples(store, sequence_length=128)
+    ours, theirs = epochs_statistics(examples), original_statistics(documents, 128, 0.1)
+    assert abs(ours["is_next"] - 0.5) < 0.03 and abs(ours["is_next"] - theirs["is_next"]) < 0.08
+    assert abs(ours["mean_length"] / theirs["mean_length"] - 1) < 0.05
+    assert abs(ours["truncated"] - theirs["truncated"]) < 0.02
+    report = epoch_report(examples)
+    assert report.duplicated < 0.05 and report.sentences_seen > 0.97
+    assert report.tokens_seen == pytest.approx(1 - report.truncated, abs=0.01)  # a borrowed copy may bring back what was cut

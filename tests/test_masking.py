@@ -87,7 +87,6 @@ def test_shares_of_table_8(unit, mask, same, random):
 
 
 def test_selected_share_and_places_are_uniform():
-    ids, is_text, lengths, _ = make_rows(1)
     full = np.full((1, 128), 5, np.int32)
     is_text, count = np.ones((1, 128), bool), 20_000
     is_text[:, [0, 60, 127]] = False
@@ -125,7 +124,7 @@ def words_by_hand(ids, is_text):
 
 
 def test_words_are_found_as_by_hand():
-    ids, is_text, lengths, _ = make_rows(60)
+    ids, is_text, _, _ = make_rows(60)
     found = Words.find(ids, is_text, CONTINUES)
     for row in range(60):
         words, segments = words_by_hand(ids[row], is_text[row])

@@ -20,7 +20,7 @@ import functools
 import numpy as np
 
 from bert_jax.data.documents import Documents
-from bert_jax.data.ordering import permute
+from bert_jax.data.ordering import invert, permute
 from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 SHORT_CYCLE = 10
@@ -62,6 +62,10 @@ class DocumentChunks:
     def shuffled(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """Chunk numbers in the epoch's random order."""
         return permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
+
+    def indices_of(self, epoch: int, chunks: np.ndarray) -> np.ndarray:
+        """Inverse of `shuffled`: the indices of the examples that begin with these chunks."""
+        return invert(chunks, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
 
     def document_of(self, epoch: int, chunks: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._ends(epoch % self.period), chunks, side="right")

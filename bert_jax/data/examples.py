@@ -8,10 +8,10 @@ from bert_jax.config import Config, max_predictions
 from bert_jax.data.chunks import DocumentChunks
 from bert_jax.data.documents import Documents
 from bert_jax.data.masking import Masking
+from bert_jax.data.ordering import permute
 from bert_jax.data.packing import PackedStream
 from bert_jax.data.pairs import next_sentence_pairs, pair_rows, sentence_order_pairs
 from bert_jax.data.randomness import Stream, bits
-from bert_jax.data.ordering import permute
 from bert_jax.data.rows import SPECIAL, Rows
 from bert_jax.errors import UserError
 
@@ -60,7 +60,10 @@ class Examples:
 
     def batch(self, positions: np.ndarray) -> Batch:
         """The examples at `positions` (int64 [B], any order, repeats allowed)."""
-        epochs, indices = self.locate(positions)
+        return self.examples_at(*self.locate(positions))
+
+    def examples_at(self, epochs: np.ndarray, indices: np.ndarray) -> Batch:
+        """The examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
         rows = self.rows(epochs, indices)
         is_text = rows.token_index >= 0
         cls_id, sep_id, pad_id = self._special_ids

@@ -8,7 +8,7 @@ that start in a cell into one sequence, by the same boundary rule as `chunks`.
 import numpy as np
 
 from bert_jax.data.documents import Documents
-from bert_jax.data.ordering import permute
+from bert_jax.data.ordering import invert, permute
 from bert_jax.data.randomness import Stream, bits, heads, integers
 from bert_jax.data.rows import PADDING, SPECIAL, Rows
 
@@ -29,6 +29,19 @@ class PackedStream:
     def count(self, epoch: int) -> int:
         """Sequences of an epoch, the same in all of them."""
         return int(-(-self.ends[-1] // self.cell_size))
+
+    def indices_of(self, epoch: int, cells: np.ndarray) -> np.ndarray:
+        """The indices of the examples made from these cells."""
+        return invert(cells, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
+
+    def of_document(self, epoch: int, document: int) -> np.ndarray:
+        """Numbers of the cells that hold text of one document (number within the split)."""
+        rotation, num_tokens = self.find(epoch, np.arange(0))[2], int(self.documents.num_tokens[document])
+        place = int(self.starts[document] - rotation) % int(self.ends[-1])
+        near = place // self.cell_size + np.arange(-1, num_tokens // self.cell_size + 3)
+        near = near[(near >= 0) & (near < self.count(epoch))]
+        begin, end, _ = self.find(epoch, near)
+        return near[(begin < place + num_tokens) & (end > place)]
 
     def rows(self, epoch: int, indices: np.ndarray, keys: np.ndarray) -> Rows:
         """The sequences `indices` [B] of `epoch`; `keys` [B]: 64 random bits a row."""

@@ -1,0 +1,62 @@
+"""Prints what an epoch of a token store looks like beside the original's sequential example maker on the same text.
+
+    python scripts/compare_examples.py STORE [SEQUENCE_LENGTH …]
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+
+from bert_jax.config import Config, DataConfig, PhaseConfig
+from bert_jax.data.epoch_report import epoch_report
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import Store, open_store
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+import original_procedure  # noqa: E402
+
+PASSES = 5  # over the text: five runs of the original, five epochs of ours
+HEADER = ("", "sequences", "IsNext", "mean length", "padding", "cut off", "seen twice", "sentences seen", "10/25/50/75/90 % of lengths")
+
+
+def original_row(store: Store, sequence_length: int, short: float) -> list[str]:
+    starts = store.sentence_starts(np.arange(store.num_sentences + 1))
+    documents = [lengths.tolist() for lengths in np.split(np.diff(starts), store.document_sentences[1:-1])]
+    examples = [example for seed in range(PASSES)
+                for example in original_procedure.create_examples(documents, sequence_length - 3, short, seed)]
+    lengths = np.array([example.num_first + example.num_second + 3 for example in examples])
+    text = PASSES * store.num_tokens
+    return _row("original", len(examples), 1 - np.mean([example.is_random for example in examples]), lengths, sequence_length,
+                sum(example.truncated for example in examples) / text, sum(example.duplicated for example in examples) / text, None)
+
+
+def our_row(store: Store, sequence_length: int, short: float) -> list[str]:
+    config = Config(data=DataConfig(short_sequence_probability=short), phases=(PhaseConfig(sequence_length=sequence_length),))
+    examples = Examples(store, config, split="all")
+    counts = [examples.num_examples(epoch) for epoch in range(PASSES)]
+    reports = [epoch_report(examples, epoch, limit=counts[epoch]) for epoch in range(PASSES)]
+    lengths = np.concatenate([examples.rows(np.full(count, epoch), np.arange(count)).lengths for epoch, count in enumerate(counts)])
+    mean = {name: np.mean([getattr(report, name) for report in reports]) for name in ("is_next", "truncated", "duplicated", "sentences_seen")}
+    return _row("bert_jax", len(lengths), mean["is_next"], lengths, sequence_length, mean["truncated"], mean["duplicated"], mean["sentences_seen"])
+
+
+def _row(name, count, is_next, lengths, sequence_length, truncated, duplicated, seen) -> list[str]:
+    quantiles = "/".join(f"{q:.0f}" for q in np.percentile(lengths, (10, 25, 50, 75, 90)))
+    return [name, f"{count / PASSES:,.0f}", f"{is_next:.1%}", f"{lengths.mean():.1f}", f"{1 - lengths.mean() / sequence_length:.1%}",
+            f"{truncated:.1%}", f"{duplicated:.1%}", "" if seen is None else f"{seen:.2%}", quantiles]
+
+
+def main(path: str, *sequence_lengths: str) -> None:
+    store = open_store(path)
+    for sequence_length in map(int, sequence_lengths or ("128", "512")):
+        for short in (0.0, 0.1):
+            print(f"\nsequence_length={sequence_length}, short_sequence_probability={short}")
+            for row in (HEADER, original_row(store, sequence_length, short), our_row(store, sequence_length, short)):
+                print("".join(f"{cell:>15}" for cell in row[:-1]) + "   " + row[-1])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
