@@ -1,0 +1,135 @@
+"""Files that hold a vocabulary: found, checked, read and written whole.
+
+A vocab.txt has one entry a line, its line number (from 0) is the id; tokenizer_config.json beside it says how text is
+cased. What is wrong with such a file shows much later as a model that does not learn, so it is refused here.
+"""
+
+import collections
+import json
+import os
+
+from absl import logging
+from etils import epath
+
+from bert_jax.errors import UserError
+
+SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
+
+
+def find(path: epath.Path) -> epath.Path:
+    """The vocabulary file that `path` names or, as a directory, holds; UserError if there is none or several."""
+    if not path.exists():
+        raise UserError(f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model or a directory that holds one; "
+                        "`bert-jax train-vocab` makes one")
+    if not path.is_dir():
+        return path
+    found = vocabularies(path)
+    if len(found) != 1:
+        seen = ", ".join(file.name for file in found) or "neither"
+        raise UserError(f"{path} must hold one vocab.txt or one SentencePiece .model, found {seen}; name the file itself")
+    return found[0]
+
+
+def vocabularies(directory: epath.Path) -> list[epath.Path]:
+    """The vocabulary files in `directory`, which need not exist."""
+    if not directory.is_dir():
+        return []
+    return sorted(file for file in directory.iterdir() if file.name == WORDPIECE_FILE or file.suffix == ".model")
+
+
+def parse(contents: bytes, file: epath.Path) -> list[str]:
+    """Entries of a vocab.txt in the order of their ids; UserError if it is empty, broken, ambiguous or lacks a special."""
+    try:
+        lines = contents.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = contents[:error.start].count(b"\n") + 1
+        raise UserError(f"{file} is not UTF-8 (line {line}, byte {error.start}); "
+                        "convert it, for example with iconv -t UTF-8") from None
+    tokens = [line.strip(" \t\r") for line in lines]
+    if tokens[-1] == "":
+        tokens.pop()
+    if not tokens:
+        raise UserError(f"{file} is empty; `bert-jax train-vocab` makes a vocabulary")
+    if "" in tokens:
+        raise UserError(f"{file}: line {tokens.index('') + 1} is empty; a line is an entry and its number the id, so fetch the "
+                        "file anew, or delete the line if no store or checkpoint was made with it")
+    missing = [name for name in SPECIAL_NAMES if name not in tokens]
+    if missing:
+        raise UserError(f"{file} has no {', '.join(missing)}; BERT needs {' '.join(SPECIAL_NAMES)}, each on a line of its own "
+                        "(an [unusedN] line can be renamed)")
+    if len(set(tokens)) < len(tokens):
+        raise UserError(f"{file} has duplicate entries: {_duplicates(tokens)}; every entry may stand there once")
+    return tokens
+
+
+def _duplicates(tokens: list[str]) -> str:
+    """The first few repeated entries with their line numbers, for an error message."""
+    lines = collections.defaultdict(list)
+    for number, token in enumerate(tokens, 1):
+        lines[token].append(number)
+    repeated = [f"{token!r} on lines {', '.join(map(str, at))}" for token, at in lines.items() if len(at) > 1]
+    return "; ".join(repeated[:3]) + (f"; and {len(repeated) - 3} more" if len(repeated) > 3 else "")
+
+
+def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
+    """Whether text is lowered for this vocabulary; refuses what Google's validate_case_matches_checkpoint refuses."""
+    capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
+    if lowercase is None:
+        config = file.parent / CONFIG_FILE  # it describes the vocab.txt of its directory, not other files there
+        stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
+        return stored.get("do_lower_case", not capitals)
+    if lowercase and capitals:
+        raise UserError(f"lowercase=True, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} entries have "
+                        f"capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False")
+    if not lowercase and not capitals and "##a" in tokens:
+        logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
+    return lowercase
+
+
+def _read_config(file: epath.Path) -> dict:
+    try:
+        config = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}); mend or delete it") from None
+    if not isinstance(config, dict) or not isinstance(config.get("do_lower_case", True), bool):
+        raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')
+    return config
+
+
+def serialize(tokens: list[str]) -> bytes:
+    """The contents of a vocab.txt with these entries; `parse` is the inverse."""
+    return "".join(f"{token}\n" for token in tokens).encode()
+
+
+def check_writable(file: epath.Path) -> None:
+    """Refuses a local place that cannot be written to, before hours of work are spent on what should go there."""
+    if "://" in str(file):
+        return
+    nearest = next(parent for parent in file.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UserError(f"cannot write {file}: {nearest} is not a directory that can be written to; choose another")
+
+
+def make_directory(directory: epath.Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the directory {directory}: {error.strerror or error}; choose another") from None
+
+
+def write_config(directory: epath.Path, kind: str, lowercase: bool) -> None:
+    """Writes the tokenizer_config.json of the vocabulary in `directory`."""
+    config = {"kind": kind, "do_lower_case": lowercase}
+    write_atomically(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())
+
+
+def write_atomically(file: epath.Path, contents: bytes) -> None:
+    """Writes the whole file or nothing: a reader never sees half of it."""
+    temporary = file.parent / f".{file.name}.{os.getpid()}"
+    try:
+        temporary.write_bytes(contents)
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {file}: {error.strerror or error}; choose a directory that can be written to") from None
