@@ -1,0 +1,54 @@
+"""Documents of a TensorFlow Datasets split, named `tfds:name[/config][:version][:split]`."""
+
+import re
+from typing import Iterator
+
+from bert_jax.errors import UserError
+
+_NAME = re.compile(r"tfds:(?P<name>\w+(/[\w.\-]+)?(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
+_WIKI40B_MARKER = re.compile(r"^_START_(ARTICLE|SECTION|PARAGRAPH)_$", re.MULTILINE)
+
+
+def describe(name: str) -> tuple[int, str]:
+    """Returns (bytes, full name with version) of the split, downloading the data set first where it is not there.
+
+    Raises:
+      UserError: malformed name; unknown data set, configuration, version or split.
+    """
+    _, info, split = _load(name)
+    return int(info.splits[split].num_bytes), info.full_name
+
+
+def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
+    """Yields (text of an example, share of the split read by then), in the order in which they are stored.
+
+    Raises:
+      UserError: as `describe`; `text_field` is not a string feature.
+    """
+    dataset, info, split = _load(name)
+    texts = [key for key, feature in info.features.items() if _is_text(feature)]
+    if text_field not in texts:
+        raise UserError(f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
+                        "name one by --text_field")
+    total = info.splits[split].num_examples
+    for index, example in enumerate(dataset.as_numpy_iterator(), start=1):
+        text = example[text_field].decode("utf-8", "replace")
+        yield _WIKI40B_MARKER.sub("", text).replace("_NEWLINE_", "\n"), index / total
+
+
+def _is_text(feature) -> bool:
+    return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
+
+
+def _load(name: str):
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise UserError(f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train")
+    split = match["split"] or "train"
+    import tensorflow_datasets
+
+    try:
+        dataset, info = tensorflow_datasets.load(match["name"], split=split, with_info=True, shuffle_files=False)
+    except (ImportError, ValueError, AssertionError, OSError) as error:  # DatasetNotFoundError is a ValueError
+        raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error
+    return dataset, info, split
