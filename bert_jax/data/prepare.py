@@ -1,0 +1,201 @@
+"""`bert-jax prepare`: from a corpus to a token store.
+
+One process cuts the sources into blocks, worker processes turn blocks into ids, and the first appends them in order:
+the store is the same for every number of workers. Every few seconds `progress.json` records how far it is on disk, so
+a run that was killed goes on from there. `manifest.json` is written last, under another name and then renamed: until
+then there is no store. Memory is a few blocks a worker, however large the corpus or a document of it.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import time
+from concurrent.futures.process import BrokenProcessPool
+from typing import Iterator
+
+from etils import epath
+
+from bert_jax.config import PrepareConfig, to_dict
+from bert_jax.data import store_writer
+from bert_jax.data.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
+from bert_jax.data.manifest import (
+    VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
+from bert_jax.data.progress import (
+    PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_atomically, write_progress)
+from bert_jax.data.readers import find_sources
+from bert_jax.data.sentences import make_splitter
+from bert_jax.data.store import DEFAULT_CACHE, Store
+from bert_jax.data.store_writer import StoreWriter, WriterState
+from bert_jax.data.workers import encoded_blocks
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer, load_tokenizer
+
+RECORD_SECONDS = 10.0
+"""Time between two records of the progress: what a killed run has to do again at most."""
+
+
+def run_prepare(config: PrepareConfig) -> Manifest:
+    """Makes the token store, or finishes one that was begun, and says so; returns its manifest.
+
+    Raises:
+      UserError: bad input (see readers.py and blocks.py) or vocabulary; a corpus without a token; an output that cannot
+        be written or holds something else. Bad input leaves nothing behind; a lack of space or of memory leaves what
+        the same command goes on from.
+    """
+    make_splitter(config.sentences, config.language)
+    if config.workers < 0:
+        raise UserError(f"workers={config.workers}: the number of processes, or 0 for one a core")
+    tokenizer = load_tokenizer(config.vocab, config.lowercase)
+    sources = find_sources(config.input, config.format)
+    made_from = _made_from(config, tokenizer, sources)
+    output = epath.Path(config.output).expanduser()
+    if (output / "manifest.json").exists():
+        return _finished(output, made_from)
+    directory = _working_directory(output)
+    with owned(directory):
+        progress = resume(directory, made_from)
+        if progress.position != Position():
+            print(f"{output}: going on in {sources[progress.source].name}, "
+                  f"{progress.writer.text_bytes / 1e6:,.1f} MB of text are done")
+        started = time.monotonic()
+        try:
+            write_progress(directory, progress)
+            tokenizer.save(directory / "tokenizer")
+            state = _append_blocks(directory, progress, sources, config.workers)
+            manifest = _manifest(directory, made_from, state)
+            _publish(directory, output, manifest)
+        except UserError:
+            clear(directory)
+            raise
+        except BrokenProcessPool as error:
+            raise UserError("a worker process died, perhaps for lack of memory; the same command goes on from where it was, "
+                            "with fewer --workers if need be") from error
+        except OSError as error:
+            raise UserError(f"cannot write {output}: {error.strerror or error}; "
+                            "put that right and the same command goes on") from error
+    _report(output, manifest, state.text_bytes - progress.writer.text_bytes, time.monotonic() - started)
+    return manifest
+
+
+def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source]) -> MadeFrom:
+    return MadeFrom(
+        tokenizer=TokenizerRecord(kind=tokenizer.kind, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size),
+        options=Options(sentences=config.sentences, language=config.language, text_field=config.text_field,
+                        bad_utf8=config.bad_utf8),
+        sources=tuple(SourceRecord(**dataclasses.asdict(source)) for source in sources))
+
+
+def _finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
+    """The manifest of the store that is already at `output`, if it is the one asked for."""
+    manifest = read_manifest(output)
+    present = MadeFrom(tokenizer=manifest.tokenizer, options=manifest.options, sources=manifest.sources)
+    refuse_difference(f"{output} already holds a token store", present, made_from)
+    if _is_local(output):
+        Store(pathlib.Path(output), manifest)
+        (pathlib.Path(output) / PROGRESS).unlink(missing_ok=True)
+    print(f"{output} is already complete: {_describe(manifest)}")
+    return manifest
+
+
+def _working_directory(output: epath.Path) -> pathlib.Path:
+    """Where the store is built: in place, or under the cache for a remote output, which cannot be appended to."""
+    if _is_local(output):
+        return pathlib.Path(output)
+    name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
+    return pathlib.Path(DEFAULT_CACHE).expanduser() / f"prepare-{name}"
+
+
+def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int) -> WriterState:
+    """Encodes what is left of the sources and appends it; returns the state of the closed shards."""
+    made_from = progress.made_from
+    number = {source: index for index, source in enumerate(sources)}
+    done = [sum(source.bytes for source in sources[:index]) for index in range(len(sources) + 1)]
+    workers = 1 if done[-1] <= BLOCK_BYTES else workers or _cores()
+    blocks = _remaining(sources, progress, made_from.options.text_field)
+    recorded = time.monotonic()
+    writer = StoreWriter(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer)
+    with contextlib.closing(writer), _progress_bar(done[-1], done[progress.source]) as advance_to:
+        try:
+            for block, encoded in encoded_blocks(blocks, str(directory / "tokenizer"), made_from.options, workers):
+                writer.append(encoded, block.continues)
+                progress = dataclasses.replace(progress, source=number[block.source], position=block.end)
+                advance_to(done[progress.source] + block.consumed)
+                if time.monotonic() - recorded >= RECORD_SECONDS:
+                    write_progress(directory, dataclasses.replace(progress, writer=writer.flush()))
+                    recorded = time.monotonic()
+        finally:
+            write_progress(directory, dataclasses.replace(progress, writer=writer.flush()))
+        state = writer.finish()
+    if not state.shards:
+        raise UserError(f"the corpus holds no text: {done[-1]:,} bytes in {len(sources)} "
+                        f"source{'s' * (len(sources) > 1)} gave no token")
+    return state
+
+
+def _remaining(sources: list[Source], progress: Progress, text_field: str) -> Iterator[Block]:
+    for index in range(progress.source, len(sources)):
+        yield from read_blocks(sources[index], text_field, progress.position if index == progress.source else Position())
+
+
+@contextlib.contextmanager
+def _progress_bar(total: int, completed: int):
+    """Yields a function that moves the bar to a number of bytes of the sources."""
+    from rich import console, progress
+
+    columns = ("[progress.description]{task.description}", progress.BarColumn(), progress.DownloadColumn(),
+               progress.TransferSpeedColumn(), "ETA", progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("preparing", total=total, completed=completed)
+        yield lambda position: bar.update(task, completed=position)
+
+
+def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
+    tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
+    return Manifest(
+        version=VERSION, dtype=dtype_for(made_from.tokenizer.vocab_size), counts=store_writer.counts(state),
+        tokenizer=made_from.tokenizer, options=made_from.options, sources=made_from.sources, shards=state.shards,
+        files=(*state.hashes, *(FileRecord(name=f"tokenizer/{path.name}", sha256=hash_file(path)) for path in tokenizer_files)))
+
+
+def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
+    """Makes the finished files a store: the manifest comes last, for a remote output after all else was copied."""
+    text = json.dumps(to_dict(manifest), indent=1) + "\n"
+    if _is_local(output):
+        write_atomically(directory / "manifest.json", text)
+        (directory / PROGRESS).unlink()
+        return
+    for file in manifest.files:
+        target = output / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (directory / file.name).open("rb") as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 24)
+    (output / "manifest.json").write_text(text)
+    clear(directory)
+
+
+def _report(output: epath.Path, manifest: Manifest, text_bytes: int, seconds: float) -> None:
+    print(f"{output}: {_describe(manifest)}; {text_bytes / 1e6:,.1f} MB of text in {seconds:,.1f} s, "
+          f"{text_bytes / 1e6 / seconds:.2f} MB/s")
+
+
+def _describe(manifest: Manifest) -> str:
+    counts = manifest.counts
+    notes = [f"{counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens",
+             f"{counts.unknown_tokens / counts.tokens:.3%} unknown"]
+    if counts.cut_sentences:
+        notes.append(f"{counts.cut_sentences:,} cuts in overlong sentences")
+    if counts.replaced_characters:
+        notes.append(f"{counts.replaced_characters:,} bytes that were not UTF-8 replaced")
+    return ", ".join(notes)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_local(path: epath.Path) -> bool:
+    return "://" not in os.fspath(path)

@@ -1,0 +1,113 @@
+"""The directory in which a token store is being made: who owns it, how far it is, and what may be taken up again."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Iterator
+
+from bert_jax.config import differences, from_dict, to_dict
+from bert_jax.data import store_writer
+from bert_jax.data.blocks import Position
+from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
+from bert_jax.data.store_writer import WriterState
+from bert_jax.errors import UserError
+
+PROGRESS = "progress.json"
+_OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
+                        r"shard-\d{5,}\.(tokens|sentences|documents)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeFrom:
+    """All that decides what a store holds. Two runs that agree on it make the same store."""
+
+    tokenizer: TokenizerRecord
+    options: Options
+    sources: tuple[SourceRecord, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is on disk: everything before `position` of source number `source`."""
+
+    version: int = VERSION
+    made_from: MadeFrom
+    source: int = 0
+    position: Position = Position()
+    writer: WriterState = WriterState()
+
+
+def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
+    if lines := differences(to_dict(present), to_dict(wanted)):
+        more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
+        raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it")
+
+
+@contextlib.contextmanager
+def owned(directory: pathlib.Path) -> Iterator[None]:
+    """Creates the directory and keeps other runs out of it; the lock goes away with the process, however it ends."""
+    import fcntl
+
+    lock = directory / "prepare.lock"
+    existed = directory.is_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if foreign := sorted(path.name for path in directory.iterdir() if not _OWN_FILES.fullmatch(path.name)):
+            raise UserError(f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one")
+        file = lock.open("w")
+    except OSError as error:
+        raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output") from error
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            if not existed and directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+
+
+def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
+    """The progress of the run before in this directory, or of none."""
+    path = directory / PROGRESS
+    if not path.exists():
+        if shards := sorted(file.name for file in directory.glob("shard-*")):
+            raise UserError(f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
+                            "delete it")
+        return Progress(made_from=made_from)
+    try:
+        progress = from_dict(Progress, json.loads(path.read_text()))
+    except (UserError, ValueError, OSError) as error:
+        raise UserError(f"cannot read {path} ({error}); delete {directory} and begin anew") from error
+    refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
+    dtype = dtype_for(made_from.tokenizer.vocab_size)
+    return progress if store_writer.is_on_disk(directory, dtype, progress.writer) else Progress(made_from=made_from)
+
+
+def write_progress(directory: pathlib.Path, progress: Progress) -> None:
+    write_atomically(directory / PROGRESS, json.dumps(to_dict(progress)))
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def clear(directory: pathlib.Path) -> None:
+    """Removes what this module wrote into the directory; `_owned` removes the directory if it made it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "prepare.lock":
+            path.unlink()

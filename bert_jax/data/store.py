@@ -1,0 +1,150 @@
+"""The token store: the corpus as token ids, once on disk, with random access to every sentence and document.
+
+A directory:
+  manifest.json          what is in it (`Manifest`); written last, so without it there is no store
+  tokenizer/             the vocabulary that made the ids
+  shard-00000.tokens     ids, little-endian uint16 (uint32 where the vocabulary needs it)
+  shard-00000.sentences  uint64: first token of each sentence, counted within the shard
+  shard-00000.documents  uint64: first sentence of each document, counted within the shard
+A document lies in one shard. Every position that leaves this module is a 64-bit position in the whole store.
+"""
+
+import functools
+import os
+import pathlib
+import shutil
+import uuid
+
+import numpy as np
+from etils import epath
+
+from bert_jax.data.manifest import PARTS, Manifest, hash_file, read_manifest, shard_file
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer, load_tokenizer
+
+DEFAULT_CACHE = "~/.cache/bert_jax"
+
+
+class Store:
+    """Read access to a token store; made by `open_store`. Arrays stay on disk but for one number a document."""
+
+    def __init__(self, path: pathlib.Path, manifest: Manifest):
+        self.path, self.manifest = path, manifest
+        self.num_tokens, self.num_sentences = manifest.counts.tokens, manifest.counts.sentences
+        self.num_documents = manifest.counts.documents
+        self.vocab_size, self.fingerprint = manifest.tokenizer.vocab_size, manifest.fingerprint
+        self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
+        self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
+        dtypes = {"tokens": np.dtype(manifest.dtype), "sentences": np.dtype(np.uint64), "documents": np.dtype(np.uint64)}
+        self._maps = {part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS}
+
+    def _map(self, index: int, part: str, dtype: np.dtype) -> np.memmap:
+        path = self.path / shard_file(index, part)
+        expected = getattr(self.manifest.shards[index], part) * dtype.itemsize
+        size = path.stat().st_size if path.is_file() else None
+        if size != expected:
+            found = "is missing" if size is None else f"has {size:,} bytes"
+            raise UserError(f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again")
+        return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+
+    @functools.cached_property
+    def document_sentences(self) -> np.ndarray:
+        """int64 [num_documents + 1]: first sentence of every document; the last entry is num_sentences."""
+        parts = [np.asarray(part, np.int64) + start for part, start in zip(self._maps["documents"], self._sentence_starts)]
+        starts = np.concatenate([*parts, [self.num_sentences]]).astype(np.int64)
+        if starts[0] != 0 or (np.diff(starts) <= 0).any():
+            raise UserError(f"the document boundaries in {self.path} are not ascending; prepare or copy the store again")
+        return starts
+
+    @functools.cached_property
+    def document_tokens(self) -> np.ndarray:
+        """int64 [num_documents + 1]: first token of every document; the last entry is num_tokens."""
+        return self.sentence_starts(self.document_sentences)
+
+    def tokens(self, indices: np.ndarray) -> np.ndarray:
+        """Returns the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens."""
+        return self._gather("tokens", indices, self._token_starts).astype(np.int32)
+
+    def sentence_starts(self, indices: np.ndarray) -> np.ndarray:
+        """Returns the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences (→ num_tokens)."""
+        indices = np.asarray(indices, np.int64)
+        at_end = indices == self.num_sentences
+        within = self._gather("sentences", np.where(at_end, 0, indices), self._sentence_starts).astype(np.int64)
+        shards = np.searchsorted(self._sentence_starts, indices, side="right") - 1
+        return np.where(at_end, self.num_tokens, within + self._token_starts[shards])
+
+    def _gather(self, part: str, indices: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        indices = np.asarray(indices, np.int64)
+        if indices.size and (indices.min() < 0 or indices.max() >= starts[-1]):
+            raise IndexError(f"{part} run from 0 to {starts[-1] - 1}, not {indices.min()} to {indices.max()}")
+        maps = self._maps[part]
+        if len(maps) == 1:
+            return np.asarray(maps[0][indices])
+        shards = np.searchsorted(starts, indices, side="right") - 1
+        result = np.empty(indices.shape, maps[0].dtype)
+        for shard in np.unique(shards):
+            here = shards == shard
+            result[here] = maps[shard][indices[here] - starts[shard]]
+        return result
+
+    def tokenizer(self) -> Tokenizer:
+        """Loads the tokenizer that made the store.
+
+        Raises:
+          UserError: its files do not have the fingerprint in the manifest.
+        """
+        tokenizer = load_tokenizer(self.path / "tokenizer")
+        if tokenizer.fingerprint != self.manifest.tokenizer.fingerprint:
+            raise UserError(f"the vocabulary in {self.path / 'tokenizer'} is not the one the store was made with; "
+                            "prepare or copy the store again")
+        return tokenizer
+
+
+def open_store(path, cache: str = "") -> Store:
+    """Opens the store at `path`; a remote one is copied to `cache` first, once.
+
+    Args:
+      path: directory, local or gs://.
+      cache: local directory for copies of remote stores; empty: ~/.cache/bert_jax.
+
+    Raises:
+      UserError: no store there, damaged manifest, file sizes that contradict it, a copy that arrived damaged.
+    """
+    directory = epath.Path(path).expanduser()
+    manifest = read_manifest(directory)
+    if "://" in os.fspath(directory):
+        directory = _local_copy(directory, manifest, pathlib.Path(cache or DEFAULT_CACHE).expanduser())
+    return Store(pathlib.Path(directory), manifest)
+
+
+def _local_copy(remote: epath.Path, manifest: Manifest, cache: pathlib.Path) -> pathlib.Path:
+    local = cache / manifest.fingerprint
+    if local.is_dir():
+        return local
+    partial = cache / f"{manifest.fingerprint}.{uuid.uuid4().hex}.partial"
+    try:
+        (partial / "tokenizer").mkdir(parents=True)
+        for file in manifest.files:
+            with (remote / file.name).open("rb") as source, (partial / file.name).open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 24)
+        verify(Store(partial, manifest))
+        (partial / "manifest.json").write_text((remote / "manifest.json").read_text())
+        os.rename(partial, local)
+    except OSError as error:
+        if not local.is_dir():  # another process may have finished the same copy meanwhile
+            raise UserError(f"cannot copy {remote} to {cache}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return local
+
+
+def verify(store: Store) -> None:
+    """Hashes every file again.
+
+    Raises:
+      UserError: names the files whose content is not what `prepare` wrote.
+    """
+    damaged = [file.name for file in store.manifest.files if hash_file(store.path / file.name) != file.sha256]
+    if damaged:
+        raise UserError(f"{store.path}: the content of {', '.join(damaged)} is not what `bert-jax prepare` wrote; "
+                        "prepare or copy the store again")
