@@ -194,7 +194,8 @@ class Checkpoints:
         if lines:
             more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
             raise UserError(f"checkpoint of step {step} in {self.directory} does not fit this model: "
-                            f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), or another --workdir")
+                            f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), "
+                            "or another --workdir")
 
     def _set_aside(self, refused: dict[int, str]) -> None:
         """Renames refused steps, so that the run can save them again; not deleted, as the fault may have been passing."""
