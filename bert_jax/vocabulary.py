@@ -5,6 +5,7 @@ options give the same file byte for byte.
 """
 
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 import rich
@@ -35,15 +36,15 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
     full = tokenizer.vocab_size == config.size
     asked = "" if full else f" of the {config.size:,} asked for (the corpus has no more to give)"
     thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
-    rich.print(f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
-               f"{learned.num_documents:,} documents{thinned}, are in {config.output}")
+    print(f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
+          f"{learned.num_documents:,} documents{thinned}, are in {config.output}")
     if config.method == "likelihood" and full:
-        rich.print(f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
-                   "pairs come first by this score, so a higher min_pair_count reaches more of the common words")
+        print(f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
+              "pairs come first by this score, so a higher min_pair_count reaches more of the common words")
     if held_out.num_documents:
         rich.print(report(tokenizer, held_out).table(f"on {held_out.num_documents:,} held-out documents"))
     elif config.held_out:
-        rich.print(f"no document was held out: there are only {learned.num_documents:,}, and held_out={config.held_out}")
+        print(f"no document was held out: there are only {learned.num_documents:,}, and held_out={config.held_out}")
     return tokenizer
 
 
@@ -108,9 +109,18 @@ def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample,
     """Every k-th document, k = 1 / held_out, goes to the second sample; nothing random, so runs agree."""
     learned, held_out = Sample(config.max_bytes), Sample(config.max_bytes)
     every = round(1 / config.held_out) if config.held_out else 0
-    for number, document in enumerate(rich.progress.track(documents, "reading", total=None, transient=True)):
-        (held_out if every and number % every == every // 2 else learned).add(document)
+    with _progress() as progress:
+        for number, document in enumerate(progress.track(documents, description="reading documents")):
+            (held_out if every and number % every == every // 2 else learned).add(document)
     return learned, held_out
+
+
+def _progress() -> rich.progress.Progress:
+    """A bar with counts and times on a terminal, nothing elsewhere."""
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(), rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(), rich.progress.TimeRemainingColumn(),
+        transient=True, disable=not sys.stdout.isatty())
 
 
 def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
@@ -121,8 +131,8 @@ def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> 
     if config.method == "frequency":
         pieces = _frequent_pieces(words, alphabet, room)
     else:
-        with rich.progress.Progress(transient=True) as progress:
-            task = progress.add_task("merging", total=room)
+        with _progress() as progress:
+            task = progress.add_task("merging pairs", total=room)
             pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: progress.advance(task))
     return vocabulary_file.serialize([*SPECIAL_NAMES, *alphabet, *pieces])
 
@@ -138,8 +148,8 @@ def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -
     plain = [piece for piece in alphabet if len(piece) == 1]
     trainer = trainers.WordPieceTrainer(vocab_size=room + len(alphabet), special_tokens=alphabet, initial_alphabet=plain,
                                         limit_alphabet=len(plain), show_progress=False)
-    with rich.progress.Progress(transient=True) as progress:
-        progress.add_task("merging", total=None)
+    with _progress() as progress:
+        progress.add_task("merging pairs", total=None)
         learner.train_from_iterator(_repeated(words), trainer)
     ids = learner.get_vocab()
     return sorted(ids, key=ids.get)[len(alphabet):]
@@ -157,8 +167,8 @@ def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig)
     ranked = sorted(raw_words.items(), key=lambda item: (-item[1], item[0]))
     lines = (f"{word}\t{count}" for word, count in ranked if len(word) <= 1_000)
     casing = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
-    with rich.progress.Progress(transient=True) as progress:
-        progress.add_task("learning", total=None)
+    with _progress() as progress:
+        progress.add_task("learning pieces", total=None)
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=lines, model_writer=model, input_format="tsv", model_type=config.method,

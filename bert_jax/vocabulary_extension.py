@@ -9,8 +9,6 @@ import dataclasses
 import re
 from typing import Literal
 
-import rich
-import rich.markup
 from etils import epath
 
 from bert_jax import vocabulary_file
@@ -64,8 +62,8 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     _save(extended, epath.Path(config.output))
     reused = len(added) - (extended.vocab_size - tokenizer.vocab_size)
     shown = " ".join(added[:10]) + (" …" if len(added) > 10 else "")
-    rich.print(f"{len(added):,} words added ({reused:,} in place of \\[unused] entries), {extended.vocab_size:,} entries in "
-               f"{config.output}: {rich.markup.escape(shown)}")
+    print(f"{len(added):,} words added ({reused:,} in place of [unused] entries), {extended.vocab_size:,} entries in "
+          f"{config.output}: {shown}")
     return extended
 
 
