@@ -116,7 +116,7 @@ COMMANDS = {
 def _usage() -> str:
     lines = [f"  bert-jax {command.__doc__}" for command in COMMANDS.values()]
     return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "", "bert-jax COMMAND … --help lists the options of a command;",
-                      "--debug shows the whole traceback of an error."])
+                      "--debug shows the libraries' log and the whole traceback of an error."])
 
 
 def _run(argv: list[str]) -> int:
@@ -147,9 +147,10 @@ def _run(argv: list[str]) -> int:
 
 
 def _no_flags(argv: list[str]) -> list[str]:
-    from absl import flags
+    from absl import flags, logging
 
     flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
+    logging.set_verbosity(logging.INFO if "--debug" in argv else logging.WARNING)  # Orbax tells every file at INFO
     return argv
 
 

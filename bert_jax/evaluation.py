@@ -1,0 +1,124 @@
+"""Held-out evaluation: the same documents, pairs and masks every time."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+from absl import logging
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import sharding
+from bert_jax.config import Config
+from bert_jax.data.examples import Examples
+from bert_jax.data.pipeline import batches
+from bert_jax.data.store import open_store
+from bert_jax.errors import UserError
+from bert_jax.run import open_run
+from bert_jax.step import make_eval_step
+from bert_jax.workdir import read_identity
+
+EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
+UNIGRAM_SEQUENCES = 20_000
+
+
+class Evaluation:
+    """Sequences of one split at the length of one phase, with fixed masks; `run` measures parameters on them."""
+
+    def __init__(self, model, config: Config, phase_index: int, store, split: str, mesh, shardings):
+        self.examples = Examples(store, config, phase_index, split=split, seed=EVALUATION_SEED)
+        self.mesh = mesh
+        rows = mesh.shape["data"] * mesh.shape["fsdp"]
+        wanted = min(config.evaluation.sequences, self.examples.num_examples(0))
+        # Equal batches that the mesh divides; a handful of sequences may fall off the end, or come twice where there are too few.
+        self.num_batches = -(-wanted // config.evaluation.batch_size)
+        self.batch_size = max(1, wanted // self.num_batches // rows) * rows
+        self._step = make_eval_step(model, mesh, shardings)
+
+    @property
+    def num_sequences(self) -> int:
+        return self.num_batches * self.batch_size
+
+    def run(self, params) -> dict[str, float]:
+        """mlm_loss (nats a predicted token), perplexity, mlm_accuracy and, with pairs, next_sentence_loss and …_accuracy."""
+        totals: dict[str, float] = {}
+        for batch in self._batches():
+            sums = jax.device_get(self._step(params, sharding.to_global(self.mesh, batch, self.batch_size)))
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+        mlm_loss = totals["mlm_loss"] / totals["mlm_weight"]
+        metrics = {"mlm_loss": mlm_loss, "perplexity": math.exp(min(mlm_loss, 700.0)),
+                   "mlm_accuracy": totals["mlm_correct"] / totals["mlm_weight"]}
+        if "next_sentence_count" in totals:
+            metrics |= {"next_sentence_loss": totals["next_sentence_loss"] / totals["next_sentence_count"],
+                        "next_sentence_accuracy": totals["next_sentence_correct"] / totals["next_sentence_count"]}
+        return metrics
+
+    def unigram(self, training: Examples) -> dict[str, float]:
+        """What a model that ignores the context reaches on the same masks: word frequencies of `training`, add-one smoothed."""
+        counts = np.ones(training.store.vocab_size)
+        for batch in batches(training, 0, 256, np.arange(256), UNIGRAM_SEQUENCES // 256, loader="plain"):
+            counts += np.bincount(batch["masked_ids"][batch["masked_weights"] > 0], minlength=len(counts))
+        targets = np.concatenate([batch["masked_ids"][batch["masked_weights"] > 0] for batch in self._batches()])
+        mlm_loss = -float(np.log(counts[targets] / counts.sum()).mean())
+        return {"mlm_loss": mlm_loss, "perplexity": math.exp(mlm_loss), "mlm_accuracy": float((targets == counts.argmax()).mean())}
+
+    def _batches(self):
+        # Always the plain loader: no second TensorFlow pipeline beside the training one, and the batches are the same.
+        return batches(self.examples, 0, self.batch_size, sharding.host_rows(self.mesh, self.batch_size), self.num_batches,
+                       loader="plain")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    step: int
+    num_sequences: int
+    metrics: dict[str, float]
+    unigram: dict[str, float]
+    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, on the same masks."""
+
+
+def run_evaluate(workdir: str, config: Config) -> Evaluated:
+    """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
+
+    On the store it was trained on these are its held-out documents; of any other store, all documents.
+
+    Raises:
+      UserError: no checkpoint, no store, or a store made with another vocabulary.
+    """
+    mesh = sharding.make_mesh(config.mesh)
+    run = open_run(workdir, lambda shapes: sharding.shardings(mesh, shapes))
+    store = open_store(config.data.path, config.data.cache)
+    if store.manifest.tokenizer.fingerprint != run.tokenizer.fingerprint:
+        raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the corpus "
+                        f"again with --vocab={workdir}/tokenizer")
+    same = store.fingerprint == read_identity(workdir)["store_fingerprint"]
+    split = "held_out" if same and run.config.data.held_out and not run.config.data.eval_path else "all"
+    if same and split == "all":
+        logging.warning("%s is the store that %s was trained on, without held-out documents: these are figures on training data",
+                        config.data.path, workdir)
+    # The split and the objectives are the run's own; options given now choose the store and how much of it.
+    config = dataclasses.replace(run.config, evaluation=config.evaluation)
+    last = len(config.phases) - 1
+    evaluation = Evaluation(run.model, config, last, store, split, mesh, sharding.shardings(mesh, run.params))
+    training = Examples(store, config, last, split="train" if same else "all")
+    evaluated = Evaluated(run.step, evaluation.num_sequences, evaluation.run(run.params), evaluation.unigram(training))
+    _print(evaluated, workdir, config.data.path, split)
+    return evaluated
+
+
+def _print(evaluated: Evaluated, workdir: str, path: str, split: str) -> None:
+    console, table = Console(highlight=False), Table()
+    console.print(f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} "
+                  f"({'held-out' if split == 'held_out' else 'all'} documents)", markup=False, soft_wrap=True)
+    for column in ("", "model", "word frequencies alone"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, label, form in (("mlm_loss", "MLM loss (nats)", "{:.4f}"), ("perplexity", "MLM perplexity", "{:.2f}"),
+                              ("mlm_accuracy", "MLM accuracy", "{:.2%}"), ("next_sentence_loss", "sentence pair loss", "{:.4f}"),
+                              ("next_sentence_accuracy", "sentence pair accuracy", "{:.2%}")):
+        if name in evaluated.metrics:
+            table.add_row(label, *(form.format(part[name]) if name in part else "" for part in (evaluated.metrics, evaluated.unigram)))
+    console.print(table)
+    print(json.dumps({"step": evaluated.step, **evaluated.metrics}))

@@ -1,0 +1,65 @@
+"""`bert-jax fill-mask`: what a checkpoint would write in place of each [MASK]."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.errors import UserError
+from bert_jax.run import Run, open_run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FillMaskConfig:
+    """Options of `bert-jax fill-mask WORKDIR TEXT`."""
+
+    top_k: int = 5
+    """Candidates for each [MASK]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    token: str
+    probability: float
+
+
+def fill_mask(run: Run, text: str, top_k: int = 5) -> list[list[Candidate]]:
+    """The `top_k` likeliest pieces for each [MASK] of `text`, in order.
+
+    Every mask is predicted with the other masks in place. Raises UserError where there is no mask or too much text.
+    """
+    tokenizer, longest = run.tokenizer, run.config.model.max_position_embeddings
+    mask = tokenizer.tokens[tokenizer.mask_id]
+    if not 0 < top_k <= tokenizer.vocab_size:
+        raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
+    ids = [tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id]
+    positions = [i for i, token in enumerate(ids) if token == tokenizer.mask_id]
+    if not positions:
+        raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
+    if len(ids) > longest:
+        raise UserError(f"the text has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; shorten it")
+    input_ids = np.array([ids], np.int32)
+    batch = {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": np.ones_like(input_ids),
+             "masked_positions": np.array([positions], np.int32)}
+    logits = jax.jit(run.model.apply)(run.params, batch).mlm_logits[0]
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
+    return [[Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens] for row, tokens in zip(probabilities, best)]
+
+
+def run_fill_mask(workdir: str, text: str, options: FillMaskConfig) -> None:
+    run = open_run(workdir)
+    print_filled(text, fill_mask(run, text, options.top_k), run.tokenizer.tokens[run.tokenizer.mask_id])
+
+
+def print_filled(text: str, filled: list[list[Candidate]], mask: str) -> None:
+    """The text, then one column a mask, likeliest on top."""
+    console, table = Console(markup=False, highlight=False), Table(show_header=len(filled) > 1)
+    console.print(text, style="bold", soft_wrap=True)
+    for number in range(1, len(filled) + 1):
+        table.add_column(f"{mask} {number}")
+    for candidates in zip(*filled):
+        table.add_row(*(f"{c.probability:6.1%}  {c.token}" for c in candidates))
+    console.print(table)

@@ -1,0 +1,228 @@
+"""`pretrain`: a whole run, readable from top to bottom."""
+
+import contextlib
+import dataclasses
+import os
+
+import jax
+from absl import logging
+from rich.console import Console
+
+from bert_jax import hardware, sharding
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import Config, PhaseConfig, check, max_predictions, to_dict
+from bert_jax.curves import draw_curves
+from bert_jax.data.examples import Examples, check_epoch
+from bert_jax.data.pipeline import batches
+from bert_jax.data.store import Store, open_store
+from bert_jax.errors import UserError
+from bert_jax.evaluation import Evaluation
+from bert_jax.metrics import Metrics, Rates
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.optim.schedules import phase_starts
+from bert_jax.presets import parameter_counts, training_flops
+from bert_jax.signals import StopSignals
+from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
+from bert_jax.step import make_train_step
+from bert_jax.workdir import open_workdir
+
+MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    step: int
+    evaluation: dict[str, float]
+    """Held-out metrics at `step`; empty if nothing was held out, a signal ended the run, or no step was left to do."""
+    exit_code: int
+    """0; 130 or 143 if a signal ended the run, which has saved its state then."""
+
+
+def pretrain(config: Config) -> Result:
+    """Trains to the last step of the last phase, or until a signal; goes on from what `config.workdir` holds.
+
+    Raises:
+      UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
+        could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
+    """
+    hardware.initialize_distributed()
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch(check(config), mesh)
+    store, evaluation_store = _open_stores(config)
+    tokenizer = store.tokenizer()
+    config = _with_vocabulary(config, store)
+    training = [_training_examples(store, config, index) for index in range(len(config.phases))]
+    model, optimizer = BertForPreTraining(config.model, config.compute), make_optimizer(config.optimizer)
+    abstract = abstract_state(model, optimizer, mesh)
+    shardings, starts = state_shardings(abstract), phase_starts(config)
+
+    with contextlib.ExitStack() as closing:
+        workdir = closing.enter_context(open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
+        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
+        # Where the run stands: 1. the newest good checkpoint of this work directory; 2. fresh parameters.
+        restored = checkpoints.restore(abstract)
+        state = create_state(model, optimizer, mesh, config.seed) if restored is None else restored.state
+        position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
+        step = int(state.step)
+        _announce(config, mesh, store, training, abstract, step)
+        if step >= config.total_steps:
+            return Result(step, {}, 0)
+        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=step))
+        signals = closing.enter_context(StopSignals())
+        evaluated: dict[str, float] = {}
+
+        for index, phase in enumerate(config.phases):
+            end = starts[index] + phase.steps
+            if step >= end:
+                continue
+            if step == starts[index] and phase.moments == "reset":
+                state = reset_moments(state)
+            begin, seen = step, position["examples_seen"] if position["phase"] == index else 0
+            evaluation = None if evaluation_store is None else Evaluation(
+                model, config, index, evaluation_store, "all" if config.data.eval_path else "held_out", mesh, shardings.params)
+            unigram = None if evaluation is None else evaluation.unigram(training[index])
+            train_step = make_train_step(model, optimizer, config, index, mesh, shardings)
+            rates = Rates(_peak_flops())
+            reporter = _Reporter(metrics, rates, config, index)
+            stream = closing.enter_context(contextlib.closing(batches(
+                training[index], seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - step,
+                loader=config.data.loader, prefetch=config.data.prefetch)))
+
+            for step, batch in enumerate(stream, start=step + 1):
+                batch = sharding.to_global(mesh, batch, phase.batch_size)
+                with rates.paused() if step == begin + 1 else contextlib.nullcontext():  # the first call compiles
+                    state, values = train_step(state, batch)
+                reporter.dispatched(step, values)
+                checkpoints.poll()
+                stopping = signals.stop_at(step)
+                last = step == config.total_steps
+                if evaluation and not stopping and (last or _due(step, config.evaluation.every_steps)):
+                    with rates.paused():
+                        reporter.finish()
+                        evaluated = evaluation.run(state.params)
+                        metrics.write(step, evaluated, kind="evaluation")
+                        _draw(workdir, config, unigram)
+                else:
+                    evaluated = {}
+                if last or stopping or _due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best):
+                    position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
+                    checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
+                if stopping:
+                    break
+            reporter.finish()
+            if signals.received is not None:
+                break
+        _draw(workdir, config, unigram)
+    return Result(step, evaluated, signals.exit_code)
+
+
+class _Reporter:
+    """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
+
+    def __init__(self, metrics: Metrics, rates: Rates, config: Config, index: int):
+        phase = config.phases[index]
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
+        self._metrics, self._rates, self._config = metrics, rates, config
+        self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
+        self._flops = phase.batch_size * training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        self._phase_end = phase_starts(config)[index] + phase.steps
+        self._tokens_after = sum(_tokens(later) for later in config.phases[index + 1:])
+        self._skipped = 0
+
+    def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
+        self.finish()
+        self._pending = step, values
+
+    def finish(self) -> None:
+        """Fetches and writes what is still out."""
+        if self._pending is None:
+            return
+        (step, values), self._pending = self._pending, None
+        values = {name: float(value) for name, value in jax.device_get(values).items()}
+        self._rates.count(self._sequences, self._tokens, self._flops)
+        self._guard(step, values)
+        self._metrics.advance(step)
+        if _due(step, self._config.log_every_steps) or step == self._config.total_steps:
+            left = (self._phase_end - step) * self._tokens + self._tokens_after
+            self._metrics.write(step, values | self._rates.report(left))
+
+    def _guard(self, step: int, values: dict[str, float]) -> None:
+        self._skipped = self._skipped + 1 if values["skipped"] else 0
+        if self._skipped:
+            logging.warning("step %d: loss %s, gradient norm %s; the update was left out", step, values["loss"], values["grad_norm"])
+        if self._skipped >= MAX_SKIPPED:
+            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before them are "
+                            "in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in another --workdir")
+
+
+def _open_stores(config: Config) -> tuple[Store, Store | None]:
+    """The store to train on and the one to evaluate on (None: nothing is held out)."""
+    for name, value, meaning in (("data.path", config.data.path, "the token store that bert-jax prepare wrote"),
+                                 ("workdir", config.workdir, "a directory for checkpoints and metrics")):
+        if not value:
+            raise UserError(f"--{name} is missing: give {meaning}")
+    store = open_store(config.data.path, config.data.cache)
+    if not config.data.eval_path:
+        return store, store if config.data.held_out else None
+    evaluation_store = open_store(config.data.eval_path, config.data.cache)
+    if evaluation_store.tokenizer().fingerprint != store.tokenizer().fingerprint:
+        raise UserError(f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than data.path={config.data.path}; "
+                        "prepare it again with the same --vocab")
+    return store, evaluation_store
+
+
+def _with_vocabulary(config: Config, store: Store) -> Config:
+    given = config.model.vocab_size
+    if given not in (None, store.vocab_size):
+        raise UserError(f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} entries; "
+                        "leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other vocabulary")
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
+
+
+def _training_examples(store: Store, config: Config, index: int) -> Examples:
+    # A phase of its own seed: with the same length as the one before it would otherwise begin with the same pairs and masks.
+    examples = Examples(store, config, index, split="train", seed=config.seed + (index << 32))
+    check_epoch(examples, config.phases[index].batch_size)
+    return examples
+
+
+def _announce(config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int) -> None:
+    """Every derived quantity that people check before they leave a run alone."""
+    if jax.process_index() != 0:
+        return
+    console = Console(highlight=False)
+    device = hardware.hardware()
+    print_ = lambda text: console.print(text, markup=False, soft_wrap=True)
+    print_(f"{device}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
+    print_(f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+           f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}")
+    print_(f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them to train on")
+    for index, phase in enumerate(config.phases):
+        epoch = training[index].num_examples(0)
+        print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
+               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.2f} epochs of {epoch:,} sequences")
+    if device.num_devices > 1:
+        console.print(sharding.table(mesh, abstract.params))
+    if step:
+        left = config.total_steps - step
+        print_(f"going on from step {step:,} of {config.workdir}" if left > 0 else
+               f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on")
+
+
+def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
+    if jax.process_index() == 0:
+        draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=os.path.basename(os.path.normpath(config.workdir)))
+
+
+def _peak_flops() -> float | None:
+    device = hardware.hardware()
+    return None if device.peak_flops is None else device.peak_flops * device.num_devices
+
+
+def _tokens(phase: PhaseConfig) -> int:
+    return phase.steps * phase.batch_size * phase.sequence_length
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
