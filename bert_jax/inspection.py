@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
 _SEGMENT_STYLES = ("cyan", "green")
+_MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold underline"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
     run = check(Config(
         model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),
         data=DataConfig(sentence_pairs=config.sentence_pairs, short_sequence_probability=config.short_sequence_probability),
-        masking=MaskingConfig(unit=config.unit), phases=(PhaseConfig(sequence_length=config.sequence_length),), seed=config.seed))
+        masking=MaskingConfig(unit=config.unit), seed=config.seed,
+        phases=(PhaseConfig(sequence_length=config.sequence_length),)))
     store = open_store(path, config.cache)
     for name in ("document", "epoch", "sentences", "examples"):
         if getattr(config, name) < 0:
@@ -68,7 +70,8 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
 
 def _totals(store: Store, tokenizer: Tokenizer) -> Table:
     return _table((("documents", f"{store.num_documents:,}"), ("sentences", f"{store.num_sentences:,}"),
-                   ("tokens", f"{store.num_tokens:,}"), ("sentences a document", f"{store.num_sentences / store.num_documents:.1f}"),
+                   ("tokens", f"{store.num_tokens:,}"),
+                   ("sentences a document", f"{store.num_sentences / store.num_documents:.1f}"),
                    ("tokens a sentence", f"{store.num_tokens / store.num_sentences:.1f}"),
                    ("vocabulary", f"{tokenizer.kind}, {store.vocab_size:,} entries")))
 
@@ -81,7 +84,8 @@ def _print_document(console: Console, store: Store, tokenizer: Tokenizer, config
     starts = store.sentence_starts(np.arange(first, shown + 1))
     for number in range(shown - first):
         pieces = [tokenizer.tokens[token] for token in store.tokens(np.arange(starts[number], starts[number + 1]))]
-        console.print(Text(f"{number:>5}  ", "dim") + Text(" ").join(Text(piece, ("", "blue")[i % 2]) for i, piece in enumerate(pieces)))
+        coloured = Text(" ").join(Text(piece, ("", "blue")[place % 2]) for place, piece in enumerate(pieces))
+        console.print(Text(f"{number:>5}  ", "dim") + coloured)
     if shown < end:
         console.print(f"       … and {end - shown:,} more sentences", style="dim")
 
@@ -90,12 +94,12 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
     documents, source = examples.documents, examples.source
     chunks = source.of_document(config.epoch, int(np.searchsorted(documents.numbers, config.document)))
     indices = source.indices_of(config.epoch, chunks)
-    console.print(f"\nEpoch {config.epoch} cuts it into {len(chunks):,} chunk{'s' if len(chunks) > 1 else ''}, found in the examples "
-                  f"{', '.join(map(str, indices[:8].tolist()))}{' …' if len(indices) > 8 else ''} "
-                  f"of {examples.num_examples(config.epoch):,}.")
-    console.print(Text("first segment", _SEGMENT_STYLES[0]) + Text(" · ") + Text("second segment", _SEGMENT_STYLES[1]) + Text(" · predicted: ")
-                  + Text("[MASK]", "bold white on red") + Text(" ") + Text("random word", "bold black on yellow") + Text(" ")
-                  + Text("kept", "bold underline") + Text(" (the original follows in parentheses)"))
+    numbers = ", ".join(map(str, indices[:8].tolist())) + (" …" if len(indices) > 8 else "")
+    console.print(f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
+                  f"of {examples.num_examples(config.epoch):,}")
+    console.print(Text.assemble(("first segment", _SEGMENT_STYLES[0]), " · ", ("second segment", _SEGMENT_STYLES[1]),
+                                " · predicted: ", ("[MASK]", _MASKED), " ", ("random word", _RANDOM), " ", ("kept", _KEPT),
+                                " (the original follows in parentheses)"))
     shown = indices[:config.examples]
     if len(shown):
         epochs = np.full(len(shown), config.epoch)
@@ -128,7 +132,7 @@ def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
             pieces.append(Text(tokenizer.tokens[token], "bold magenta" if special else _SEGMENT_STYLES[segment]))
             continue
         original = originals[place]
-        style = "bold underline" if token == original else "bold white on red" if token == tokenizer.mask_id else "bold black on yellow"
+        style = _KEPT if token == original else _MASKED if token == tokenizer.mask_id else _RANDOM
         pieces.append(Text(tokenizer.tokens[token], style) + Text(f"({tokenizer.tokens[original]})", "dim"))
     return Text(" ").join(pieces)
 

@@ -16,8 +16,9 @@ VOCAB_SIZE = 1000
 def synthetic_tokenizer():
     """Ids from 5 on are pieces; every fourth continues the word before it."""
     ids = np.arange(VOCAB_SIZE)
-    return types.SimpleNamespace(kind="wordpiece", vocab_size=VOCAB_SIZE, pad_id=PAD, unk_id=UNK, cls_id=CLS, sep_id=SEP, mask_id=MASK,
-                                 special_ids=(PAD, UNK, CLS, SEP, MASK), continues_word=lambda: (ids >= 5) & (ids % 4 == 3))
+    return types.SimpleNamespace(kind="wordpiece", vocab_size=VOCAB_SIZE, pad_id=PAD, unk_id=UNK, cls_id=CLS, sep_id=SEP,
+                                 mask_id=MASK, special_ids=(PAD, UNK, CLS, SEP, MASK),
+                                 continues_word=lambda: (ids >= 5) & (ids % 4 == 3))
 
 
 class SyntheticStore:
@@ -68,7 +69,8 @@ def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_sh
                  "documents": (store.document_sentences[first:last] - sentences[0]).astype("<u8")}
         files |= {f"shard-{len(shards):05d}.{part}": values.tobytes() for part, values in parts.items()}
         shards.append({part: len(values) for part, values in parts.items()})
-    pieces = [("##" if continues else "") + f"w{number}" for number, continues in enumerate(synthetic_tokenizer().continues_word())]
+    continues_word = synthetic_tokenizer().continues_word()
+    pieces = [("##" if continues else "") + f"w{number}" for number, continues in enumerate(continues_word)]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces[5:]]
     (directory / "tokenizer").mkdir(parents=True)
     (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n")

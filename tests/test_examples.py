@@ -179,7 +179,8 @@ def test_half_of_the_pairs_are_random_where_all_can_be_exchanged():
 def test_a_lone_sentence_gets_a_random_partner_that_fills_the_sequence():
     store = SyntheticStore([[12]] * 40 + [[10] * 20] * 40)
     rows = epoch_rows(make_examples(store, short=0.0, sequence_length=64), 0)
-    lone = [(first, second, label, copied) for (first, second), label, copied in zip(segments(rows), rows.labels, rows.duplicated)
+    lone = [(first, second, label, copied)
+            for (first, second), label, copied in zip(segments(rows), rows.labels, rows.duplicated)
             if documents_of(store, first[0]) < 40]
     assert len(lone) == 40
     for first, second, label, copied in lone:
@@ -258,7 +259,8 @@ def test_layout_of_a_batch(store, sentence_pairs):
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_hosts_make_the_rows_of_one_global_batch(store, sentence_pairs, hosts):
     whole = make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32))
-    parts = [make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32)[host::hosts]) for host in range(hosts)]
+    parts = [make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32)[host::hosts])
+             for host in range(hosts)]
     for name, value in whole.items():
         for host, part in enumerate(parts):
             np.testing.assert_array_equal(part[name], value[host::hosts])
@@ -274,7 +276,8 @@ def test_a_far_position_is_reached_without_reading_what_is_before_it(sentence_pa
     assert not store.tokens_read.any()
     assert (indices >= 0).all() and (indices < [examples.num_examples(epoch) for epoch in epochs]).all()
     examples.batch(position + np.arange(16))
-    np.testing.assert_array_equal(store.tokens_read, np.bincount(rows.token_index[rows.token_index >= 0], minlength=store.num_tokens))
+    wanted = rows.token_index[rows.token_index >= 0]
+    np.testing.assert_array_equal(store.tokens_read, np.bincount(wanted, minlength=store.num_tokens))
 
 
 @pytest.mark.parametrize("sentence_pairs", PAIRS)
@@ -302,7 +305,8 @@ def test_a_restart_anywhere_is_the_unbroken_stream(store, sentence_pairs):
 def test_epochs_differ_in_text_and_masks_and_seeds_too(store):
     examples = make_examples(store)
     counts = np.cumsum([0] + [examples.num_examples(epoch) for epoch in range(10)])
-    batches = [examples.batch(start + np.arange(20)) for start in (0, counts[1], counts[10])] + [make_examples(store, seed=1).batch(np.arange(20))]
+    batches = [examples.batch(start + np.arange(20)) for start in (0, counts[1], counts[10])]
+    batches.append(make_examples(store, seed=1).batch(np.arange(20)))
     for number, one in enumerate(batches):
         for other in batches[number + 1:]:
             assert (one["input_ids"] != other["input_ids"]).any(1).mean() > 0.9
@@ -368,14 +372,16 @@ def epochs_statistics(examples, epochs=4):
 
 
 def original_statistics(documents, sequence_length, short, passes=4):
-    examples = [e for seed in range(passes) for e in original_procedure.create_examples(documents, sequence_length - 3, short, seed)]
+    examples = [example for seed in range(passes)
+                for example in original_procedure.create_examples(documents, sequence_length - 3, short, seed)]
     lengths = [example.num_first + example.num_second + 3 for example in examples]
-    return statistics(lengths, [e.is_random for e in examples], [e.truncated / passes for e in examples], sum(map(sum, documents)))
+    truncated = [example.truncated / passes for example in examples]
+    return statistics(lengths, [example.is_random for example in examples], truncated, sum(map(sum, documents)))
 
 
 @pytest.mark.parametrize("short", [0.0, 0.1])
 def test_lengths_truncation_and_share_of_next_are_near_the_original(short):
-    """Close, not equal: the original has more lone sentences, so 44 to 46 % IsNext where the paper says 50 % and a fair coin gives 49."""
+    """Close, not equal: the original leaves more lone sentences, so 44 to 46 % IsNext; ours are the paper's 50 %."""
     documents = random_documents(600, seed=3)[:600]
     ours = epochs_statistics(make_examples(SyntheticStore(documents), sequence_length=128, short=short))
     theirs = original_statistics(documents, 128, short)
@@ -385,9 +391,9 @@ def test_lengths_truncation_and_share_of_next_are_near_the_original(short):
 
 
 def test_epochs_of_wikipedia_are_near_the_original(shared_data, tmp_path):
-    """Found over five epochs: IsNext 49.5 against 44.2 %, mean length 112 against 113, cut off 9.6 against 9.7 %, twice 3 against 37 %."""
-    run_prepare(PrepareConfig(input=str(shared_data / "wiki/wiki_valid.txt.gz"), vocab=str(shared_data / "vocab/uncased/vocab.txt"),
-                              output=str(tmp_path / "store"), workers=1))
+    """Found over five epochs: IsNext 50 against 44 %, mean length 110 against 114, cut off 9.5 against 9.9 %."""
+    text, vocab = shared_data / "wiki/wiki_valid.txt.gz", shared_data / "vocab/uncased/vocab.txt"
+    run_prepare(PrepareConfig(input=str(text), vocab=str(vocab), output=str(tmp_path / "store"), workers=1))
     store = open_store(tmp_path / "store")
     starts = store.sentence_starts(np.arange(store.num_sentences + 1))
     documents = [lengths.tolist() for lengths in np.split(np.diff(starts), store.document_sentences[1:-1])]

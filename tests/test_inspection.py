@@ -10,7 +10,8 @@ from synthetic_store import SyntheticStore, random_documents, write_store
 
 @pytest.fixture(scope="module")
 def store_path(tmp_path_factory):
-    return write_store(SyntheticStore(random_documents(30)), tmp_path_factory.mktemp("inspection") / "store", documents_per_shard=20)
+    directory = tmp_path_factory.mktemp("inspection") / "store"
+    return write_store(SyntheticStore(random_documents(30)), directory, documents_per_shard=20)
 
 
 def printed(path, colour=False, **options):
@@ -22,10 +23,10 @@ def printed(path, colour=False, **options):
 @pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "none"])
 @pytest.mark.parametrize("unit", ["token", "span"])
 def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, unit):
-    text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2, examples=2)
+    text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
     for expected in ("37", "Document 3", "more sentences", "[CLS]", "[MASK]", "padding", "sentences seen"):
         assert expected in text
-    assert text.count("Example ") == 2
+    assert text.count("Example ") == 3
     assert ("IsNext" in text) == (sentence_pairs == "nsp")
 
 
@@ -35,7 +36,7 @@ def test_predicted_places_stand_out_in_colour(store_path):
 
 def test_every_document_can_be_followed(store_path):
     for document in range(37):
-        assert "Example " in printed(store_path, document=document, sequence_length=64, epoch=2, examples=1, report_sequences=10)
+        assert "Example " in printed(store_path, document=document, epoch=2, examples=1, report_sequences=10)
 
 
 def test_mistakes_are_named(store_path, tmp_path):

@@ -20,8 +20,8 @@ class Documents:
         numbers = _numbers(store.num_documents, split, held_out)
         numbers = numbers[store.document_tokens[numbers + 1] > store.document_tokens[numbers]]
         if not numbers.size:
-            raise UserError(f"the token store has no text in its {split.replace('_', '-')} documents ({store.num_documents} documents in all, "
-                            f"data.held_out={held_out}); prepare a corpus with more text")
+            raise UserError(f"the token store has no text in its {split.replace('_', '-')} documents ({store.num_documents} "
+                            f"documents in all, data.held_out={held_out}); prepare a corpus with more text")
         self.store = store
         self.numbers = numbers
         self.token_starts = store.document_tokens[numbers]
@@ -48,8 +48,9 @@ def _numbers(num_documents: int, split: str, held_out: float) -> np.ndarray:
         return np.arange(num_documents)
     num_held_out = max(1, round(held_out * num_documents)) if held_out else 0
     if num_held_out >= num_documents:
-        raise UserError(f"data.held_out={held_out} keeps {num_held_out} of the store's {num_documents} documents out of training, which leaves "
-                        "none to train on; give more documents, a smaller data.held_out, or data.held_out=0")
+        raise UserError(f"data.held_out={held_out} keeps {num_held_out} of the store's {num_documents} documents out of "
+                        "training, which leaves none to train on; give more documents, a smaller data.held_out, "
+                        "or data.held_out=0")
     chosen = np.zeros(num_documents, bool)
     chosen[permute(np.arange(num_held_out), num_documents, _HELD_OUT_KEY, Stream.HELD_OUT)] = True
     if split == "held_out" and not num_held_out:

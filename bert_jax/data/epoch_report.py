@@ -43,11 +43,12 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
         if seen is not None:
             seen[text] = True
     lengths, own = np.concatenate(lengths), kept - duplicated + truncated
+    sentences_seen = None if seen is None else _sentences_seen(store, seen, documents)
+    tokens_seen = None if seen is None else float(seen.sum() / documents.num_tokens.sum())
     return EpochReport(
         sequences, examined, 1 - float(np.concatenate(labels).mean()) if labels else None, float(lengths.mean()),
         tuple(np.percentile(lengths, (10, 25, 50, 75, 90)).tolist()), 1 - float(lengths.mean()) / examples.sequence_length,
-        float(truncated / own), float(duplicated / own),
-        None if seen is None else _sentences_seen(store, seen, documents), None if seen is None else float(seen.sum() / documents.num_tokens.sum()))
+        float(truncated / own), float(duplicated / own), sentences_seen, tokens_seen)
 
 
 def _sentences_seen(store, seen: np.ndarray, documents) -> float:

@@ -90,7 +90,7 @@ class Examples:
         if self.static_masks:  # the text belongs to the index, so the index must go round in a new order
             for epoch in np.unique(epochs):
                 here = epochs == epoch
-                indices[here] = permute(indices[here], self.num_examples(epoch), bits(self.seed, Stream.VISIT, epoch), Stream.VISIT)
+                indices[here] = permute(indices[here], self.num_examples(epoch), bits(self.seed, Stream.VISIT, epoch))
         return epochs, indices
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> Rows:
@@ -118,7 +118,7 @@ class Examples:
         return 1 if self.static_masks else self.source.period
 
     def _ends_up_to(self, position: int) -> list[int]:
-        """Sums of the epochs' numbers of examples, from 0 until past `position` or, if that comes first, over a whole period."""
+        """Where epochs end, from 0 until past `position` or, if that comes first, over a whole period."""
         with self._lock:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
@@ -129,5 +129,6 @@ def check_epoch(examples: Examples, batch_size: int) -> None:
     """Raises UserError if a training epoch has fewer examples than a batch; evaluation may see some twice."""
     count = examples.num_examples(0)
     if examples.split == "train" and count < batch_size:
-        raise UserError(f"the {examples.split.replace('_', '-')} documents give {count} sequences of length {examples.sequence_length}, fewer than a "
-                        f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, or prepare more text")
+        raise UserError(f"the training documents give {count} sequences of length {examples.sequence_length}, fewer than a "
+                        f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, "
+                        "or prepare more text")

@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.config import MaskingConfig
 from bert_jax.data.randomness import Stream, bits, integers, uniform
 
-_COLUMN_BITS = np.uint64(0xFFFF)  # low bits of a random word that carry the column through a sort; rows are shorter than 65,536
+_COLUMN_BITS = np.uint64((1 << 20) - 1)  # low bits of a random word that carry the column through a sort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Masking:
     mask_id: int
     continues_word: np.ndarray  # bool [vocab_size]: the piece continues the word before it
 
-    def __call__(self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray,
+                 keys: np.ndarray) -> dict[str, np.ndarray]:
         """Masks rows of ids.
 
         Args:
@@ -57,7 +58,7 @@ class Masking:
 
 
 def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> np.ndarray:
-    """How many places a row of so many places predicts: rate × length, halves to even, at least 1, at most `max_predictions`."""
+    """Places that rows of these lengths predict: rate × length, halves to even, at least 1, at most `max_predictions`."""
     return np.minimum(max_predictions, np.maximum(1, np.rint(rate * lengths).astype(np.int64)))
 
 
@@ -152,6 +153,6 @@ def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
 
 
 def span_lengths(draws: np.ndarray, config: MaskingConfig) -> np.ndarray:
-    """Words of a span from uniform `draws`: P(l) ∝ span_continue^(l - 1) for l = 1 … span_max_words (mean 3.8 for 0.8 and 10)."""
+    """Words of a span from uniform `draws`: P(l) ∝ span_continue^(l - 1), l = 1 … span_max_words (mean 3.8 for 0.8, 10)."""
     shares = np.cumsum(config.span_continue ** np.arange(config.span_max_words))
     return 1 + np.searchsorted(shares[:-1] / shares[-1], draws, side="right")

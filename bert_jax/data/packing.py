@@ -49,8 +49,8 @@ class PackedStream:
         length = int(self.ends[-1])
         end -= self._is_separator(end - 1 + rotation)
         excess = np.maximum(end - begin - self.cell_size, 0)
-        crossed = (self._document((end - 1 + rotation) % length) - self._document((begin + rotation) % length)) % len(self.documents)
-        num_tokens = end - begin - crossed
+        first, last = self._document((begin + rotation) % length), self._document((end - 1 + rotation) % length)
+        num_tokens = end - begin - (last - first) % len(self.documents)
         front = heads(keys, Stream.TRUNCATION, excess)
         begin, end = begin + front, end - (excess - front)
         begin += self._is_separator(begin + rotation)  # truncation may leave a [SEP] next to [CLS] or to the closing one

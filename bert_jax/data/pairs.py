@@ -54,7 +54,10 @@ def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: 
 
 
 def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
-    """Two consecutive segments, label 1: swapped. A chunk of one sentence is split inside it; one of one token has an empty second."""
+    """Two consecutive segments, label 1: swapped.
+
+    A chunk of one sentence is split inside it; one of a single token has an empty second segment and label 0.
+    """
     found = chunks.find(epoch, chunks.shuffled(epoch, indices))
     inside = 1 + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.end - found.begin - 1, 1))
     split = np.where(found.num_sentences > 1, _random_boundary(chunks, seed, epoch, indices, found), found.begin + inside)
@@ -75,8 +78,9 @@ def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
     token_index = np.where(in_first, begin[:, :1] + place - 1, token_index)
     token_index = np.where(in_second, begin[:, 1:] + place - first - 2, token_index)
     token_type_ids = ((place > first + 1) & (place < first + second + 3)).astype(np.int32)
+    truncated = removed[:, 0] + np.where(pairs.borrowed, 0, removed[:, 1])
     duplicated = np.where(pairs.borrowed, second[:, 0], 0)
-    return Rows(token_index, token_type_ids, pairs.labels, removed[:, 0] + np.where(pairs.borrowed, 0, removed[:, 1]), duplicated)
+    return Rows(token_index, token_type_ids, pairs.labels, truncated, duplicated)
 
 
 def _truncate(begin: np.ndarray, end: np.ndarray, keys: np.ndarray, max_tokens: int) -> tuple[np.ndarray, ...]:
@@ -89,8 +93,8 @@ def _truncate(begin: np.ndarray, end: np.ndarray, keys: np.ndarray, max_tokens: 
     excess = np.maximum(lengths.sum(1) - max_tokens, 0)
     difference = lengths[:, 0] - lengths[:, 1]
     uneven = np.minimum(excess, abs(difference))
-    rest = excess - uneven
-    removed = np.stack([rest // 2 + np.where(difference > 0, uneven, 0), (rest + 1) // 2 + np.where(difference < 0, uneven, 0)], 1)
+    from_both = np.stack([(excess - uneven) // 2, (excess - uneven + 1) // 2], axis=1)
+    removed = from_both + np.stack([np.where(difference > 0, uneven, 0), np.where(difference < 0, uneven, 0)], axis=1)
     side_keys = bits(keys[:, None], Stream.TRUNCATION, np.arange(2))
     front = heads(side_keys.ravel(), Stream.TRUNCATION, removed.ravel()).reshape(removed.shape)
     return begin + front, end - (removed - front), removed
@@ -112,8 +116,8 @@ def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray
     return np.where(above - offsets < offsets - below, above, below)
 
 
-def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> tuple[np.ndarray, np.ndarray]:
-    """Token intervals from other documents: sentences from the beginning of a random chunk until the target length is reached."""
+def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> tuple[np.ndarray, ...]:
+    """Begin and end of text from other documents: the sentences of a random chunk until the target length is reached."""
     draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
     draws = integers(draws, chunks.count(epoch))
     other = chunks.document_of(epoch, draws) != found.document[:, None]

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -30,7 +31,8 @@ def batches(examples: Examples, first_position: int, batch_size: int, rows: np.n
     check_epoch(examples, batch_size)
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
     if loader == "tf.data" and not has_tensorflow:
-        raise UserError("data.loader='tf.data' needs TensorFlow, which is not installed; data.loader=plain makes the same batches")
+        raise UserError("data.loader='tf.data' needs TensorFlow, which is not installed; "
+                        "data.loader=plain makes the same batches")
     rows = np.asarray(rows, np.int64)
 
     def make(number: int) -> Batch:
@@ -88,6 +90,7 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
 
 
 def _tensorflow():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its greetings would stand between the lines of the run
     import tensorflow as tf
 
     try:

@@ -35,7 +35,7 @@ class Stream(enum.IntEnum):
 
 
 def bits(key, stream: Stream, *counters) -> np.ndarray:
-    """64 random bits for every combination of `key` (the seed, or earlier bits) and non-negative integer counters, which broadcast."""
+    """64 random bits for each combination of `key` (the seed, or earlier bits) and integer counters ≥ 0, which broadcast."""
     state = np.asarray(int(key) & 0xFFFFFFFFFFFFFFFF if isinstance(key, int) else key).astype(np.uint64)
     for counter in (int(stream), *counters):
         state = _step(state, np.asarray(counter).astype(np.uint64))
