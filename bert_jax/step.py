@@ -48,14 +48,17 @@ def make_train_step(model, optimizer: optax.GradientTransformation, config: Conf
                    out_shardings=(shardings, sharding.replicated(mesh)))
 
 
-def make_eval_step(model, mesh: Mesh, shardings: TrainState):
-    """Compiled (params, batch) → sums over the global batch (keys of the objectives' `loss_sums`), without dropout."""
+def make_eval_step(model, mesh: Mesh, shardings):
+    """Compiled (params, batch) → sums over the global batch (keys of the objectives' `loss_sums`), without dropout.
+
+    `shardings` is the tree of the parameters' own.
+    """
 
     def eval_step(params, batch: Batch) -> dict[str, jax.Array]:
-        params = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
+        params = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings))
         return loss_sums(model, params, batch, dropout_key=None)
 
-    return jax.jit(eval_step, in_shardings=(shardings.params, sharding.batch_sharding(mesh)),
+    return jax.jit(eval_step, in_shardings=(shardings, sharding.batch_sharding(mesh)),
                    out_shardings=sharding.replicated(mesh))
 
 
@@ -86,6 +89,8 @@ def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, 
             return value, sums
 
         gradients, sums = jax.grad(loss, has_aux=True)(whole)
+        # In two stages: a scatter into a table that is split over the hidden axis would move every activation instead.
+        gradients = jax.lax.with_sharding_constraint(gradients, sharding.gathered(shardings))
         return jax.lax.with_sharding_constraint(gradients, shardings), sums
 
     if micro_batches == 1:
