@@ -176,6 +176,18 @@ def test_half_of_the_pairs_are_random_where_all_can_be_exchanged():
     assert not rows.duplicated.any()
 
 
+@pytest.mark.parametrize("sizes", [[3000] * 4, [6000, 2000, 2000, 2000], [5000, 5000], [8000]])
+def test_half_of_the_pairs_are_random_with_few_documents_too(sizes):
+    """5 standard deviations of one fair coin a couple, over five epochs."""
+    store = SyntheticStore([[15] * size for size in sizes])
+    examples = make_examples(store, short=0.0)
+    rows = Rows.concatenate([epoch_rows(examples, epoch) for epoch in range(5)])
+    assert abs(rows.labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(rows.labels) / 2)
+    for (first, second), label in zip(segments(rows[:500]), rows.labels):
+        same = documents_of(store, first[0]) == documents_of(store, second[0])
+        assert same == (label == 0) or len(sizes) == 1
+
+
 def test_a_lone_sentence_gets_a_random_partner_that_fills_the_sequence():
     store = SyntheticStore([[12]] * 40 + [[10] * 20] * 40)
     rows = epoch_rows(make_examples(store, short=0.0, sequence_length=64), 0)

@@ -1,5 +1,7 @@
 """The documents of one split of a token store, and the search for sentences inside them."""
 
+import functools
+
 import numpy as np
 
 from bert_jax.data.ordering import permute
@@ -31,6 +33,11 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @functools.cached_property
+    def collision(self) -> float:
+        """Probability that two random tokens of the split lie in the same document."""
+        return float(((self.num_tokens / self.num_tokens.sum()) ** 2).sum())
 
     def first_sentence_from(self, offsets: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Global index of the first sentence in [low, high) that starts at or after the global token `offsets`, else `high`."""

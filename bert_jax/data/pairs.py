@@ -2,8 +2,8 @@
 
 The original draws a random second segment half of the time and puts the sentences it displaced back into the queue of
 the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
-decides whether they exchange their second segments. Half of the pairs are then random although every sentence appears
-exactly once an epoch. A chunk of one sentence has no second segment of its own; as in the original it always gets a
+decides whether they exchange their second segments, if they are of different documents. Half of the pairs are then
+random although every sentence appears exactly once an epoch. A chunk of one sentence has no second segment of its own; as in the original it always gets a
 random one, which is then seen twice.
 """
 
@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.data.chunks import Chunks, DocumentChunks
-from bert_jax.data.randomness import Stream, bits, heads, integers
+from bert_jax.data.randomness import Stream, bits, heads, integers, uniform
 from bert_jax.data.rows import PADDING, SPECIAL, Rows
 
 RANDOM_TRIES = 10
@@ -36,8 +36,9 @@ def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: 
     members = np.stack([2 * couple, np.minimum(2 * couple + 1, count - 1)], axis=1)
     found = chunks.find(epoch, chunks.shuffled(epoch, members))
     has_two = found.num_sentences > 1
-    exchange = integers(bits(seed, Stream.SWAP, epoch, couple), 2) == 1
-    exchange &= has_two.all(1) & (found.document[:, 0] != found.document[:, 1]) & (2 * couple + 1 < count)
+    apart = (found.document[:, 0] != found.document[:, 1]) | (len(chunks.documents) == 1)
+    exchange = uniform(bits(seed, Stream.SWAP, epoch, couple)) < _exchange_probability(chunks)
+    exchange &= has_two.all(1) & apart & (2 * couple + 1 < count)
 
     split = _random_boundary(chunks, seed, epoch, members, found)
     matching = _boundary_nearest(chunks, found[:, 1], found.begin[:, 1] + split[:, 0] - found.begin[:, 0])
@@ -51,6 +52,15 @@ def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: 
     single = found.num_sentences == 1
     begin[single, 1], end[single, 1] = _random_next(chunks, seed, epoch, indices[single], found[single])
     return Pairs(begin, end, (exchange[row] | single).astype(np.int32), single)
+
+
+def _exchange_probability(chunks: DocumentChunks) -> float:
+    """1/2, or more where partners are often of one document, so that half of all pairs are random if that can be.
+
+    The only document of a split exchanges with itself, as in the original.
+    """
+    same_document = 0.0 if len(chunks.documents) == 1 else chunks.documents.collision
+    return 0.5 / max(0.5, 1 - same_document)
 
 
 def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
