@@ -16,14 +16,15 @@ def run_info(config: Config) -> None:
     """Prints parameters by part, floating-point operations and memory by sequence length, and the totals of each phase."""
     console = Console(highlight=False)
     if config.model.vocab_size is None:
-        console.print(f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed here.")
+        console.print(f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed.")
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
     console.print(parameter_table(config))
     console.print(state_line(config))
     console.print(flops_table(config))
     console.print(memory_table(config))
-    if config.model.max_position_embeddings < LENGTHS[-1]:
-        console.print(f"Lengths above model.max_position_embeddings={config.model.max_position_embeddings} show the growth only.")
+    longest = config.model.max_position_embeddings
+    if longest < LENGTHS[-1]:
+        console.print(f"Lengths above model.max_position_embeddings={longest} show the growth only.")
     console.print(phase_table(config))
 
 

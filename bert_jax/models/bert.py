@@ -68,7 +68,7 @@ class Embeddings(nnx.Module):
         self.norm = LayerNorm(hidden, config.layer_norm_epsilon)
 
     def __call__(self, input_ids: jax.Array, token_type_ids: jax.Array, dtype, dropout_key: jax.Array | None) -> jax.Array:
-        """ids [B, L] to [B, L, H] of `dtype`; sum and norm in float32. An id outside the table gives NaN, never another word."""
+        """ids [B, L] to [B, L, H] of `dtype`; sum and norm in float32. An id beyond the table gives NaN, not another word."""
         words = jnp.take(self.word.table[...], input_ids, axis=0)
         # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
         token_types = jnp.einsum("blt,th->blh", jax.nn.one_hot(token_type_ids, self.token_type.table.shape[0]),

@@ -10,7 +10,7 @@ from flax import nnx
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], stddev: float) -> jax.Array:
-    """Normal values of `stddev`, redrawn beyond two of them and not rescaled (TF's initializer): what is left has 0.8796 × stddev."""
+    """Normal values cut at two deviations and not rescaled, as TF's initializer: 0.8796 × `stddev` is left of the deviation."""
     return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
 
 

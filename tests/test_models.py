@@ -1,0 +1,416 @@
+"""The model against independent forward passes (float64 NumPy, PyTorch), closed forms, and its own other roads."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_bert
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from oracles import make_bert_oracle
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.models import attention as attention_module
+from bert_jax.models import layers
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives import masked_language_model, next_sentence
+
+SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20)
+FLOAT32 = ComputeConfig(dtype="float32")
+BATCH, LENGTH, PREDICTIONS = 3, 14, 4
+
+
+@pytest.fixture(autouse=True)
+def no_rank_promotion():
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def make_batch(config=SMALL, seed=0):
+    """Random batch with padding at the end of the later rows, two segments and one unused prediction slot."""
+    random = np.random.default_rng(seed)
+    lengths = np.array([LENGTH, 11, 9])[:, None]
+    column = np.arange(LENGTH)[None, :]
+    weights = np.ones((BATCH, PREDICTIONS), np.float32)
+    weights[1, -1] = 0
+    batch = dict(input_ids=random.integers(0, config.vocab_size, (BATCH, LENGTH)),
+                 token_type_ids=(column >= 5) & (column < lengths),
+                 attention_mask=column < lengths, masked_positions=random.integers(1, 9, (BATCH, PREDICTIONS)),
+                 masked_ids=random.integers(0, config.vocab_size, (BATCH, PREDICTIONS)),
+                 next_sentence_labels=np.array([0, 1, 0]))
+    return {name: value.astype(np.int32) for name, value in batch.items()} | {"masked_weights": weights}
+
+
+def compiled(function, **options):
+    """jax.jit for programs that run once: the values are the same, LLVM takes half the time."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+
+
+def perturbed(model):
+    """Parameters in which no bias is zero, no scale one and attention is not uniform, so that each shows in the outputs."""
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map_with_path(lambda path, leaf: np.asarray(
+        0.2 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32), shapes)
+
+
+def loss_function(model, batch):
+    def loss(params, dropout_key=None):
+        output = model.apply(params, batch, dropout_key)
+        words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
+        pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
+        return words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
+    return loss
+
+
+def encode(model, params, batch, dropout_key=None, collect=False):
+    inputs = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))(params, inputs, dropout_key)
+
+
+def all_outputs(model, params, batch):
+    def outputs(params):
+        ids = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+        return model.apply(params, batch)._asdict() | model.encode(params, *ids, collect=True)._asdict()
+    return compiled(outputs)(params)
+
+
+def flatten(tree):
+    return {"/".join(entry.key for entry in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def assert_trees_close(actual, expected, rtol, atol):
+    actual, expected = flatten(actual), flatten(expected)
+    assert actual.keys() == expected.keys()
+    for path in expected:
+        np.testing.assert_allclose(actual[path], expected[path], rtol=rtol, atol=atol, err_msg=path)
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+def test_equals_a_float64_forward_pass_in_numpy(norm_position, activation):
+    config = dataclasses.replace(SMALL, norm_position=norm_position, activation=activation)
+    model, batch = BertForPreTraining(config, FLOAT32), make_batch()
+    params = perturbed(model)
+    expected = numpy_bert.forward(params, config, batch)
+    actual = all_outputs(model, params, batch)
+    assert len(actual["hidden_states"]) == config.num_layers + 1 and len(actual["attentions"]) == config.num_layers
+    for name, value in expected.items():
+        np.testing.assert_allclose(np.asarray(actual[name]), np.asarray(value), atol=5e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_gradient_equals_finite_differences_in_float64(norm_position):
+    config = dataclasses.replace(SMALL, num_layers=2, norm_position=norm_position)
+    model, batch = BertForPreTraining(config, FLOAT32), make_batch()
+    params = perturbed(model)
+    gradient = flatten(compiled(jax.grad(loss_function(model, batch)))(params))
+    wide = numpy_bert.as_float64(params)
+    random = np.random.default_rng(1)
+    for path, leaf in flatten(wide).items():
+        # The steepest element and two random ones of every parameter; a view, so that `wide` changes with it.
+        flat, ours = leaf.reshape(-1), np.ravel(gradient[path])
+        for index in (np.abs(ours).argmax(), *random.integers(0, flat.size, 2)):
+            kept, step = flat[index], 1e-5
+            flat[index] = kept + step
+            above = numpy_bert.loss(wide, config, batch)
+            flat[index] = kept - step
+            slope = (above - numpy_bert.loss(wide, config, batch)) / (2 * step)
+            flat[index] = kept
+            assert ours[index] == pytest.approx(slope, rel=1e-3, abs=2e-6), path
+
+
+@pytest.mark.parametrize("activation", make_bert_oracle.ACTIVATIONS)
+def test_equals_hugging_face_on_pytorch(activation):
+    """Outputs, loss and gradients recorded by tests/oracles/make_bert_oracle.py."""
+    recorded = np.load(make_bert_oracle.PATH)
+    config = ModelConfig(**make_bert_oracle.SIZES, activation=activation)
+    model, batch = BertForPreTraining(config, FLOAT32), make_bert_oracle.draw_batch()
+    drawn = make_bert_oracle.draw_parameters()
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map_with_path(lambda path, _: drawn["/".join(entry.key for entry in path)], shapes)
+    assert {path: leaf.shape for path, leaf in flatten(shapes).items()} == make_bert_oracle.shapes()
+
+    loss, gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params)
+    actual = all_outputs(model, params, batch) | {"loss": loss}
+    real = batch["attention_mask"].astype(bool)
+    for name in ("mlm_logits", "next_sentence_logits", "pooled", "loss"):
+        np.testing.assert_allclose(actual[name], recorded[f"{activation}/{name}"], atol=1e-5, err_msg=name)
+    ours, theirs = np.stack(actual["hidden_states"]), recorded[f"{activation}/hidden_states"]
+    np.testing.assert_allclose(ours[:, real], theirs[:, real], atol=1e-5)
+    np.testing.assert_allclose(np.stack(actual["attentions"]), recorded[f"{activation}/attentions"], atol=1e-5)
+    for path, value in flatten(gradient).items():
+        expected = recorded[f"{activation}/gradients/{path}"]
+        # The gradient of a key's bias is zero in exact arithmetic: only an absolute bound means something there.
+        np.testing.assert_allclose(make_bert_oracle.gradient_sample(value), expected, rtol=1e-4, atol=1e-6, err_msg=path)
+
+
+def test_attention_by_hand():
+    """The first of three positions attends .40 .20 .40 and gives (3, 4)."""
+    query, key, value = (np.array(x, np.float32)[None, :, None, :] for x in (
+        [[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]]))
+    mask = np.ones((1, 3), np.int32)
+    weights = attention_module.attention_weights(query, key, mask)
+    high, low = math.exp(1 / math.sqrt(2)), 1.0
+    np.testing.assert_allclose(weights[0, 0, 0], np.array([high, low, high]) / (2 * high + low), rtol=1e-6)
+    np.testing.assert_allclose(weights[0, 0, 0], [0.40, 0.20, 0.40], atol=0.005)
+    np.testing.assert_allclose(attention_module.attention(query, key, value, mask)[0, 0, 0], [3.0, 4.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_heads", [1, 4, 16])
+def test_size_of_attention_output_does_not_depend_on_the_number_of_heads(num_heads):
+    """E‖y‖² = d² σ_x² σ_V² / m with uniform attention over m positions, before the output projection."""
+    size, length, rows, sigma_x = 64, 10, 400, 1.5
+    config = ModelConfig(vocab_size=8, hidden_size=size, num_heads=num_heads, initializer_range=0.05)
+    module = attention_module.SelfAttention(config, jax.random.key(0))
+    x = sigma_x * jax.random.normal(jax.random.key(1), (rows, length, size))
+    uniform = jnp.zeros((rows, length, num_heads, config.head_size))
+    y = attention_module.attention(uniform, uniform, module.value(x), jnp.ones((rows, length), jnp.int32))
+    sigma_v = 0.8796 * config.initializer_range
+    expected = size**2 * sigma_x**2 * sigma_v**2 / length
+    # 400 independent rows of 64 values and 4096 kernel entries: about 2 % of spread.
+    assert float(jnp.mean(jnp.sum(jnp.square(y), axis=(2, 3)))) == pytest.approx(expected, rel=0.08)
+
+
+def test_initial_values():
+    config = ModelConfig(vocab_size=2_000, hidden_size=128, num_layers=2, num_heads=2)
+    params = flatten(compiled(BertForPreTraining(config).init)(jax.random.key(7)))
+    for path, value in params.items():
+        assert value.dtype == jnp.float32, path
+        if path.endswith("bias"):
+            assert not np.any(value), path
+        elif path.endswith("scale"):
+            assert np.all(value == 1), path
+        else:
+            # Normal cut at two deviations and not rescaled, so 0.8796 × 0.02 is left.
+            assert np.abs(value).max() <= 2 * 0.02 + 1e-9, path
+            slack = 4 / math.sqrt(2 * value.size)
+            assert float(np.std(value)) == pytest.approx(0.8796 * 0.02, rel=slack + 1e-3), path
+            assert abs(float(np.mean(value))) < 5 * 0.0176 / math.sqrt(value.size), path
+    draws = [value[layer].ravel()[:64] for path, value in params.items() if path.startswith("encoder") and "kernel" in path
+             for layer in (0, 1)]
+    draws += [value.ravel()[:64] for path, value in params.items()
+              if not path.startswith("encoder") and path.endswith(("kernel", "table"))]
+    assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
+
+
+def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():
+    model = BertForPreTraining(dataclasses.replace(SMALL, vocab_size=64))
+    plain = compiled(model.init)(jax.random.key(3))
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    spec = {"embeddings/word/table": PartitionSpec("fsdp", None),
+            "encoder/attention/output/kernel": PartitionSpec(None, None, "fsdp"),
+            "encoder/feed_forward/intermediate/kernel": PartitionSpec(None, "tensor", "fsdp")}
+    paths = flatten(plain)
+    shardings = jax.tree.unflatten(jax.tree.structure(plain), [NamedSharding(mesh, spec.get(path, PartitionSpec()))
+                                                               for path in paths])
+    sharded = compiled(model.init, out_shardings=shardings)(jax.random.key(3))
+    assert_trees_close(sharded, plain, rtol=0, atol=0)
+    padded_model = BertForPreTraining(dataclasses.replace(model.config, vocab_pad_multiple=60))
+    padded = compiled(lambda key: padded_model.init(key)["embeddings"])(jax.random.key(3))
+    np.testing.assert_array_equal(padded["word"]["table"][:64], plain["embeddings"]["word"]["table"])
+
+
+def test_sinusoidal_positions():
+    config = dataclasses.replace(SMALL, position_init="sinusoidal")
+    init = compiled(lambda key: BertForPreTraining(config).init(key)["embeddings"]["position"]["table"])
+    table = np.asarray(init(jax.random.key(0)))
+    expected = [[f(position / 10_000 ** (2 * i / 24)) for i in range(12) for f in (math.sin, math.cos)]
+                for position in range(20)]
+    scale = table[0, 1]  # cos 0
+    np.testing.assert_allclose(table / scale, expected, atol=1e-5)
+    assert np.sqrt(np.mean(table**2)) == pytest.approx(0.8796 * 0.02, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def plain_road():
+    """Model, parameters, batch, key, and loss and gradient with dropout of the loop without remat."""
+    model, batch = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers="loop")), make_batch()
+    params, key = perturbed(model), jax.random.key(5)
+    return params, batch, key, compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+
+
+@pytest.mark.parametrize("layers, remat", [("loop", "dots"), ("loop", "full"), ("scan", "none"), ("scan", "dots"),
+                                           ("scan", "full")])
+def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
+    params, batch, key, (loss, gradient) = plain_road
+    model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat))
+    other_loss, other_gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+    assert float(other_loss) == pytest.approx(float(loss), rel=1e-6)
+    assert_trees_close(other_gradient, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_auto_unrolls_twelve_layers_and_scans_more():
+    def has_scan(num_layers):
+        model = BertForPreTraining(dataclasses.replace(SMALL, num_layers=num_layers))
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        return "scan[" in str(jax.make_jaxpr(lambda p: model.apply(p, make_batch()))(shapes))
+    assert (has_scan(12), has_scan(13)) == (False, True)
+
+
+@pytest.mark.parametrize("layers", ["scan", "loop"])
+def test_collecting_changes_nothing(layers):
+    model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers)), make_batch()
+    params = perturbed(model)
+    fast, collected = encode(model, params, batch), encode(model, params, batch, collect=True)
+    assert fast.hidden_states is None and fast.attentions is None
+    np.testing.assert_allclose(collected.last_hidden_state, fast.last_hidden_state, atol=1e-6)
+    np.testing.assert_allclose(collected.pooled, fast.pooled, atol=1e-6)
+    np.testing.assert_array_equal(collected.hidden_states[-1], collected.last_hidden_state)
+    for maps in collected.attentions:
+        assert maps.shape == (BATCH, SMALL.num_heads, LENGTH, LENGTH) and maps.dtype == jnp.float32
+        np.testing.assert_allclose(np.sum(maps, axis=-1), 1, rtol=1e-5)
+        assert not np.any(np.where(batch["attention_mask"][:, None, None, :], 0, maps))  # padding gets exactly nothing
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_statistics(rate):
+    x = np.ones((64, 32, 65), np.float32)
+    dropped = np.asarray(layers.dropout(x, rate, jax.random.key(0)))
+    kept = dropped != 0
+    spread = math.sqrt(rate * (1 - rate) / x.size)
+    assert abs(kept.mean() - (1 - rate)) < 4 * spread + 1 / 65_536
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=2e-5)
+    flat = kept.reshape(-1, 65)
+    # Features j and j + 33 share a random word; neither they nor any other two may be dependent.
+    correlation = np.corrcoef(flat.T) - np.eye(65)
+    assert np.abs(correlation).max() < 5.5 / math.sqrt(len(flat))
+    assert np.abs(flat.mean(axis=0) - (1 - rate)).max() < 5 * math.sqrt(rate * (1 - rate) / len(flat))
+    assert not np.array_equal(kept, np.asarray(layers.dropout(x, rate, jax.random.key(1))) != 0)
+    assert layers.dropout(x, rate, None) is x and layers.dropout(x, 0.0, jax.random.key(0)) is x
+
+
+def test_dropout_of_attention_falls_on_probabilities():
+    query, key = (jax.random.normal(jax.random.key(i), (2, 8, 3, 8)) for i in (0, 1))
+    mask = np.ones((2, 8), np.int32)
+    identity = jnp.tile(jnp.eye(8)[None, :, None, :], (2, 1, 3, 1))  # its product with the probabilities is the probabilities
+    weights = np.asarray(attention_module.attention_weights(query, key, mask))
+    dropped = np.swapaxes(attention_module.attention(query, key, identity, mask, jax.random.key(2), 0.25), 1, 2)
+    zero = dropped == 0
+    assert 0.15 < zero.mean() < 0.35
+    np.testing.assert_allclose(dropped[~zero], weights[~zero] / 0.75, rtol=1e-4)
+
+
+def test_dropout_of_embeddings_and_residual_branches():
+    """Each of three sites drops single elements and scales the rest; pre-LN with one silenced branch shows them one by one."""
+    config = dataclasses.replace(SMALL, norm_position="pre", num_layers=2, hidden_dropout=0.3, attention_dropout=0.0)
+    model, batch = BertForPreTraining(config, FLOAT32), make_batch()
+    params = perturbed(model)
+    clean, masks = encode(model, params, batch, collect=True).hidden_states[0], []
+    embedded = np.asarray(encode(model, params, batch, jax.random.key(0), collect=True).hidden_states[0])
+    masks.append(embedded == 0)
+    np.testing.assert_allclose(embedded[~masks[0]], np.asarray(clean)[~masks[0]] / 0.7, rtol=1e-3)
+    for silent in ("attention", "feed_forward"):
+        muted = jax.tree.map(np.copy, params)
+        muted["encoder"][silent]["output"] = jax.tree.map(np.zeros_like, muted["encoder"][silent]["output"])
+        states = encode(model, muted, batch, jax.random.key(0), collect=True).hidden_states
+        masks += [np.asarray(after == before) for before, after in zip(states, states[1:])]
+    assert all(0.22 < mask.mean() < 0.38 for mask in masks)
+    agreement = [np.mean(a == b) for i, a in enumerate(masks) for b in masks[:i]]
+    assert max(agreement) < 0.66  # 0.58 for independent masks: no site or layer repeats another's key
+
+
+def test_no_key_means_no_dropout_and_a_key_decides_everything():
+    batch = make_batch()
+    model, without = (BertForPreTraining(config, FLOAT32) for config in (
+        SMALL, dataclasses.replace(SMALL, hidden_dropout=0.0, attention_dropout=0.0)))
+    params = perturbed(model)
+    loss = compiled(loss_function(model, batch))
+    assert loss(params) == compiled(loss_function(without, batch))(params, jax.random.key(0))
+    first, again, other = (loss(params, jax.random.key(seed)) for seed in (1, 1, 2))
+    assert first == again and first != other and first != loss(params)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
+    model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype=dtype)), make_batch()
+    params = perturbed(model)
+    empty = batch | {"attention_mask": batch["attention_mask"] * np.array([[1], [0], [1]], np.int32)}
+    gradient = compiled(jax.grad(loss_function(model, empty)))(params, jax.random.key(0))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+    before, after = (encode(model, params, b).last_hidden_state for b in (batch, empty))
+    assert np.all(np.isfinite(after))
+    np.testing.assert_array_equal(np.asarray(before)[[0, 2]], np.asarray(after)[[0, 2]])
+
+
+def test_padding_does_not_change_real_positions():
+    model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
+    params = perturbed(model)
+    whole = encode(model, params, batch).last_hidden_state[2:, :9]
+    alone = encode(model, params, {name: batch[name][2:, :9] for name in ("input_ids", "token_type_ids", "attention_mask")})
+    np.testing.assert_allclose(whole, alone.last_hidden_state, atol=1e-5)
+
+
+def test_bfloat16_is_close_to_float32():
+    config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=2, num_heads=4, max_position_embeddings=16)
+    batch = make_batch(config)
+    narrow, wide = (BertForPreTraining(config, ComputeConfig(dtype=dtype)) for dtype in ("bfloat16", "float32"))
+    params = compiled(wide.init)(jax.random.key(0))
+    outputs = [compiled(model.apply)(params, batch) for model in (narrow, wide)]
+    assert all(x.dtype == jnp.float32 for output in outputs for x in output)
+    assert encode(narrow, params, batch).last_hidden_state.dtype == jnp.bfloat16
+    np.testing.assert_allclose(outputs[0].mlm_logits, outputs[1].mlm_logits, atol=2e-2)
+    gradients = [compiled(jax.grad(loss_function(model, batch)))(params, jax.random.key(1)) for model in (narrow, wide)]
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(gradients[0]))
+    size, difference = (math.sqrt(sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(tree)))
+                        for tree in (gradients[1], jax.tree.map(np.subtract, *gradients)))
+    assert 0 < difference < 0.02 * size
+
+
+def test_auto_dtype_is_float32_on_cpu():
+    assert BertForPreTraining(SMALL).dtype == jnp.float32 and jax.default_backend() == "cpu"
+
+
+def test_gathered_head_equals_full_head_then_gather():
+    model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
+    params = perturbed(model)
+    everywhere = batch | {"masked_positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1))}
+    full, gathered = (compiled(model.apply)(params, b).mlm_logits for b in (everywhere, batch))
+    expected = np.take_along_axis(np.asarray(full), batch["masked_positions"][:, :, None], axis=1)
+    np.testing.assert_allclose(gathered, expected, atol=1e-5)
+
+
+def test_padded_vocabulary_changes_nothing():
+    batch = make_batch()
+    model = BertForPreTraining(dataclasses.replace(SMALL, vocab_pad_multiple=32), FLOAT32)
+    params = perturbed(model)
+    assert params["embeddings"]["word"]["table"].shape[0] == 64
+    real = jax.tree.map(np.copy, params)
+    real["embeddings"]["word"]["table"] = real["embeddings"]["word"]["table"][:61]
+    real["mlm"]["bias"] = real["mlm"]["bias"][:61]
+    plain = BertForPreTraining(SMALL, FLOAT32)
+    padded_logits, logits = (np.asarray(compiled(m.apply)(p, batch).mlm_logits) for m, p in ((model, params), (plain, real)))
+    np.testing.assert_allclose(padded_logits[..., :61], logits, atol=1e-6)
+    assert np.all(padded_logits[..., 61:] == -1e9)
+    padded_loss, gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params)
+    loss = compiled(loss_function(plain, batch))(real)
+    assert float(padded_loss) == pytest.approx(float(loss), rel=1e-6)
+    assert not np.any(gradient["embeddings"]["word"]["table"][61:]) and not np.any(gradient["mlm"]["bias"][61:])
+
+
+def test_runs_without_implicit_transfers():
+    model = BertForPreTraining(SMALL)
+    batch, key = jax.device_put(make_batch()), jax.random.key(0)
+    with jax.transfer_guard("disallow"):
+        params = compiled(model.init)(key)
+        loss = compiled(jax.value_and_grad(lambda p, b, k: loss_function(model, b)(p, k)))(params, batch, key)[0]
+    assert float(loss) == pytest.approx(math.log(61) + math.log(2), abs=0.2)  # nothing learned yet
+
+
+def test_refuses_what_it_cannot_run():
+    with pytest.raises(UserError, match="model.vocab_size=None"):
+        BertForPreTraining(ModelConfig())
+    model, long = BertForPreTraining(SMALL), np.zeros((1, 21), np.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    with pytest.raises(UserError, match="21 tokens.*max_position_embeddings=20"):
+        jax.eval_shape(lambda p: model.encode(p, long, long, long), params)
+
+
+def test_importing_the_model_does_not_import_tensorflow():
+    code = "import sys, bert_jax.models.bert, bert_jax.objectives.masked_language_model; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
