@@ -3,8 +3,8 @@
 The original draws a random second segment half of the time and puts the sentences it displaced back into the queue of
 the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
 decides whether they exchange their second segments, if they are of different documents. Half of the pairs are then
-random although every sentence appears exactly once an epoch. A chunk of one sentence has no second segment of its own; as in the original it always gets a
-random one, which is then seen twice.
+random although every sentence belongs to exactly one example of an epoch. A chunk of one sentence has no second segment
+of its own; as in the original it always gets a random one, which is then seen twice.
 """
 
 import dataclasses
