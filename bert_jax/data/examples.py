@@ -24,8 +24,9 @@ class Examples:
     """The examples of one split of a token store at the sequence length of one phase.
 
     Position p is the p-th example of an endless run over epochs. An epoch gives each sentence of the split to one example
-    (what does not fit is cut off, `epoch_report` counts it), in a new order, newly cut, paired and masked. With masking.static_masks = N only the order is new: every epoch has the text of
-    epoch 0, and epoch e its masks number e mod N. Safe to call from several threads.
+    (what does not fit is cut off; `epoch_report` counts it), in a new order, newly cut, paired and masked. With
+    masking.static_masks = N only the order is new: every epoch has the text of epoch 0, and epoch e its masks number
+    e mod N. Safe to call from several threads.
     """
 
     def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):
