@@ -326,6 +326,14 @@ def test_no_key_means_no_dropout_and_a_key_decides_everything():
     assert first == again and first != other and first != loss(params)
 
 
+@pytest.mark.parametrize("rates", [dict(hidden_dropout=0.0), dict(attention_dropout=0.0)])
+def test_each_kind_of_dropout_reaches_the_model(rates):
+    model, batch = BertForPreTraining(dataclasses.replace(SMALL, **rates), FLOAT32), make_batch()
+    params = perturbed(model)
+    dropped, clean = (encode(model, params, batch, key).last_hidden_state for key in (jax.random.key(0), None))
+    assert np.mean(np.asarray(dropped) != np.asarray(clean)) > 0.9
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
     model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype=dtype)), make_batch()
