@@ -2,7 +2,7 @@
 
     python scripts/measure_prepare_memory.py --input=$WIKI --vocab=vocab.txt --output=/tmp/store [--workers=2 …]
 
-Linux only. Two sums over the process tree, sampled ten times a second: resident memory (pages shared by several
+Linux only. Two sums over the process tree, sampled twice a second: resident memory (pages shared by several
 processes counted in each) and, where the kernel tells, proportional memory (counted once).
 """
 
@@ -20,7 +20,7 @@ def main() -> int:
         tree = descendants(process.pid)
         for kind in peaks:
             peaks[kind] = max(peaks[kind], sum(memory(pid, kind) for pid in tree))
-        time.sleep(0.1)
+        time.sleep(0.5)
     print(f"peak of all processes: {peaks['Rss'] / 1e6:,.0f} MB resident, {peaks['Pss'] / 1e6:,.0f} MB proportional; "
           f"{time.monotonic() - started:,.1f} s with start-up")
     return process.returncode

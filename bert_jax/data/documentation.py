@@ -141,7 +141,8 @@ def _is_prose(text: str) -> bool:
         return False
     plain = sum(word.strip(".,;:!?()\"'").isalpha() for word in words)
     common = sum(word.lower() in _FUNCTION_WORDS for word in words)
-    return text.isascii() and plain >= 0.75 * len(words) and common >= 0.15 * len(words)
+    foreign = sum(character.isalpha() and not character.isascii() for character in text)
+    return foreign <= 0.01 * len(text) and plain >= 0.75 * len(words) and common >= 0.15 * len(words)
 
 
 def _is_new(paragraph: str, seen: set[bytes]) -> bool:
