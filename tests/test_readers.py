@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data import blocks, parsing, sentences
+from bert_jax.data import blocks, documentation, parsing, sentences
 from bert_jax.data.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
@@ -82,6 +82,19 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
     for index, block in enumerate(whole):
         assert block.end.line == content.encode()[:block.end.offset].count(b"\n")
         assert list(blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1:index + 3]
+
+
+def test_blocks_of_documents_resume_at_every_position(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    texts = [f"Document number {number} of\n\0{'some ' * number}." for number in range(30)]
+    monkeypatch.setattr(documentation, "documents", lambda: ((text, (i + 1) / 30) for i, text in enumerate(texts)))
+    source = blocks.Source("docs:", "docs", 3000, "1")
+    whole = list(blocks.read_blocks(source))
+    assert len(whole) > 10 and whole[-1].consumed == 3000
+    for index, block in enumerate(whole):
+        assert list(blocks.read_blocks(source, start=block.end)) == whole[index + 1:]
+    pieces = [piece for block in whole for piece in parsing.parse_block(block).pieces[1:]]
+    assert ["\n".join(piece) for piece in pieces] == [text.replace("\0", "") for text in texts]
 
 
 def test_one_long_line_is_cut_after_sentences_and_never_inside_a_character(tmp_path, monkeypatch):

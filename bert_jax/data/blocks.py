@@ -133,18 +133,20 @@ def _fill(stream: io.BufferedIOBase, buffer: bytes, target: int) -> bytes:
 
 @contextlib.contextmanager
 def _opened(source: Source):
-    """Yields (decompressed stream, raw stream); turns what goes wrong while reading into UserErrors."""
+    """Yields (decompressed stream, raw stream). An OSError while reading may pass, so it is left for `prepare` to resume."""
     try:
-        with epath.Path(source.name).open("rb") as raw:
-            if source.name.endswith(".gz"):
-                with gzip.GzipFile(fileobj=raw) as stream:
-                    yield stream, raw
-            else:
-                yield raw, raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{source.name} is not a whole gzip file ({error}); fetch or compress it again") from error
+        raw = epath.Path(source.name).open("rb")
     except OSError as error:
         raise UserError(f"cannot read {source.name}: {error.strerror or error}") from error
+    with raw:
+        if not source.name.endswith(".gz"):
+            yield raw, raw
+            return
+        try:
+            with gzip.GzipFile(fileobj=raw) as stream:
+                yield stream, raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{source.name} is not a whole gzip file ({error}); fetch or compress it again") from error
 
 
 def _skip(stream, source: Source, offset: int) -> None:

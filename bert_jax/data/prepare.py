@@ -75,8 +75,7 @@ def run_prepare(config: PrepareConfig) -> Manifest:
             raise UserError("a worker process died, perhaps for lack of memory; the same command goes on from where it was, "
                             "with fewer --workers if need be") from error
         except OSError as error:
-            raise UserError(f"cannot write {output}: {error.strerror or error}; "
-                            "put that right and the same command goes on") from error
+            raise UserError(f"{output} could not be finished: {error}; put that right and the same command goes on") from error
     _report(output, manifest, state.text_bytes - progress.writer.text_bytes, time.monotonic() - started)
     return manifest
 
