@@ -126,6 +126,21 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
     assert open_store(tmp_path / "store").tokens(np.arange(2)).tolist() == [len(VOCABULARY) + 69999, len(VOCABULARY)]
 
 
+def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
+    import sentencepiece
+
+    documents = random_documents(50)
+    model = str(tmp_path / "small")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for lines in documents for line in lines), model_prefix=model, vocab_size=60, pad_id=0, unk_id=1,
+        bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2)
+    run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
+    store = open_store(tmp_path / "store")
+    assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
+    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode([line for lines in documents for line in lines])
+    assert store.tokens(np.arange(store.num_tokens)).tolist() == [i for row in ids for i in row]
+
+
 def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch):
     texts = ["\n".join(lines) for lines in random_documents(40)]
     monkeypatch.setattr(documentation, "describe", lambda: (5000, "digest"))
