@@ -129,15 +129,15 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
 def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
     import sentencepiece
 
-    documents = random_documents(50)
-    model = str(tmp_path / "small")
+    documents, model = random_documents(50), str(tmp_path / "small")
+    sentences = [line for lines in documents for line in lines]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line for lines in documents for line in lines), model_prefix=model, vocab_size=60, pad_id=0, unk_id=1,
-        bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2)
+        sentence_iterator=iter(sentences), model_prefix=model, vocab_size=60, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2)
     run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
     store = open_store(tmp_path / "store")
     assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
-    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode([line for lines in documents for line in lines])
+    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode(sentences)
     assert store.tokens(np.arange(store.num_tokens)).tolist() == [i for row in ids for i in row]
 
 
@@ -150,7 +150,8 @@ def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch)
     run(tmp_path / "a.txt", vocab, tmp_path / "same")
     assert open_store(tmp_path / "store").num_documents == 40
     stores = [contents(tmp_path / name) for name in ("store", "same")]
-    assert all(stores[0][f"shard-00000.{part}"] == stores[1][f"shard-00000.{part}"] for part in ("tokens", "sentences", "documents"))
+    shards = [name for name in stores[0] if name.startswith("shard")]
+    assert len(shards) == 3 and all(stores[0][name] == stores[1][name] for name in shards)
 
 
 KILLED = """
