@@ -111,8 +111,8 @@ def initialize_distributed() -> None:
     if os.environ.get("JAX_COORDINATOR_ADDRESS"):
         missing = [name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID") if not os.environ.get(name, "").isdigit()]
         if missing:
-            raise UserError(f"JAX_COORDINATOR_ADDRESS={os.environ['JAX_COORDINATOR_ADDRESS']} is set, but {' and '.join(missing)} "
-                            "is not a number; set all three in every process, or none to run as a single process")
+            raise UserError(f"JAX_COORDINATOR_ADDRESS={os.environ['JAX_COORDINATOR_ADDRESS']} is set, but "
+                            f"{' and '.join(missing)} is not a number; set all three in every process, or none to run as one")
         jax.distributed.initialize(num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
                                    process_id=int(os.environ["JAX_PROCESS_ID"]))
     elif any(int(os.environ.get(name) or 1) > 1 for name in PROCESS_COUNTS):

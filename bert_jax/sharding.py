@@ -69,11 +69,12 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 def check_batch(config: Config, mesh: Mesh) -> None:
     """Raises UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
     for index, phase in enumerate(config.phases):
-        unit = mesh.shape["data"] * mesh.shape["fsdp"] * phase.micro_batches
+        data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
+        unit = data * fsdp * phase.micro_batches
         if phase.batch_size % unit:
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
-            raise UserError(f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} (mesh data={mesh.shape['data']} "
-                            f"× fsdp={mesh.shape['fsdp']} × phases.{index}.micro_batches={phase.micro_batches}); "
+            raise UserError(f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} "
+                            f"(mesh data={data} × fsdp={fsdp} × phases.{index}.micro_batches={phase.micro_batches}); "
                             f"nearest: {f'{down} or ' if down else ''}{up}")
 
 

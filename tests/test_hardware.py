@@ -10,8 +10,8 @@ LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *
 
 
 @pytest.mark.parametrize("kind, teraflops", [
-    ("TPU v2", 22.5), ("TPU v3", 61.5), ("TPU v4", 275), ("TPU v5 lite", 197), ("TPU v5e", 197), ("TPU v5", 459), ("TPU v5p", 459),
-    ("TPU v6 lite", 918), ("TPU v6e", 918), ("TPU7x", 1153.5), ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA H100 80GB HBM3", 989),
+    ("TPU v2", 22.5), ("TPU v3", 61.5), ("TPU v4", 275), ("TPU v5 lite", 197), ("TPU v5e", 197), ("TPU v5", 459),
+    ("TPU v5p", 459), ("TPU v6 lite", 918), ("TPU v6e", 918), ("TPU7x", 1153.5), ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA H100 80GB HBM3", 989),
     ("NVIDIA H100 PCIe", 756), ("NVIDIA H200", 989), ("NVIDIA B200", 2250), ("NVIDIA L4", 121), ("NVIDIA L40S", 362),
 ])
 def test_peak_rates(kind, teraflops):

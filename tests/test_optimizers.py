@@ -79,8 +79,8 @@ def lamb(p, m, v, t, decays, stacked):
     update = adamw(p, m, v, t, decays, stacked)
     if not decays:
         return update
-    layers = range(len(p)) if stacked else [...]
-    return np.concatenate([(update[i] * np.linalg.norm(p[i]) / np.linalg.norm(update[i])).reshape(-1) for i in layers]).reshape(p.shape)
+    parts = [(p[i], update[i]) for i in range(len(p))] if stacked else [(p, update)]
+    return np.stack([u * np.linalg.norm(w) / np.linalg.norm(u) for w, u in parts]).reshape(p.shape)
 
 
 @pytest.mark.parametrize("name, rule", [("adamw_bert", bert_2018), ("adamw", adamw), ("lamb", lamb)])

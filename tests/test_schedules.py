@@ -15,7 +15,8 @@ PAPER = Config(phases=(PhaseConfig(steps=1_000_000, warmup_steps=10_000, learnin
 
 
 def config(steps=1000, warmup=100, peak=0.5, **schedule) -> Config:
-    return Config(phases=(PhaseConfig(steps=steps, warmup_steps=warmup, learning_rate=peak),), schedule=ScheduleConfig(**schedule))
+    phase = PhaseConfig(steps=steps, warmup_steps=warmup, learning_rate=peak)
+    return Config(phases=(phase,), schedule=ScheduleConfig(**schedule))
 
 
 def test_the_2018_line_over_a_million_steps():
@@ -58,8 +59,8 @@ def test_continuing_phases_share_one_line_and_scale_it():
     steps = np.arange(1001)
     np.testing.assert_array_equal(learning_rate(Config(phases=phases), steps), learning_rate(config(warmup=10), steps))
     lower = (phases[0], dataclasses.replace(phases[1], learning_rate=0.1))
-    np.testing.assert_allclose(learning_rate(Config(phases=lower), np.array([899, 900, 950])), [0.5 * 0.101, 0.1 * 0.1, 0.1 * 0.05],
-                               rtol=1e-6)
+    rates = learning_rate(Config(phases=lower), np.array([899, 900, 950]))
+    np.testing.assert_allclose(rates, [0.5 * 0.101, 0.1 * 0.1, 0.1 * 0.05], rtol=1e-6)
 
 
 def test_restarting_phases_have_schedules_of_their_own():

@@ -103,7 +103,8 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
 
 def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
     adamw = optimizer(OptimizerConfig())
-    mesh, single = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    single = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     state, plain = create_state(MODEL, adamw, mesh, seed=3), create_state(MODEL, adamw, single, seed=3)
     assert state.params["embeddings"]["word"]["table"].addressable_data(0).shape == (32, 8)
     for leaf, plan in zip(jax.tree.leaves(state), jax.tree.leaves(abstract_state(MODEL, adamw, mesh))):
