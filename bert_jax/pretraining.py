@@ -203,7 +203,9 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
         print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
                f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.2f} epochs of {epoch:,} sequences")
     if device.num_devices > 1:
-        console.print(sharding.table(mesh, abstract.params))
+        # A pipe or a log file has no width of its own, and rich would take 80 columns.
+        wide = console if console.is_terminal else Console(highlight=False, width=200)
+        wide.print(sharding.table(mesh, abstract.params))
     if step:
         left = config.total_steps - step
         print_(f"going on from step {step:,} of {config.workdir}" if left > 0 else

@@ -18,3 +18,18 @@ def shared_data() -> pathlib.Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("the development data directory ../shared/data is not on this machine")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory) -> pathlib.Path:
+    """A token store made by the real commands from 300 small documents; vocab.txt lies beside it."""
+    import small_corpus
+    from bert_jax.config import PrepareConfig, TrainVocabConfig
+    from bert_jax.data.prepare import run_prepare
+    from bert_jax.vocabulary import run_train_vocab
+
+    place = tmp_path_factory.mktemp("small")
+    corpus = small_corpus.write(place / "corpus.txt", 300)
+    run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(place / "vocab.txt"), size=200))
+    run_prepare(PrepareConfig(input=str(corpus), vocab=str(place / "vocab.txt"), output=str(place / "store"), sentences="lines", workers=1))
+    return place / "store"
