@@ -145,7 +145,7 @@ def _print_report(console: Console, examples: Examples, config: InspectConfig) -
     if report.is_next is not None:
         rows.insert(1, ("IsNext" if examples.sentence_pairs == "nsp" else "in order", f"{report.is_next:.1%}"))
     if report.sentences_seen is not None:
-        rows.append(("sentences seen", f"{report.sentences_seen:.2%}"))
+        rows.append(("sentences seen", f"{report.sentences_seen:.3%}"))
     examined = "" if report.examined == report.sequences else f", first {report.examined:,} sequences"
     console.print(Text(f"\nEpoch {config.epoch}{examined}", "bold"), _table(rows), sep="\n")
 

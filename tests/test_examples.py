@@ -1,6 +1,7 @@
 """Statistical bounds are at 5 standard deviations; all seeds are fixed."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks
 from bert_jax.data.documents import Documents
 from bert_jax.data.epoch_report import epoch_report
 from bert_jax.data.examples import Examples
-from bert_jax.data.pairs import _truncate
 from bert_jax.data.prepare import run_prepare
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.rows import PADDING, SPECIAL, Rows
 from bert_jax.data.store import open_store
+from bert_jax.data.truncation import Segments, truncate
 from bert_jax.errors import UserError
 from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
@@ -42,6 +43,13 @@ def segments(rows):
     """Token offsets of the first and the second segment of every row (arrays)."""
     return [tuple(index[(index >= 0) & (types == segment)] for segment in (0, 1))
             for index, types in zip(rows.token_index, rows.token_type_ids)]
+
+
+def sentences_seen(examples, epoch):
+    """Number of the store's sentences with a token at least in the epoch."""
+    tokens = epoch_rows(examples, epoch).token_index
+    starts = examples.store.sentence_starts(np.arange(examples.store.num_sentences))
+    return len(np.unique(np.searchsorted(starts, tokens[tokens >= 0], side="right")))
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +98,8 @@ def test_chunks_are_a_partition_cut_at_sentences(store, short):
         for begin, end, inner, count in zip(found.begin, found.end, found.first_inner, found.num_sentences):
             inside = starts[(starts > begin) & (starts < end)]
             assert count == 1 + len(inside) and (not len(inside) or starts[inner] == inside[0])
+        last_start = np.where(found.num_sentences > 1, starts[found.first_inner + found.num_sentences - 2], found.begin)
+        assert (last_start - found.begin < 61).all()  # a token of every sentence fits into a sequence
         cut = ~np.isin(found.begin, starts)
         sentence = np.searchsorted(starts, found.begin[cut], side="right") - 1
         length = np.minimum(-(-documents.num_tokens // np.diff(store.document_sentences)), 61)[found.document[cut]]
@@ -150,6 +160,84 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
     assert report.tokens_seen == len(seen) / store.num_tokens
     part = epoch_report(examples, 1, limit=50)
     assert part.examined == 50 and part.sentences_seen is None
+
+
+# Every sentence in every epoch
+
+def hard_documents():
+    """Sentences that are easily lost: short ones among long ones, more of them than a sequence has places, and any mixture."""
+    generator = np.random.default_rng(5)
+    mixtures = [np.ceil(generator.pareto(0.7, size) + generator.random(size)).clip(1, 900).astype(int).tolist()
+                for size in (3, 30, 100, 300) * 10]
+    fixed = [[1] * 1000, [1] * 500 + [400] * 5, [5] * 80 + [200] * 10, [1, 300] * 30, [2, 200, 2], [1, 124, 1], [126, 1, 127],
+             [125] * 4, [60, 1] * 40, [700], [1], [1, 1], [509, 1, 1], [1, 1, 509] * 3]
+    return fixed + mixtures + random_documents(100, seed=5)
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+@pytest.mark.parametrize("sequence_length", [8, 64, 128, 512])
+def test_every_sentence_is_in_every_epoch(sentence_pairs, sequence_length):
+    store = SyntheticStore(hard_documents())
+    for short in (0.0, 0.5):
+        examples = make_examples(store, sentence_pairs=sentence_pairs, sequence_length=sequence_length, short=short)
+        for epoch in (0, 1, 11):
+            assert sentences_seen(examples, epoch) == store.num_sentences
+        assert epoch_report(examples, 2, limit=10**9).sentences_seen == 1
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_every_sentence_is_in_every_epoch_of_fixed_masks_and_of_a_split(sentence_pairs):
+    store = SyntheticStore(hard_documents())
+    splits = [{"held_out": 0.3, "split": split} for split in ("train", "held_out")]
+    for options in ({"static_masks": 10}, *splits):
+        examples = make_examples(store, sentence_pairs=sentence_pairs, **options)
+        wanted = (examples.documents.end_sentences - examples.documents.first_sentences).sum()
+        assert [sentences_seen(examples, epoch) for epoch in (0, 3)] == [wanted, wanted]
+
+
+def test_a_stream_that_ends_in_a_lone_separator_has_no_empty_sequence():
+    examples = make_examples(SyntheticStore([[62], [61, 62]]), sentence_pairs="none")  # 187 places: three cells and one more
+    for epoch in range(500):
+        assert (epoch_rows(examples, epoch).lengths > 2).all()
+
+
+def test_packed_sequences_lose_as_much_at_the_front_as_at_the_back():
+    rows = epoch_rows(make_examples(SyntheticStore([[50] * 3000]), sentence_pairs="none"), 0)
+    front = (rows.token_index[:, 1] % 50).sum()  # every sequence begins with a sentence
+    assert abs(front - rows.truncated.sum() / 2) < 5 * np.sqrt(rows.truncated.sum() / 4)
+
+
+def random_segments(generator, rows, sentences, longest):
+    """Segments [rows, 2] of random sentences, and the sentence lengths of each."""
+    lengths = [[generator.integers(1, longest, generator.integers(1, sentences)).tolist() for _ in range(2)]
+               for _ in range(rows)]
+    begin = np.broadcast_to([1000, 5000], (rows, 2))
+    end = begin + [[sum(segment) for segment in pair] for pair in lengths]
+    first_end = begin + [[segment[0] for segment in pair] for pair in lengths]
+    return Segments(begin, end, first_end, end - [[segment[-1] for segment in pair] for pair in lengths]), lengths
+
+
+def truncate_one_by_one(pair, room):
+    """Lengths after the longer segment, or the other where its outer sentences have a token left each, lost one at a time."""
+    kept = [sum(segment) for segment in pair]
+    least = [1 if len(segment) == 1 else sum(segment[1:-1]) + 2 for segment in pair]
+    while sum(kept) > room:
+        longer = 0 if kept[0] > kept[1] else 1
+        kept[longer if kept[longer] > least[longer] else 1 - longer] -= 1
+    return kept, sum(least) <= room
+
+
+def test_truncation_leaves_a_token_of_every_sentence():
+    segments, lengths = random_segments(np.random.default_rng(1), 4000, sentences=6, longest=60)
+    expected, possible = zip(*(truncate_one_by_one(pair, 90) for pair in lengths))
+    where = np.flatnonzero(possible)
+    assert 2000 < len(where) < 4000
+    begin, end, removed = truncate(segments[where], bits(0, Stream.MASKS, where), 90)
+    np.testing.assert_array_equal(end - begin, np.array(expected)[where])
+    np.testing.assert_array_equal(removed, segments.length[where] - np.array(expected)[where])
+    assert (begin >= segments.begin[where]).all() and (begin < segments.first_end[where]).all()
+    assert (end <= segments.end[where]).all() and (end > segments.last_begin[where]).all()
+    assert ((begin > segments.begin[where]) & (end < segments.end[where])).any(0).all()
 
 
 # Pairs
@@ -229,7 +317,8 @@ def test_truncation_as_one_by_one():
     generator = np.random.default_rng(0)
     lengths = generator.integers(1, 120, (3000, 2))
     begin = np.stack([np.full(3000, 1000), np.full(3000, 5000)], 1)
-    new_begin, new_end, removed = _truncate(begin, begin + lengths, bits(0, Stream.MASKS, np.arange(3000)), 61)
+    single = Segments(begin, begin + lengths, begin + lengths, begin)
+    new_begin, new_end, removed = truncate(single, bits(0, Stream.MASKS, np.arange(3000)), 61)
     expected = np.array([original_procedure.truncate(int(a), int(b), 61) for a, b in lengths])
     np.testing.assert_array_equal(new_end - new_begin, expected)
     np.testing.assert_array_equal(removed, lengths - expected)
@@ -393,17 +482,20 @@ def original_statistics(documents, sequence_length, short, passes=4):
 
 @pytest.mark.parametrize("short", [0.0, 0.1])
 def test_lengths_truncation_and_share_of_next_are_near_the_original(short):
-    """Close, not equal: the original leaves more lone sentences, so 44 to 46 % IsNext; ours are the paper's 50 %."""
+    """Close, not equal: the original leaves more lone sentences, so 44 to 46 % IsNext; ours are the paper's 50 %.
+
+    Ours are a little shorter and lose less, because no chunk may have more sentences than a sequence can show.
+    """
     documents = random_documents(600, seed=3)[:600]
     ours = epochs_statistics(make_examples(SyntheticStore(documents), sequence_length=128, short=short))
     theirs = original_statistics(documents, 128, short)
     assert abs(ours["is_next"] - 0.5) < 0.03 and abs(ours["is_next"] - theirs["is_next"]) < 0.08
-    assert abs(ours["mean_length"] / theirs["mean_length"] - 1) < 0.06
-    assert abs(ours["truncated"] - theirs["truncated"]) < 0.03
+    assert 0.92 < ours["mean_length"] / theirs["mean_length"] < 1.0
+    assert theirs["truncated"] - 0.06 < ours["truncated"] < theirs["truncated"]
 
 
-def test_epochs_of_wikipedia_are_near_the_original(shared_data, tmp_path):
-    """Found over five epochs: IsNext 50 against 44 %, mean length 110 against 114, cut off 9.5 against 9.9 %."""
+def test_epochs_of_wikipedia_are_near_the_original_and_have_every_sentence(shared_data, tmp_path):
+    """Found over five epochs: IsNext 50 against 44 %, mean length 107 against 112, cut off 5 against 10 %."""
     text, vocab = shared_data / "wiki/wiki_valid.txt.gz", shared_data / "vocab/uncased/vocab.txt"
     run_prepare(PrepareConfig(input=str(text), vocab=str(vocab), output=str(tmp_path / "store"), workers=1))
     store = open_store(tmp_path / "store")
@@ -412,8 +504,11 @@ def test_epochs_of_wikipedia_are_near_the_original(shared_data, tmp_path):
     examples = make_examples(store, sequence_length=128)
     ours, theirs = epochs_statistics(examples), original_statistics(documents, 128, 0.1)
     assert abs(ours["is_next"] - 0.5) < 0.03 and abs(ours["is_next"] - theirs["is_next"]) < 0.08
-    assert abs(ours["mean_length"] / theirs["mean_length"] - 1) < 0.05
-    assert abs(ours["truncated"] - theirs["truncated"]) < 0.02
+    assert 0.93 < ours["mean_length"] / theirs["mean_length"] < 1.0
+    assert theirs["truncated"] - 0.06 < ours["truncated"] < theirs["truncated"]
     report = epoch_report(examples)
-    assert report.duplicated < 0.05 and report.sentences_seen > 0.97
+    assert report.duplicated < 0.06 and report.sentences_seen == 1
     assert report.tokens_seen == pytest.approx(1 - report.truncated, abs=0.01)  # a borrowed copy may bring back what was cut
+    for sentence_pairs, sequence_length in itertools.product(PAIRS, (128, 512)):
+        examples = make_examples(store, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
+        assert [sentences_seen(examples, epoch) for epoch in range(3)] == [store.num_sentences] * 3

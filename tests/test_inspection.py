@@ -26,6 +26,7 @@ def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, uni
     text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
     for expected in ("37", "Document 3", "more sentences", "[CLS]", "[MASK]", "padding", "sentences seen"):
         assert expected in text
+    assert "100.000%" in text  # of the sentences
     assert text.count("Example ") == 3
     assert ("IsNext" in text) == (sentence_pairs == "nsp")
 

@@ -9,9 +9,10 @@ m = ceil(n / S) cells of S tokens, cell j beginning at token c_j = j·S − slac
 So a chunk holds the sentences that start in its cell, only a sentence longer than a whole cell is ever cut, the chunks
 of a document are a partition of its tokens, none is empty, and slack (new in each epoch) moves all boundaries.
 
+No sentence of a chunk starts more than S - 1 tokens after its beginning. S is therefore never more than what fits into
+a sequence: then the last sentence alone can be cut so far that all the others stay and it keeps a token (`truncation`).
 A chunk of the original ends with the sentence that reaches the target, half a sentence past it on average, and has one
-sentence at least. A cell is therefore half a mean sentence larger than the target, and larger than one sentence; on
-Wikipedia text this gives the original's mean length, padding and truncation (`scripts/compare_examples.py`).
+sentence at least: below that bound a cell is half a mean sentence larger than the target, and larger than one sentence.
 """
 
 import dataclasses
@@ -109,8 +110,7 @@ class DocumentChunks:
     def _cell_sizes(self, target: np.ndarray, document: np.ndarray) -> np.ndarray:
         num_sentences = self.documents.end_sentences[document] - self.documents.first_sentences[document]
         sentence = np.minimum(-(-self.documents.num_tokens[document] // num_sentences), self.max_tokens)
-        surplus = np.minimum(sentence, self.max_tokens - sentence) // 2  # none where sentences fill sequences: it would be lost
-        return np.maximum(target, sentence) + surplus
+        return np.minimum(np.maximum(target, sentence) + sentence // 2, self.max_tokens)
 
     def _cumulative_counts(self, epoch: int) -> np.ndarray:
         everything = np.arange(len(self.documents))

@@ -21,7 +21,7 @@ class EpochReport:
     padding: float  # of the places of a batch
     truncated: float  # of the text's tokens
     duplicated: float  # of the text's tokens
-    sentences_seen: float | None  # share with a token at least in the epoch; None unless all sequences were examined
+    sentences_seen: float | None  # share with a token at least; None unless all sequences were examined
     tokens_seen: float | None
 
 

@@ -23,10 +23,12 @@ float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent
 class Examples:
     """The examples of one split of a token store at the sequence length of one phase.
 
-    Position p is the p-th example of an endless run over epochs. An epoch gives each sentence of the split to one example
-    (what does not fit is cut off; `epoch_report` counts it), in a new order, newly cut, paired and masked. With
-    masking.static_masks = N only the order is new: every epoch has the text of epoch 0, and epoch e its masks number
-    e mod N. Safe to call from several threads.
+    Position p is the p-th example of an endless run over epochs, each in a new order, newly cut, paired and masked. What
+    an epoch promises: every sentence of the split belongs to exactly one example and at least one of its tokens stands
+    there, whatever the text (one longer than a sequence is cut into several examples); no token stands in two examples,
+    but for the second segments that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off, at the
+    outer ends of a segment; `epoch_report` counts both. With masking.static_masks = N only the order is new: every epoch
+    has the text of epoch 0, and epoch e its masks number e mod N. Safe to call from several threads.
     """
 
     def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):

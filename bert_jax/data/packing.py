@@ -2,15 +2,16 @@
 
 The documents of the split form one stream in which each is followed by a [SEP]. An epoch begins the stream at another
 document (it is a ring), cuts it into cells of what fits between [CLS] and the closing [SEP], and puts the sentences
-that start in a cell into one sequence, by the same boundary rule as `chunks`.
+that start in a cell into one sequence, by the same boundary rule as `chunks`, so that each of them fits in with a token.
 """
 
 import numpy as np
 
 from bert_jax.data.documents import Documents
 from bert_jax.data.ordering import invert, permute
-from bert_jax.data.randomness import Stream, bits, heads, integers
+from bert_jax.data.randomness import Stream, bits, integers
 from bert_jax.data.rows import PADDING, SPECIAL, Rows
+from bert_jax.data.truncation import Segments, trim
 
 
 class PackedStream:
@@ -51,10 +52,8 @@ class PackedStream:
         excess = np.maximum(end - begin - self.cell_size, 0)
         first, last = self._document((begin + rotation) % length), self._document((end - 1 + rotation) % length)
         num_tokens = end - begin - (last - first) % len(self.documents)
-        front = heads(keys, Stream.TRUNCATION, excess)
-        begin, end = begin + front, end - (excess - front)
-        begin += self._is_separator(begin + rotation)  # truncation may leave a [SEP] next to [CLS] or to the closing one
-        end -= self._is_separator(end - 1 + rotation)
+        long = np.flatnonzero(excess)
+        begin[long], end[long] = trim(self._segments(begin[long], end[long], rotation), excess[long], keys[long])
 
         place = np.arange(self.sequence_length)[None]
         used = (end - begin)[:, None]
@@ -71,12 +70,25 @@ class PackedStream:
     def find(self, epoch: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Places [begin, end) of the sequences in the rotated stream, and the place at which this epoch begins the ring."""
         length, count = int(self.ends[-1]), self.count(epoch)
-        slack = integers(bits(self.seed, Stream.SLACK, epoch), count * self.cell_size - length + 1)
+        least = int(length % self.cell_size == 1)  # or the last cell would hold nothing but the last [SEP]
+        slack = least + integers(bits(self.seed, Stream.SLACK, epoch), count * self.cell_size - length + 1 - least)
         rotation = int(self.starts[integers(bits(self.seed, Stream.ROTATION, epoch), len(self.documents))])
         edges = np.clip(np.stack([cells, cells + 1, cells + 2]) * self.cell_size - slack, 0, length)
         following = edges[:2] + self._gap_to_sentence((edges[:2] + rotation) % length)
         begin, end = np.where(following < edges[1:], following, edges[:2])
         return begin, end, rotation
+
+    def _segments(self, begin: np.ndarray, end: np.ndarray, rotation: int) -> Segments:
+        """Sequences of the rotated stream that begin and end with a token, with the edges of their outer sentences."""
+        documents = self.documents
+        edges = np.stack([begin, end - 1])
+        places = (edges + rotation) % int(self.ends[-1])
+        document = self._document(places)
+        tokens = documents.token_starts[document] + places - self.starts[document]
+        low, high = documents.first_sentences[document], documents.end_sentences[document]
+        following = documents.first_sentence_from(tokens + 1, low, high)
+        first_end, last_begin = documents.store.sentence_starts(following - [[0], [1]]) - tokens + edges
+        return Segments(begin, end, np.minimum(first_end, end), np.maximum(last_begin, begin))
 
     def _gap_to_sentence(self, places: np.ndarray) -> np.ndarray:
         """How many places after `places` the next sentence starts, in the same document or with the next one."""
