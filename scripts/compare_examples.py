@@ -24,13 +24,14 @@ HEADER = ("", "sequences", "IsNext", "mean length", "padding", "cut off", "seen 
 def original_row(store: Store, sequence_length: int, short: float) -> list[str]:
     starts = store.sentence_starts(np.arange(store.num_sentences + 1))
     documents = [lengths.tolist() for lengths in np.split(np.diff(starts), store.document_sentences[1:-1])]
-    examples = [example for seed in range(PASSES)
-                for example in original_procedure.create_examples(documents, sequence_length - 3, short, seed)]
+    passes = [original_procedure.create_examples(documents, sequence_length - 3, short, seed) for seed in range(PASSES)]
+    seen = np.mean([len({sentence for example in examples for sentence in example.seen}) for examples in passes])
+    examples = [example for examples in passes for example in examples]
     lengths = np.array([example.num_first + example.num_second + 3 for example in examples])
     text = PASSES * store.num_tokens
     return _row("original", len(examples), 1 - np.mean([example.is_random for example in examples]), lengths, sequence_length,
                 sum(example.truncated for example in examples) / text,
-                sum(example.duplicated for example in examples) / text, None)
+                sum(example.duplicated for example in examples) / text, seen / store.num_sentences)
 
 
 def our_row(store: Store, sequence_length: int, short: float) -> list[str]:
@@ -49,7 +50,7 @@ def _row(name, count, is_next, lengths, sequence_length, truncated, duplicated, 
     quantiles = "/".join(f"{q:.0f}" for q in np.percentile(lengths, (10, 25, 50, 75, 90)))
     padding = 1 - lengths.mean() / sequence_length
     return [name, f"{count / PASSES:,.0f}", f"{is_next:.1%}", f"{lengths.mean():.1f}", f"{padding:.1%}",
-            f"{truncated:.1%}", f"{duplicated:.1%}", "" if seen is None else f"{seen:.2%}", quantiles]
+            f"{truncated:.1%}", f"{duplicated:.1%}", f"{seen:.3%}", quantiles]
 
 
 def main(path: str, *sequence_lengths: str) -> None:

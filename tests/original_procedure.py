@@ -1,9 +1,11 @@
 """The sequential procedure of the original example maker (google-research/bert, 2018), written from its described behaviour.
 
-Works on lengths alone: a document is a list of sentence lengths. An oracle for statistics, not for single examples.
+Works on lengths alone: a document is a list of sentence lengths, a sentence is (document, place in it). An oracle for
+statistics, not for single examples.
 """
 
 import dataclasses
+import itertools
 import random
 
 
@@ -13,7 +15,8 @@ class Example:
     num_second: int
     is_random: bool
     truncated: int
-    duplicated: int = 0  # tokens of the second segment, if random: they also stand in their own document's examples
+    duplicated: int  # tokens of the second segment, if random: they also stand in their own document's examples
+    seen: list[tuple[int, int]]  # sentences with a token at least
 
 
 def create_examples(documents: list[list[int]], max_tokens: int, short_probability: float, seed: int) -> list[Example]:
@@ -31,16 +34,13 @@ def _of_document(documents, number, max_tokens, short_probability, generator):
         chunk.append(document[at])
         if at == len(document) - 1 or sum(chunk) >= target:
             num_sentences = generator.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
-            first = sum(chunk[:num_sentences])
+            own = [(number, at - len(chunk) + 1 + place) for place in range(len(chunk))]
+            first, second = own[:num_sentences], own[num_sentences:]
             is_random = len(chunk) == 1 or generator.random() < 0.5
             if is_random:
-                second = _random_second(documents, number, target - first, generator)
-                at -= len(chunk) - num_sentences  # the sentences that the random segment displaced come again
-            else:
-                second = sum(chunk[num_sentences:])
-            kept_first, kept_second = truncate(first, second, max_tokens)
-            truncated = first - kept_first + (0 if is_random else second - kept_second)
-            examples.append(Example(kept_first, kept_second, is_random, truncated, kept_second if is_random else 0))
+                at -= len(second)  # the sentences that the random segment displaced come again
+                second = _random_second(documents, number, target - sum(chunk[:num_sentences]), generator)
+            examples.append(_example(documents, first, second, is_random, max_tokens, generator))
             chunk = []
         at += 1
     return examples
@@ -51,12 +51,29 @@ def _random_second(documents, number, wanted, generator):
         other = generator.randint(0, len(documents) - 1)
         if other != number:
             break
-    length, start = 0, generator.randint(0, len(documents[other]) - 1)
-    for sentence in documents[other][start:]:
-        length += sentence
+    sentences, length = [], 0
+    for place in range(generator.randint(0, len(documents[other]) - 1), len(documents[other])):
+        sentences.append((other, place))
+        length += documents[other][place]
         if length >= wanted:
             break
-    return length
+    return sentences
+
+
+def _example(documents, first, second, is_random, max_tokens, generator):
+    lengths = [[documents[document][place] for document, place in segment] for segment in (first, second)]
+    kept = truncate(sum(lengths[0]), sum(lengths[1]), max_tokens)
+    lost = [sum(lengths[0]) - kept[0], sum(lengths[1]) - kept[1]]
+    seen = [sentence for segment, *rest in zip((first, second), lengths, lost) for sentence in _seen(segment, *rest, generator)]
+    return Example(*kept, is_random, lost[0] + (0 if is_random else lost[1]), kept[1] if is_random else 0, seen)
+
+
+def _seen(sentences, lengths, lost, generator):
+    """Those that keep a token when each of the `lost` tokens goes from the front or the back by a fair coin."""
+    front = sum(generator.random() < 0.5 for _ in range(lost))
+    ends = list(itertools.accumulate(lengths))
+    return [sentence for sentence, length, end in zip(sentences, lengths, ends)
+            if end > front and end - length < ends[-1] - (lost - front)]
 
 
 def truncate(first: int, second: int, max_tokens: int) -> tuple[int, int]:
