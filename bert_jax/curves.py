@@ -5,10 +5,9 @@ import math
 import os
 
 import numpy as np
-from etils import epath
 
+from bert_jax.files import write_atomically
 from bert_jax.sinks import read_rows
-from bert_jax.vocabulary_file import write_atomically
 
 TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
 
@@ -40,7 +39,7 @@ def draw_curves(metrics_file: str | os.PathLike, picture: str | os.PathLike, uni
         figure.suptitle(title, fontsize=14)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    write_atomically(epath.Path(picture), buffer.getvalue())
+    write_atomically(picture, buffer.getvalue())
     return True
 
 

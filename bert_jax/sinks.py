@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from bert_jax.vocabulary_file import write_atomically
+from bert_jax.files import write_atomically
 
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
 

@@ -105,7 +105,7 @@ class Tokenizer(abc.ABC):
         directory = epath.Path(directory)
         vocabulary_file.make_directory(directory)
         name, contents = self._model_file()
-        vocabulary_file.write_atomically(directory / name, contents)
+        vocabulary_file.write(directory / name, contents)
         vocabulary_file.write_config(directory, self.kind, self.lowercase)
 
 

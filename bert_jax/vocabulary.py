@@ -98,7 +98,7 @@ def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
     """Puts the vocabulary in its place, with a tokenizer_config.json where the file goes by its usual name."""
     file = _output_file(config)
     vocabulary_file.make_directory(file.parent)
-    vocabulary_file.write_atomically(file, contents)
+    vocabulary_file.write(file, contents)
     if file.name in (vocabulary_file.WORDPIECE_FILE, vocabulary_file.SENTENCEPIECE_FILE):
         kind = "wordpiece" if file.name == vocabulary_file.WORDPIECE_FILE else "sentencepiece"
         vocabulary_file.write_config(file.parent, kind, config.lowercase)

@@ -122,4 +122,4 @@ def _save(tokenizer: WordPieceTokenizer, output: epath.Path) -> None:
         tokenizer.save(output.parent)
     else:
         vocabulary_file.make_directory(output.parent)
-        vocabulary_file.write_atomically(output, vocabulary_file.serialize(tokenizer.tokens))
+        vocabulary_file.write(output, vocabulary_file.serialize(tokenizer.tokens))

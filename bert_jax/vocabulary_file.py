@@ -12,6 +12,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
@@ -121,15 +122,12 @@ def make_directory(directory: epath.Path) -> None:
 def write_config(directory: epath.Path, kind: str, lowercase: bool) -> None:
     """Writes the tokenizer_config.json of the vocabulary in `directory`."""
     config = {"kind": kind, "do_lower_case": lowercase}
-    write_atomically(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())
+    write(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())
 
 
-def write_atomically(file: epath.Path, contents: bytes) -> None:
-    """Writes the whole file or nothing: a reader never sees half of it."""
-    temporary = file.parent / f".{file.name}.{os.getpid()}"
+def write(file: epath.Path, contents: bytes) -> None:
+    """Writes the whole file or nothing."""
     try:
-        temporary.write_bytes(contents)
-        temporary.replace(file)
+        write_atomically(file, contents)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {file}: {error.strerror or error}; choose a directory that can be written to") from None

@@ -18,9 +18,9 @@ from etils import epath
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, differences, from_dict, to_dict
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.owner import Owner
 from bert_jax.tokenization import Tokenizer
-from bert_jax.vocabulary_file import write_atomically
 
 HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
             "data.path", "data.loader", "data.prefetch", "data.cache")
@@ -76,8 +76,8 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
         if resumed:
             _check_continues(path, config, identity)
         starts = _read_json(path / "run.json").get("starts", []) if resumed else []
-        _write_json(path / "config.json", to_dict(config))
         _write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
+        _write_json(path / "config.json", to_dict(config))
         tokenizer.save(path / "tokenizer")
     except BaseException:
         owner.release()
@@ -99,11 +99,11 @@ def read_identity(path: str | os.PathLike) -> dict:
 
 
 def _check_not_foreign(path: epath.Path) -> None:
-    if path.is_dir() and not (path / "config.json").exists():
-        for name in ("checkpoints", "metrics.jsonl", "manifest.json"):
-            if (path / name).exists():
-                raise UserError(f"{path} already holds {name} but no config.json, so it is not the work directory of one of "
-                                "our runs; give another --workdir")
+    for name, ours in (("checkpoints", "config.json"), ("metrics.jsonl", "config.json"), ("manifest.json", "config.json"),
+                       ("config.json", "run.json")):  # run.json is written first: config.json alone is another program's
+        if (path / name).exists() and not (path / ours).exists():
+            raise UserError(f"{path} already holds {name} but no {ours}, so it is not the work directory of one of our runs; "
+                            "give another --workdir")
 
 
 def _check_writable(path: epath.Path) -> None:

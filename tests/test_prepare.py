@@ -253,7 +253,7 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     assert "already complete" in capsys.readouterr().out
     (tmp_path / "other.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n")
     for match, change in ((r"options.sentences: lines → split", {"sentences": "split"}),
-                          (r"tokenizer.vocab_size: 58 → 59", {"vocab": str(tmp_path / "other.txt")}),
+                          (r"another vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)", {"vocab": str(tmp_path / "other.txt")}),
                           (r"sources.0.name: .*a.txt → .*vocab.txt", {"input": vocab})):
         with pytest.raises(UserError, match=match):
             run(**{"input": corpus, "vocab": vocab, "output": store, **change})

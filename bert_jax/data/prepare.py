@@ -24,14 +24,14 @@ from bert_jax.data import store_writer
 from bert_jax.data.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
 from bert_jax.data.manifest import (
     VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
-from bert_jax.data.progress import (
-    PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_atomically, write_progress)
+from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
 from bert_jax.data.readers import find_sources
 from bert_jax.data.sentences import make_splitter
 from bert_jax.data.store import DEFAULT_CACHE, Store
 from bert_jax.data.store_writer import StoreWriter, WriterState
 from bert_jax.data.workers import encoded_blocks
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
@@ -64,7 +64,8 @@ def run_prepare(config: PrepareConfig) -> Manifest:
         started = time.monotonic()
         try:
             write_progress(directory, progress)
-            tokenizer.save(directory / "tokenizer")
+            if progress.position == Position():
+                tokenizer.save(directory / "tokenizer")
             state = _append_blocks(directory, progress, sources, config.workers)
             manifest = _manifest(directory, made_from, state)
             _publish(directory, output, manifest)
@@ -147,7 +148,9 @@ def _progress_bar(total: int, completed: int):
 
     columns = ("[progress.description]{task.description}", progress.BarColumn(), progress.DownloadColumn(),
                progress.TransferSpeedColumn(), "ETA", progress.TimeRemainingColumn())
-    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+    stderr = console.Console(stderr=True)
+    # Without a terminal rich would leave an empty line behind.
+    with progress.Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task("preparing", total=total, completed=completed)
         yield lambda position: bar.update(task, completed=position)
 
@@ -164,7 +167,7 @@ def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) ->
     """Makes the finished files a store: the manifest comes last, for a remote output after all else was copied."""
     text = json.dumps(to_dict(manifest), indent=1) + "\n"
     if _is_local(output):
-        write_atomically(directory / "manifest.json", text)
+        write_atomically(directory / "manifest.json", text.encode())
         (directory / PROGRESS).unlink()
         return
     for file in manifest.files:
@@ -188,7 +191,7 @@ def _describe(manifest: Manifest) -> str:
     if counts.cut_sentences:
         notes.append(f"{counts.cut_sentences:,} cuts in overlong sentences")
     if counts.replaced_characters:
-        notes.append(f"{counts.replaced_characters:,} bytes that were not UTF-8 replaced")
+        notes.append(f"{counts.replaced_characters:,} malformed bytes or characters replaced by U+FFFD")
     return ", ".join(notes)
 
 

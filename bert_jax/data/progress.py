@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -15,6 +14,7 @@ from bert_jax.data.blocks import Position
 from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store_writer import WriterState
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 
 PROGRESS = "progress.json"
 _OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
@@ -42,6 +42,10 @@ class Progress:
 
 
 def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
+    if present.tokenizer != wanted.tokenizer:
+        ours, theirs = wanted.tokenizer, present.tokenizer
+        raise UserError(f"{what} made with another vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
+                        f"{ours.kind} of {ours.vocab_size}); choose another output or delete it")
     if lines := differences(to_dict(present), to_dict(wanted)):
         more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
         raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it")
@@ -92,16 +96,7 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
 
 
 def write_progress(directory: pathlib.Path, progress: Progress) -> None:
-    write_atomically(directory / PROGRESS, json.dumps(to_dict(progress)))
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    write_atomically(directory / PROGRESS, json.dumps(to_dict(progress)).encode())
 
 
 def clear(directory: pathlib.Path) -> None:
