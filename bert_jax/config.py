@@ -222,8 +222,9 @@ class TrainVocabConfig:
     method: Literal["frequency", "likelihood", "unigram", "bpe"] = "frequency"
     """WordPiece by pair frequency or by likelihood score; unigram and bpe are SentencePiece."""
     lowercase: bool = True
-    min_pair_count: int = 10
-    """likelihood only: rarer pairs are never merged."""
+    min_pair_count: int = 100
+    """likelihood only: rarer pairs are never merged. The score favours pairs whose parts occur nowhere else, so a low value
+    fills the table with pieces of rare words; a high one keeps it for common words and, in a small corpus, leaves it unfilled."""
     max_bytes: int = 1_000_000_000
     """Text to learn from at most, taken evenly over the documents."""
     held_out: float = 0.01
@@ -396,7 +397,7 @@ def _plain(value):
 
 
 def from_dict(cls, values: dict, path: str = ""):
-    """Builds dataclass `cls` from a nested dict; unknown keys and wrong types are UserErrors that name the key."""
+    """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
     if not isinstance(values, dict):
         raise UserError(f"{path or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
     hints = typing.get_type_hints(cls)
@@ -405,6 +406,10 @@ def from_dict(cls, values: dict, path: str = ""):
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
             raise UserError(f"unknown option {path}{key}{hint}")
+    required = [field.name for field in dataclasses.fields(cls)
+                if field.default is field.default_factory is dataclasses.MISSING]
+    if missing := [path + name for name in required if name not in values]:
+        raise UserError(f"missing: {', '.join(missing)}")
     return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
 
 
@@ -412,7 +417,9 @@ def _typed(hint, value, path: str):
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, path + ".")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(value, (list, tuple)):
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UserError(f"{path}={value!r:.80} must be a list")
         return tuple(_typed(args[0], v, f"{path}.{i}") for i, v in enumerate(value))
     if origin is Literal:
         if value in args:

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from bert_jax.config import (Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig,
-                             check, differences, from_dict, max_predictions, schedule_length, to_dict, warmup_steps)
+from bert_jax.config import (Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig,
+                             PrepareConfig, ScheduleConfig, check, differences, from_dict, max_predictions, schedule_length,
+                             to_dict, warmup_steps)
 from bert_jax.errors import UserError
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -65,6 +66,13 @@ def test_json_with_unknown_keys_or_wrong_types_is_refused_by_name():
         from_dict(Config, {**good, "masking": {"unit": "word"}})
     with pytest.raises(UserError, match=r"model.vocab_size=True must be of type int"):
         from_dict(Config, {**good, "model": {"vocab_size": True}})
+    for wrong in ("1000", 7, {"steps": 5}, None):
+        with pytest.raises(UserError, match="phases=.* must be a list"):
+            from_dict(Config, {**good, "phases": wrong})
+    with pytest.raises(UserError, match=r"phases.0. must be an object with the fields of PhaseConfig, not 5"):
+        from_dict(Config, {**good, "phases": [5]})
+    with pytest.raises(UserError, match="missing: input, vocab"):
+        from_dict(PrepareConfig, {"output": "store"})
 
 
 def test_differences_names_nested_leaves():

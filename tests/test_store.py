@@ -165,7 +165,7 @@ def edited(values, keys, value):
     (["counts", "tokens"], 8.0, "counts.tokens=8.0 must be of type int"),
     (["shards", 0, "sentences"], 2**63, "2\\^62"),
     (["shards"], [], "the shards have 0 tokens"),
-    (["shards"], "many", "damaged"),
+    (["shards"], "many", "damaged.*shards='many' must be a list"),
     (["dtype"], "object", "dtype 'object' does not belong"),
     (["dtype"], "uint32", "dtype 'uint32' does not belong"),
     (["tokenizer", "vocab_size"], 10**6, "dtype 'uint16' does not belong"),

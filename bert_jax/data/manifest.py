@@ -37,7 +37,7 @@ class Counts:
     cut_sentences: int
     """Pieces that were cut off sentences beyond encoding.MAX_SENTENCE_CHARACTERS."""
     replaced_characters: int
-    """Bytes that were not UTF-8, under bad_utf8="replace"."""
+    """Bytes that were not UTF-8, under bad_utf8="replace", and lone surrogates in JSON lines; both became U+FFFD."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
     try:
         manifest = from_dict(Manifest, values)
         _check(manifest)
-    except (UserError, TypeError) as error:
+    except UserError as error:
         raise UserError(f"{path} is damaged or was not written by `bert-jax prepare`: {error}") from error
     return manifest
 
