@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data import blocks, documentation, parsing, sentences
+from bert_jax.data.blocks import read_blocks
+from bert_jax.data.parsing import parse_block
 from bert_jax.data.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
@@ -155,7 +157,11 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
 
 
 def test_lone_surrogates_of_json_become_text(tmp_path):
-    assert read(write(tmp_path / "a.jsonl", '{"text": "a\\ud800b\\u0000c"}')) == ["a\ufffdbc"]
+    """JSON can spell half of a surrogate pair, which is no character and no tokenizer takes; a whole pair is one."""
+    path = write(tmp_path / "a.jsonl", '{"text": "a\\ud800b\\u0000c"}\n{"text": "\\ud83d\\ude00 \\udc00\\udfff"}')
+    assert read(path) == ["a\ufffdbc", "\U0001f600 \ufffd\ufffd"]
+    (source,) = find_sources(str(path))
+    assert [parse_block(block).replaced for block in read_blocks(source)] == [3]
 
 
 @pytest.mark.parametrize("damage", [

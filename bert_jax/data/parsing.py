@@ -14,7 +14,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclasses.dataclass(frozen=True)
 class BlockText:
-    """What is in a block. `pieces`: the lines of each document; the first piece may continue the document before."""
+    """What is in a block. `pieces`: the lines of each document; the first piece may continue the document before.
+
+    `replaced`: bytes that were not UTF-8, and the halves of surrogate pairs that JSON can spell (\\ud800); both are U+FFFD.
+    """
 
     pieces: list[list[str]]
     replaced: int
@@ -33,7 +36,9 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
     if block.source.format in ("tfds", "docs"):
         texts = text.split("\0")
     elif block.source.format == "jsonl":
-        texts = _json_texts(block, text, text_field)
+        texts = list(_json_texts(block, text, text_field))
+        replaced += sum(len(_SURROGATE.findall(text)) for text in texts)
+        texts = [_SURROGATE.sub("\ufffd", text) for text in texts]
     else:
         text = _normalise(text)
         return BlockText(_pieces(text.split("\n"), block.source.format), replaced)
@@ -74,7 +79,7 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
                             "--text_field")
         if not isinstance(record[text_field], str):
             raise UserError(f"{where}: the field {text_field!r} holds {record[text_field]!r:.40}, not a string")
-        yield _SURROGATE.sub("\ufffd", record[text_field])
+        yield record[text_field]
 
 
 def _pieces(lines: list[str], format: str) -> list[list[str]]:
