@@ -134,7 +134,10 @@ def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) ->
 def table(mesh: Mesh, tree) -> Table:
     """What the rules made of each array of `tree`: shape, partition, MiB a device, remarks."""
     title = "mesh " + " × ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-    result = Table("array", "shape", "partition", "MiB a device", "remark", title=title)
+    result = Table(title=title)
+    result.add_column("array", no_wrap=True)  # a path that is cut names nothing; the other columns wrap
+    for column in ("shape", "partition", "MiB a device", "remark"):
+        result.add_column(column, overflow="fold")
     total = 0
     for path, leaf in jax.tree.leaves_with_path(tree):
         spec, remarks = partition_spec(mesh, _name(path), leaf.shape)

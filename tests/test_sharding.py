@@ -1,5 +1,6 @@
 """Meshes, the table of partition rules, and the rows that a process loads."""
 
+import io
 import re
 
 import jax
@@ -99,6 +100,17 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
     text = console.export_text()
     assert re.search(r"encoder/attention/query/kernel +│ 2 × 16 × 4 × 4 .*4 is not divisible by tensor=8", text)
     assert re.search(r"embeddings/word/table +│ 64 × 16 +│ tensor, fsdp", text)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_names_every_array_in_full(width):
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=4))
+    params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(sharding.table(mesh, params))
+    text = console.export_text()
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
+    assert "…" not in text and not [name for name in names if f" {name} " not in text]
 
 
 def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
