@@ -59,7 +59,8 @@ class Evaluation:
     def unigram(self, training: Examples) -> dict[str, float]:
         """What a model that ignores the context reaches on the same masks: word frequencies of `training`, add-one smoothed."""
         counts = np.ones(training.store.vocab_size)
-        for batch in batches(training, 0, 256, np.arange(256), UNIGRAM_SEQUENCES // 256, loader="plain"):
+        size = min(256, training.num_examples(0))
+        for batch in batches(training, 0, size, np.arange(size), UNIGRAM_SEQUENCES // size, loader="plain"):
             counts += np.bincount(batch["masked_ids"][batch["masked_weights"] > 0], minlength=len(counts))
         targets = np.concatenate([batch["masked_ids"][batch["masked_weights"] > 0] for batch in self._batches()])
         mlm_loss = -float(np.log(counts[targets] / counts.sum()).mean())
