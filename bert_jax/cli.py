@@ -144,6 +144,11 @@ def _run(argv: list[str]) -> int:
         return 130
     except BrokenPipeError:  # `bert-jax … | head`
         return 0
+    except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error.filename or words[0]}: {error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _no_flags(argv: list[str]) -> list[str]:

@@ -52,7 +52,7 @@ def load_config(path: str) -> Config:
     if file.suffix == ".json":
         try:
             return from_dict(Config, json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}") from None
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")

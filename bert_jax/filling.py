@@ -34,6 +34,8 @@ def fill_mask(run: Run, text: str, top_k: int = 5) -> list[list[Candidate]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not 0 < top_k <= tokenizer.vocab_size:
         raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")
     ids = [tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id]
     positions = [i for i, token in enumerate(ids) if token == tokenizer.mask_id]
     if not positions:
