@@ -1,6 +1,9 @@
 """Prints what an epoch of a token store looks like beside the original's sequential example maker on the same text.
 
     python scripts/compare_examples.py STORE [SEQUENCE_LENGTH …]
+
+The original's procedure is the oracle of the tests, tests/original_procedure.py of this checkout; it is found beside this
+file, whatever directory the script is started from.
 """
 
 import pathlib
