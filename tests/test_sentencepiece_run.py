@@ -28,9 +28,9 @@ def command(*words: str) -> None:
 def place(tmp_path_factory) -> pathlib.Path:
     """corpus.txt, x.model, store/ and run/, each made from the one before."""
     place = tmp_path_factory.mktemp("sentencepiece")
-    small_corpus.write(place / "corpus.txt", 40)  # fewer than 256 sequences: small corpora are run first of all
-    command("train-vocab", f"--input={place}/corpus.txt", f"--output={place}/x.model", "--method=unigram", "--size=90")
-    command("prepare", f"--input={place}/corpus.txt", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
+    corpus = small_corpus.write(place / "corpus.txt", 40)  # fewer than 256 sequences: small corpora are run first of all
+    command("train-vocab", f"--input={corpus}", f"--output={place}/x.model", "--method=unigram", "--size=90")
+    command("prepare", f"--input={corpus}", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
     (place / "config.json").write_text(json.dumps({
         "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
         "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"}, "masking": {"unit": "whole_word"},
