@@ -242,6 +242,7 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
     assert float(metrics["mlm_accuracy"]) > 0.99 and float(metrics["next_sentence_accuracy"]) == 1.0
 
 
+@pytest.mark.slow
 def test_a_run_learns_what_the_corpus_has_to_teach(small_store, tmp_path):
     """Half of the words follow from the others: held-out accuracy rises far above that of word frequencies alone."""
     config = run_config(small_store, tmp_path / "learns", log_every_steps=100, evaluation=EvaluationConfig(every_steps=0, sequences=128),
