@@ -31,9 +31,9 @@ def demo_config() -> Config:
         model=ModelConfig(hidden_size=128, num_layers=3, num_heads=2, max_position_embeddings=128, hidden_dropout=0.0,
                           attention_dropout=0.0, initializer_range=0.06),
         data=DataConfig(held_out=0.05),
-        phases=(PhaseConfig(steps=3_000, sequence_length=64, batch_size=64, learning_rate=2e-3, warmup_steps=300),),
-        checkpoint=CheckpointConfig(every_steps=500),
-        evaluation=EvaluationConfig(every_steps=500, sequences=512),
+        phases=(PhaseConfig(steps=1_800, sequence_length=64, batch_size=64, learning_rate=2e-3, warmup_steps=180),),
+        checkpoint=CheckpointConfig(every_steps=300),
+        evaluation=EvaluationConfig(every_steps=300, sequences=512),
         log_every_steps=20,
     )
 
