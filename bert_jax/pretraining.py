@@ -201,7 +201,7 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
     for index, phase in enumerate(config.phases):
         epoch = training[index].num_examples(0)
         print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
-               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.2f} epochs of {epoch:,} sequences")
+               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences")
     if device.num_devices > 1:
         # A pipe or a log file has no width of its own, and rich would take 80 columns.
         wide = console if console.is_terminal else Console(highlight=False, width=200)
