@@ -16,6 +16,7 @@ import uuid
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 
 RENEW_SECONDS = 60
 STALE_SECONDS = 300
@@ -85,7 +86,7 @@ class Owner:
                 continue
 
     def _renew(self) -> None:
-        self._path.write_text(json.dumps({**self._facts, "renewed": time.time()}))
+        write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())  # half of it would look abandoned
 
     def _taken(self, facts: dict) -> UserError:
         return UserError(f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
