@@ -86,7 +86,8 @@ class Owner:
                 continue
 
     def _renew(self) -> None:
-        write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())  # half of it would look abandoned
+        # Half of a file would look abandoned to another process.
+        write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
 
     def _taken(self, facts: dict) -> UserError:
         return UserError(f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
