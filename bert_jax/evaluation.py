@@ -101,12 +101,12 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
         logging.warning("%s is the store that %s was trained on, without held-out documents: these are figures on training data",
                         config.data.path, workdir)
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
-    config = dataclasses.replace(run.config, evaluation=config.evaluation)
+    path, config = config.data.path, dataclasses.replace(run.config, evaluation=config.evaluation)
     last = len(config.phases) - 1
     evaluation = Evaluation(run.model, config, last, store, split, mesh, sharding.shardings(mesh, run.params))
     training = Examples(store, config, last, split="train" if same else "all")
     evaluated = Evaluated(run.step, evaluation.num_sequences, evaluation.run(run.params), evaluation.unigram(training))
-    _print(evaluated, workdir, config.data.path, split)
+    _print(evaluated, workdir, path, split)
     return evaluated
 
 
