@@ -95,7 +95,7 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
     spec, remarks = sharding.partition_spec(mesh, "encoder/attention/query/kernel", (2, 16, 4, 4))
     assert spec == P(None, "fsdp", None, None) and remarks == ["4 is not divisible by tensor=8: whole on every device"]
     params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(sharding.table(mesh, params))
     text = console.export_text()
     assert re.search(r"encoder/attention/query/kernel +│ 2 × 16 × 4 × 4 .*4 is not divisible by tensor=8", text)

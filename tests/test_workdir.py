@@ -184,12 +184,11 @@ time.sleep(60)
 
 
 def test_one_live_writer_and_takeover_after_kill(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    with pytest.raises(UserError, match=rf"written by process {process.pid} on {os.uname().nodename} since 20"):
-        Owner(epath.Path(tmp_path))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with pytest.raises(UserError, match=rf"written by process {process.pid} on {os.uname().nodename} since 20"):
+            Owner(epath.Path(tmp_path))
+        process.send_signal(signal.SIGKILL)
     first = Owner(epath.Path(tmp_path))
     with pytest.raises(UserError, match=f"process {os.getpid()} "):
         Owner(epath.Path(tmp_path))
