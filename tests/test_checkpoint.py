@@ -339,7 +339,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 port, host, directory, action = sys.argv[1:]
-jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(host), heartbeat_timeout_seconds=20)
+jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(host), heartbeat_timeout_seconds=60)
 from bert_jax.checkpoint import Checkpoints
 sharding = NamedSharding(Mesh(np.array(jax.devices()), ("fsdp",)), PartitionSpec("fsdp"))
 full = np.random.default_rng(0).normal(size=(64, 1024)).astype(np.float32)
@@ -363,7 +363,7 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
     hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action],
                               stdout=subprocess.PIPE, text=True, env=environment) for host in "01"]
-    outputs = [host.communicate(timeout=120)[0] for host in hosts]
+    outputs = [host.communicate(timeout=300)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0]
     return [output.splitlines()[-1] for output in outputs]
 
