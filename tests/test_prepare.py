@@ -173,7 +173,7 @@ def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     (tmp_path / "killed.py").write_text(KILLED)
     output = tmp_path / "store"
     process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), corpus, vocab, str(output)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (output / "shard-00001.tokens").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
