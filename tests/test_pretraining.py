@@ -76,8 +76,11 @@ def log_of(config: Config) -> pathlib.Path:
 
 
 def finish(process: subprocess.Popen, config: Config, seconds: float = 240) -> tuple[int, str]:
-    """Exit status and everything that was printed."""
-    return process.wait(seconds), log_of(config).read_text()
+    """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
+    try:
+        return process.wait(seconds), log_of(config).read_text()
+    finally:
+        process.kill()
 
 
 def wait_for_row(config: Config, step: int, process: subprocess.Popen, seconds: float = 240):
@@ -88,6 +91,7 @@ def wait_for_row(config: Config, step: int, process: subprocess.Popen, seconds: 
         if any(row["step"] >= step for row in rows(config.workdir)):
             return
         time.sleep(0.02)
+    process.kill()
     raise AssertionError(f"step {step} was not reached")
 
 
