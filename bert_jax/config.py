@@ -60,6 +60,25 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """What stands on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
+
+    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
+    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
+    dropout: float = 0.1
+    """On what the head reads."""
+    crf: bool = False
+    """tagging: a linear-chain CRF on the scores (parameters crf/transitions [C, C], crf/start [C], crf/end [C])."""
+
+    @property
+    def outputs(self) -> int:
+        """C, the columns of head/kernel: the labels; 2 for span (start, end); 1 for regression and choice."""
+        return {"span": 2, "regression": 1, "choice": 1}.get(self.kind) or len(self.labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
     """How the same mathematics is carried out; nothing here changes what a checkpoint holds."""
 

@@ -1,0 +1,52 @@
+"""A model as some directory holds it, before anything is read: the one form that loading, conversion and fine-tuning share.
+
+Every reader (our checkpoints, Hugging Face, Google's TF1 files) describes what it found with our parameter paths, and
+every writer starts from the same description.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.tokenization import Tokenizer
+
+PARTS = ("pooler", "mlm", "next_sentence", "head", "crf")
+"""Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """One parameter, on disk. Nothing is read until `read` is called."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[tuple[slice, ...]], np.ndarray]
+    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+    """What `open_stored` finds in a directory."""
+
+    kind: str
+    """bert_jax, huggingface or tf1."""
+    path: str
+    model: ModelConfig
+    arrays: dict[str, StoredArray]
+    """By path in our tree, e.g. encoder/attention/query/kernel [N, H, A, D]. Vocabulary rows beyond the tokenizer's are
+    cut off; a reader that meets a name it does not know puts it into `ignored`."""
+    tokenizer: Tokenizer | None = None
+    """None where the directory has no vocabulary; whoever needs one says so to the user."""
+    head: HeadConfig | None = None
+    """The task head of a fine-tuned model; its arrays are head/kernel, head/bias (and crf/…)."""
+    ignored: tuple[str, ...] = ()
+    """Names of stored arrays that have no place in our model (optimizer slots, buffers)."""
+    history: dict = dataclasses.field(default_factory=dict)
+    """For a model card: metrics, data manifest, step, source; whatever was found, JSON types."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Those of PARTS that are there."""
+        return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
