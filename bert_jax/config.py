@@ -169,8 +169,9 @@ class OptimizerConfig:
 class ScheduleConfig:
     """Shape of the learning rate after the warm-up."""
 
-    name: Literal["linear", "polynomial", "cosine", "constant"] = "linear"
-    """linear is the 2018 one: the line runs from step 0 to the last step and the warm-up overrides its beginning."""
+    name: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "constant"] = "linear"
+    """linear is the 2018 one: the line runs from step 0 to the last step and the warm-up overrides its beginning.
+    linear_after_warmup falls from the full peak at the end of the warm-up, as torch recipes do."""
     power: float = 1.0
     """Of the polynomial."""
     final_fraction: float = 0.0
@@ -305,25 +306,17 @@ def check(config: Config) -> Config:
     _positive(masking, "masking.", "span_max_words")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
-    _positive(config.optimizer, "optimizer.", "epsilon")
-    _share(config.optimizer, "optimizer.", "beta1", "beta2", below_one=True)
-    for name in ("weight_decay", "clip_norm"):
-        if not 0 <= getattr(config.optimizer, name) < math.inf:
-            raise UserError(f"optimizer.{name}={getattr(config.optimizer, name)} must be 0 or a positive number")
-    _share(config.schedule, "schedule.", "final_fraction")
-    _positive(config.schedule, "schedule.", "power")
-    if config.schedule.cooldown_steps and config.schedule.name != "constant":
-        raise UserError(f"schedule.cooldown_steps={config.schedule.cooldown_steps} belongs to schedule.name=constant, "
-                        f"not to {config.schedule.name}")
+    check_optimizer(config.optimizer)
+    check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
     _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
     for name, value in (("checkpoint.keep_best", config.checkpoint.keep_best), ("evaluation.every_steps", config.evaluation.every_steps),
-                        ("schedule.cooldown_steps", config.schedule.cooldown_steps), ("seed", config.seed)):
+                        ("seed", config.seed)):
         if value < 0:
             raise UserError(f"{name}={value} must not be negative")
     _positive(config.data, "data.", "prefetch")
     _positive(config, "", "log_every_steps")
-    _check_mesh(config.mesh)
+    check_mesh(config.mesh)
     if not config.phases:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")
     for index, phase in enumerate(config.phases):
@@ -358,7 +351,27 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
                             f"do not fit into the {length} steps of its schedule; lower it, for example to {max(1, length // 100)}")
 
 
-def _check_mesh(mesh: MeshConfig) -> None:
+def check_optimizer(optimizer: OptimizerConfig) -> None:
+    """UserError if a value is out of range."""
+    _positive(optimizer, "optimizer.", "epsilon")
+    _share(optimizer, "optimizer.", "beta1", "beta2", below_one=True)
+    for name in ("weight_decay", "clip_norm"):
+        if not 0 <= getattr(optimizer, name) < math.inf:
+            raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")
+
+
+def check_schedule(schedule: ScheduleConfig) -> None:
+    """UserError if a value is out of range or belongs to another shape."""
+    _share(schedule, "schedule.", "final_fraction")
+    _positive(schedule, "schedule.", "power")
+    if schedule.cooldown_steps < 0:
+        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
+    if schedule.cooldown_steps and schedule.name != "constant":
+        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to {schedule.name}")
+
+
+def check_mesh(mesh: MeshConfig) -> None:
+    """UserError if no number of devices could fit."""
     sizes = dataclasses.asdict(mesh)
     for name, size in sizes.items():
         if size == 0 or size < -1:

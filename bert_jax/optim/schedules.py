@@ -22,7 +22,7 @@ def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Arr
     for index, phase in enumerate(config.phases):
         if index == 0 or phase.schedule == "restart":
             begin, length, warmup = first, schedule_length(config, index), warmup_steps(config, index)
-        value = jnp.float32(phase.learning_rate) * _shape(config.schedule, step - begin, length, warmup)
+        value = jnp.float32(phase.learning_rate) * shape(config.schedule, step - begin, length, warmup)
         rate = jnp.where(step >= first, value, rate)
         first += phase.steps
     return rate
@@ -33,7 +33,7 @@ def phase_starts(config: Config) -> list[int]:
     return [sum(phase.steps for phase in config.phases[:index]) for index in range(len(config.phases) + 1)]
 
 
-def _shape(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
+def shape(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
     """Fraction of the peak at `step` of a schedule of `length` steps: from 0 if it warms up, to final_fraction."""
     step = jnp.clip(step, 0, length)
     after = _descent(schedule, step, length, warmup)
@@ -47,7 +47,7 @@ def _descent(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int
 
     linear and polynomial are lines and powers counted from step 0, which the warm-up merely overrides: right after it
     the rate is peak · (1 − warmup/length)^power (google-research/bert optimization.py, tf.train.polynomial_decay).
-    cosine starts from the full peak at the end of the warm-up.
+    linear_after_warmup and cosine start from the full peak at the end of the warm-up.
     """
     if schedule.name == "constant":
         if not schedule.cooldown_steps:
@@ -55,6 +55,8 @@ def _descent(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int
         left = jnp.minimum(_ratio(length - step, schedule.cooldown_steps), 1.0)
     elif schedule.name == "cosine":
         left = 0.5 + 0.5 * jnp.cos(jnp.pi * _ratio(step - warmup, max(length - warmup, 1)))
+    elif schedule.name == "linear_after_warmup":
+        left = _ratio(length - step, max(length - warmup, 1))
     elif schedule.name == "polynomial":
         left = _ratio(length - step, length) ** jnp.float32(schedule.power)
     else:

@@ -1,0 +1,194 @@
+"""Options of fine-tuning, as frozen dataclasses, the defaults of each task, and the checks that span several options.
+
+Only the standard library is imported here, as in `config.py`. The defaults of a task come from one table; what stands on
+the command line overrides them, and `check_finetune` looks at the result once, at the end.
+"""
+
+import dataclasses
+import difflib
+import math
+from typing import Literal
+
+from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_mesh, check_optimizer, check_schedule
+from bert_jax.errors import UserError
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDataConfig:
+    """Where the examples of a task are: local files, or a TFDS dataset."""
+
+    dir: str = ""
+    """Directory with the task's files under their original names (local or gs://)."""
+    train: str = ""
+    """File to train on, where it has another name."""
+    dev: str = ""
+    """File to evaluate on."""
+    test: str = ""
+    """File to predict, labelled or not."""
+    tfds: str = ""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files."""
+    tfds_dir: str = ""
+    """Where TFDS keeps its data. Empty: its own default."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """How the examples of a task become sequences, and logits become answers. Each family reads those it knows."""
+
+    max_length: int = 128
+    """Tokens a sequence, [CLS] and [SEP] included; longer ones are cut (or, for span tasks and tagging, split into windows)."""
+    doc_stride: int = 128
+    """span: tokens between the starts of two windows, as in the original (not their overlap)."""
+    max_query_length: int = 64
+    """span: tokens of a question; longer ones are cut."""
+    max_answer_length: int = 30
+    """span: tokens of a predicted answer."""
+    n_best: int = 20
+    """span: answers kept for each question."""
+    context: bool = True
+    """tagging: fill each window with the sentences around it, as the paper's NER does."""
+    text_column: str = ""
+    """text: column (TSV, CSV) or key (JSON lines) of the sentence. Empty: `text` or `sentence`, else the first."""
+    pair_column: str = ""
+    """text: of the second sentence; empty where there is none."""
+    label_column: str = ""
+    """text: of the label. Empty: `label`, else the last."""
+    regression: bool = False
+    """text: the labels are numbers to be estimated, not classes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tuning one model on one task: one run, several seeds, or a grid."""
+
+    task: str = ""
+    """The first word of the command: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad_v1 squad_v2 swag race choice ner text."""
+    init_from: str = ""
+    """Whatever `bert_jax.load` opens: a work directory (of pre-training or of another task), Hugging Face files, a TF1 checkpoint."""
+    random_weights: bool = False
+    """Take shape and vocabulary from init_from but start from fresh parameters: what pre-training brings is the difference."""
+    data: TaskDataConfig = TaskDataConfig()
+    options: TaskOptions = TaskOptions()
+    workdir: str = ""
+    """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions, runs/."""
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    """Peak."""
+    warmup_share: float = 0.1
+    """Share of the steps over which the learning rate rises from 0."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Of the descent: in a line to 0 at the last step unless told otherwise."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """optimizer.name=adamw_bert switches the bias correction off, as in 2018 (which makes small tasks fail more often)."""
+    layer_decay: float = 1.0
+    """Each layer learns this much slower than the one above it (0.95: Zhang et al. 2021; 1: all alike)."""
+    reinitialize_layers: int = 0
+    """Fresh parameters for this many top layers and the pooler (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning")."""
+    head_dropout: float = 0.1
+    """On what the head reads."""
+    dropout: float | None = None
+    """Of the encoder (hidden and attention). None: as the checkpoint's configuration says."""
+    crf: bool = False
+    """tagging: a linear-chain CRF on the scores."""
+    features: Literal["", "embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] = ""
+    """tagging: keep the encoder frozen and train a two-layer BiLSTM on these of its layers (paper section 5.3). Empty: fine-tune."""
+
+    seed: int = 0
+    """Of the first run: head, order and dropout."""
+    seeds: int = 1
+    """Runs of each setting, with seeds seed, seed + 1, …"""
+    grid: bool = False
+    """Run every combination of the three lists below in place of the single setting above, and choose the best on dev."""
+    grid_batch_sizes: tuple[int, ...] = (16, 32)
+    grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    grid_epochs: tuple[int, ...] = (2, 3, 4)
+    select: Literal["last", "best"] = "last"
+    """Which weights of a run count: those after its last epoch (the paper's, whose grid has the epochs), or after its best one on dev."""
+
+    bucket_window: int = 16
+    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: the plain shuffled order."""
+    eval_batch_size: int = 64
+    save_every_steps: int = 500
+    """Also at the end of every epoch; an interrupted run goes on from there."""
+    log_every_steps: int = 10
+    compute: ComputeConfig = ComputeConfig()
+    mesh: MeshConfig = MeshConfig()
+
+
+# Where a task departs from the defaults above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al. 2018,
+# sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are inside the
+# paper's grid with its longest training, because small sets are the ones that fail.
+_DEFAULTS: dict[str, dict] = {
+    "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "max_length": 384},
+    "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5, "max_length": 384},
+    "swag": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
+    "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "max_length": 512},
+    "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
+    "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5, "max_length": 256},
+    **{task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")},
+}
+
+
+def task_defaults(task: str) -> FinetuneConfig:
+    """The FinetuneConfig that the options of a command, or `dataclasses.replace`, start from.
+
+    Raises:
+      UserError: there is no such task.
+    """
+    if task not in TASKS:
+        close = difflib.get_close_matches(task.lower().replace("-", "").replace(".", ""), TASKS, n=1)
+        raise UserError(f"unknown task {task!r}" + (f"; perhaps you meant {close[0]}" if close else "") + f"; tasks: {' '.join(TASKS)}")
+    values = dict(_DEFAULTS.get(task, {}))
+    options = TaskOptions(max_length=values.pop("max_length", 128))
+    return FinetuneConfig(task=task, options=options, **values)
+
+
+def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
+    """Returns `config` if its values fit each other; raises UserError naming option, value and remedy if not."""
+    task_defaults(config.task)
+    for name, value, meaning in (("init_from", config.init_from, "the checkpoint to start from"),
+                                 ("workdir", config.workdir, "a directory for the results")):
+        if not value:
+            raise UserError(f"--{name} is missing: give {meaning}")
+    if not (config.data.dir or config.data.tfds or (config.data.train and config.data.dev)):
+        raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, or --data.tfds=NAME")
+    for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps", "log_every_steps"):
+        _positive(name, getattr(config, name))
+    for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
+        if not getattr(config, name):
+            raise UserError(f"{name} is empty; the paper's is {getattr(FinetuneConfig(), name)}")
+        for value in getattr(config, name):
+            _positive(name, value)
+    for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name}={value} must lie between {low} and {high}")
+    if not 0 < config.layer_decay <= 1:
+        raise UserError(f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)")
+    for name in ("reinitialize_layers", "seed"):
+        if getattr(config, name) < 0:
+            raise UserError(f"{name}={getattr(config, name)} must not be negative")
+    if (config.crf or config.features) and config.task != "ner":
+        raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
+    _check_options(config.options)
+    check_optimizer(config.optimizer)
+    check_schedule(config.schedule)
+    check_mesh(config.mesh)
+    return config
+
+
+def _check_options(options: TaskOptions) -> None:
+    for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
+        _positive(f"options.{name}", getattr(options, name))
+    if options.max_length < 8:
+        raise UserError(f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise UserError(f"{name}={value} must be positive")
