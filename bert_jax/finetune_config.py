@@ -29,9 +29,18 @@ class TaskDataConfig:
     test: str = ""
     """File to predict, labelled or not."""
     tfds: str = ""
-    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files."""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test are then names of its splits."""
     tfds_dir: str = ""
     """Where TFDS keeps its data. Empty: its own default."""
+    text_column: str = ""
+    """text: name of the column (TSV, CSV) or key (JSON lines, TFDS) of the sentence, or the number of a column, from 1, in a
+    file without a header. Empty: text, sentence or sentence1."""
+    pair_column: str = ""
+    """text: of the second sentence. Empty: text_pair or sentence2 where it exists."""
+    label_column: str = ""
+    """text: of the label. Empty: label."""
+    regression: bool = False
+    """text: the labels are numbers to be estimated, not classes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,14 +59,6 @@ class TaskOptions:
     """span: answers kept for each question."""
     context: bool = True
     """tagging: fill each window with the sentences around it, as the paper's NER does."""
-    text_column: str = ""
-    """text: column (TSV, CSV) or key (JSON lines) of the sentence. Empty: `text` or `sentence`, else the first."""
-    pair_column: str = ""
-    """text: of the second sentence; empty where there is none."""
-    label_column: str = ""
-    """text: of the label. Empty: `label`, else the last."""
-    regression: bool = False
-    """text: the labels are numbers to be estimated, not classes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
