@@ -422,3 +422,30 @@ def test_refuses_what_it_cannot_run():
 def test_importing_the_model_does_not_import_tensorflow():
     code = "import sys, bert_jax.models.bert, bert_jax.objectives.masked_language_model; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PARTS = [(), ("mlm",), ("next_sentence", "pooler"), ("pooler", "mlm", "next_sentence")]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "+".join(parts) or "bare")
+def test_a_model_has_exactly_the_parts_asked_for(parts):
+    whole, model = BertForPreTraining(SMALL, FLOAT32), BertForPreTraining(SMALL, FLOAT32, parts)
+    everything = whole.init(jax.random.key(3))
+    params, batch = model.init(jax.random.key(3)), make_batch()
+    assert set(params) == {"embeddings", "encoder", *parts}
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, {name: everything[name] for name in params}))
+    expected, output = whole.apply(everything, batch), encode(model, params, batch)
+    assert (output.pooled is None) == ("pooler" not in parts)
+    for needed, name in ((("mlm",), "mlm_logits"), (("pooler", "next_sentence"), "next_sentence_logits")):
+        if missing := [part for part in needed if part not in parts]:
+            with pytest.raises(UserError, match=f"has no {' and no '.join(missing)} "):
+                getattr(model, name)(params, batch)
+            with pytest.raises(UserError, match=missing[0]):
+                model.apply(params, batch)
+        else:
+            np.testing.assert_allclose(getattr(model, name)(params, batch), getattr(expected, name), atol=1e-5)
+
+
+def test_an_unknown_part_is_refused():
+    with pytest.raises(UserError, match="unknown part 'head'"):
+        BertForPreTraining(SMALL, parts=("pooler", "head"))

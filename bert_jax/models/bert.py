@@ -16,15 +16,16 @@ from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.layers import LayerNorm, Linear, dropout, like, truncated_normal
 
 Params = dict[str, Any]  # nested dict of float32 arrays; encoder/… leaves have a leading axis of num_layers
+PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
 
 
 class EncoderOutput(NamedTuple):
-    """What `BertForPreTraining.encode` returns; the last two are None unless asked for."""
+    """What `BertForPreTraining.encode` returns; the last two are None unless asked for, and pooled where there is no pooler."""
 
     last_hidden_state: jax.Array
     """[B, L, H]."""
-    pooled: jax.Array
+    pooled: jax.Array | None
     """[B, H]: tanh of an affine map of the first position."""
     hidden_states: tuple[jax.Array, ...] | None = None
     """(N + 1) × [B, L, H]: the embeddings, then every block (pre-LN: before the final norm)."""
@@ -78,25 +79,28 @@ class Embeddings(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """All parameters of a pre-training model; its attribute names are the parameter paths."""
+    """The encoder and those of PRETRAINING_PARTS that are asked for; its attribute names are the parameter paths."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: ModelConfig, key: jax.Array, parts: tuple[str, ...] = PRETRAINING_PARTS):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden = (config.hidden_size,)
         self.embeddings = Embeddings(config, embeddings_key)
         self.encoder = stack.stacked_blocks(config, encoder_key)
         if config.norm_position == "pre":
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
-        self.pooler = Linear(hidden, hidden, config.initializer_range, pooler_key)
-        self.mlm = MaskedLanguageModelHead(config, mlm_key)
-        self.next_sentence = Linear(hidden, (2,), config.initializer_range, next_sentence_key)
+        if "pooler" in parts:
+            self.pooler = Linear(hidden, hidden, config.initializer_range, pooler_key)
+        if "mlm" in parts:
+            self.mlm = MaskedLanguageModelHead(config, mlm_key)
+        if "next_sentence" in parts:
+            self.next_sentence = Linear(hidden, (2,), config.initializer_range, next_sentence_key)
 
     def encode(self, input_ids, token_type_ids, attention_mask, dropout_key, compute: ComputeConfig, dtype, collect: bool):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         embedded = self.embeddings(input_ids, token_type_ids, dtype, keys[0])
         x, collected = stack.run_stack(self.encoder, embedded, attention_mask, keys[1], compute, collect)
         x = self.final_norm(x) if hasattr(self, "final_norm") else x
-        pooled = jnp.tanh(self.pooler(x[:, 0]))
+        pooled = jnp.tanh(self.pooler(x[:, 0])) if hasattr(self, "pooler") else None
         if not collect:
             return EncoderOutput(x, pooled)
         outputs, attentions = zip(*collected)
@@ -112,8 +116,12 @@ class BertForPreTraining:
 
     config: ModelConfig
     compute: ComputeConfig = ComputeConfig()
+    parts: tuple[str, ...] = PRETRAINING_PARTS
+    """What stands on the encoder, in any order; checkpoints from elsewhere may lack some."""
 
     def __post_init__(self):
+        if unknown := set(self.parts) - set(PRETRAINING_PARTS):
+            raise UserError(f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(PRETRAINING_PARTS)}")
         if self.config.vocab_size is None:
             raise UserError("model.vocab_size=None, but a model needs the size of its vocabulary; take it from the token store "
                             "or the tokenizer, or set model.vocab_size (BERT uncased: 30522)")
@@ -128,7 +136,7 @@ class BertForPreTraining:
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. Works under jit with any out_shardings and under eval_shape; the values do not depend on either."""
-        return nnx.to_pure_dict(nnx.state(Bert(self.config, key), nnx.Param))
+        return nnx.to_pure_dict(nnx.state(Bert(self.config, key, self.parts), nnx.Param))
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> PretrainingOutput:
         """Logits of both pre-training tasks.
@@ -137,12 +145,28 @@ class BertForPreTraining:
             params: from `init`.
             batch: input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M], all int32.
             dropout_key: None for no dropout.
+
+        Raises:
+            UserError: the model was built without one of the three parts.
         """
+        self._require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
         output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], dropout_key, False)
-        masked = gather_positions(output.last_hidden_state, batch["masked_positions"])
-        return PretrainingOutput(mlm_logits=bert.mlm(masked, bert.embeddings.word.table[...]),
-                                 next_sentence_logits=bert.next_sentence(output.pooled.astype(jnp.float32)))
+        return PretrainingOutput(_mlm_logits(bert, output, batch), _next_sentence_logits(bert, output))
+
+    def mlm_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+        """[B, M, V] as in `apply`, without dropout, of a model that may lack the other parts."""
+        self._require("mlm")
+        bert = self._module(params)
+        output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], None, False)
+        return _mlm_logits(bert, output, batch)
+
+    def next_sentence_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+        """[B, 2] as in `apply`, without dropout, of a model that may lack the masked-language-model head."""
+        self._require("pooler", "next_sentence")
+        bert = self._module(params)
+        output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], None, False)
+        return _next_sentence_logits(bert, output)
 
     def encode(self, params: Params, input_ids: jax.Array, token_type_ids: jax.Array, attention_mask: jax.Array,
                dropout_key: jax.Array | None = None, collect: bool = False) -> EncoderOutput:
@@ -158,7 +182,22 @@ class BertForPreTraining:
 
     @functools.cached_property
     def _structure(self) -> nnx.GraphDef:
-        return nnx.graphdef(jax.eval_shape(lambda: Bert(self.config, jax.random.key(0))))
+        return nnx.graphdef(jax.eval_shape(lambda: Bert(self.config, jax.random.key(0), self.parts)))
 
     def _module(self, params: Params) -> Bert:
         return nnx.merge(self._structure, params)
+
+    def _require(self, *parts: str) -> None:
+        if missing := [part for part in parts if part not in self.parts]:
+            present = ", ".join(self.parts) or "nothing"
+            raise UserError(f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint that "
+                            "has it, for example one of a pre-training run")
+
+
+def _mlm_logits(bert: Bert, output: EncoderOutput, batch: dict[str, jax.Array]) -> jax.Array:
+    masked = gather_positions(output.last_hidden_state, batch["masked_positions"])
+    return bert.mlm(masked, bert.embeddings.word.table[...])
+
+
+def _next_sentence_logits(bert: Bert, output: EncoderOutput) -> jax.Array:
+    return bert.next_sentence(output.pooled.astype(jnp.float32))
