@@ -1,0 +1,73 @@
+"""BERT with a task head in place of the pre-training ones, as pure functions of a dict of arrays."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining, Params
+from bert_jax.models.layers import dropout, like, truncated_normal
+
+POOLED = ("classification", "regression", "choice")
+"""Kinds of heads that read the pooled first position; the others read every position."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BertForTask:
+    """The encoder and one head. Parameters: embeddings, encoder, (pooler,) head/kernel [H, C], head/bias [C], (crf/…).
+
+    Raises UserError if the head has no output: a classifier or tagger without labels.
+    """
+
+    config: ModelConfig
+    head: HeadConfig
+    compute: ComputeConfig = ComputeConfig()
+
+    def __post_init__(self):
+        if self.head.outputs < 1:
+            raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
+        if self.head.crf and self.head.kind != "tagging":
+            raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
+
+    @functools.cached_property
+    def encoder(self) -> BertForPreTraining:
+        """The model below the head, without pre-training heads."""
+        return BertForPreTraining(self.config, self.compute, parts=("pooler",) if self.head.kind in POOLED else ())
+
+    def init(self, key: jax.Array) -> Params:
+        """Fresh parameters. The CRF starts as no preference for any transition."""
+        encoder_key, head_key = jax.random.split(key)
+        size, outputs = self.config.hidden_size, self.head.outputs
+        params = self.encoder.init(encoder_key)
+        params["head"] = {"kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
+                          "bias": jnp.zeros(outputs, jnp.float32)}
+        if self.head.crf:
+            params["crf"] = {"transitions": jnp.zeros((outputs, outputs), jnp.float32),
+                             "start": jnp.zeros(outputs, jnp.float32), "end": jnp.zeros(outputs, jnp.float32)}
+        return params
+
+    def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
+        """Scores of the head, float32.
+
+        Args:
+            params: from `init`, or of the same structure.
+            batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice.
+            dropout_key: None for no dropout.
+
+        Returns:
+            classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the scores
+            that enter the CRF where there is one.
+        """
+        shape = batch["input_ids"].shape
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        below = {part: tree for part, tree in params.items() if part not in ("head", "crf")}
+        ids, types, mask = (batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask"))
+        output = self.encoder.encode(below, ids, types, mask, keys[0])
+        read = output.pooled if self.head.kind in POOLED else output.last_hidden_state
+        read = dropout(read.astype(jnp.float32), self.head.dropout, keys[1])
+        scores = jnp.tensordot(read, params["head"]["kernel"], axes=1)
+        scores = scores + like(params["head"]["bias"], scores)
+        return scores.reshape(shape[:-1]) if self.head.kind in ("regression", "choice") else scores

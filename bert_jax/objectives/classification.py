@@ -1,0 +1,21 @@
+"""Choosing one of several: the classes of a text (classification), or the candidates of a question (choice)."""
+
+import jax
+import jax.numpy as jnp
+
+
+def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+    """Sums over the batch; the mean is formed once, from the sums of all devices.
+
+    Args:
+        logits: [B, C].
+        labels: [B] int32.
+        weights: [B] float32, 0 for rows that only fill the batch.
+
+    Returns:
+        float32 scalars loss (cross-entropy, nats), correct and weight.
+    """
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
+    correct = jnp.argmax(logits, axis=-1) == labels
+    return {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "weight": jnp.sum(weights)}

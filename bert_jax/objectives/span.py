@@ -1,0 +1,28 @@
+"""Finding an answer: the mean cross-entropy of its first and its last token, each a choice among the positions."""
+
+import jax
+import jax.numpy as jnp
+
+OUTSIDE = -1e9  # logit of padding: never chosen, and exp of it is 0
+
+
+def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+    """Sums over the batch; the mean is formed once, from the sums of all devices.
+
+    Args:
+        logits: [B, L, 2], start and end.
+        labels: [B, 2] int32 positions, (0, 0) where the window holds no answer; one outside the sequence is ignored.
+        mask: [B, L], 1 for real tokens. The original lets padding compete; here a loss does not depend on it.
+        weights: [B] float32, 0 for rows that only fill the batch.
+
+    Returns:
+        float32 scalars loss (nats), correct (windows with both ends right) and weight. A window counts as two halves.
+    """
+    logits = jnp.where(mask[:, :, None] > 0, logits.astype(jnp.float32), OUTSIDE)
+    inside = (labels >= 0) & (labels < jnp.sum(mask, axis=1)[:, None])
+    halves = 0.5 * weights[:, None] * inside
+    log_probabilities = jax.nn.log_softmax(logits, axis=1)
+    positions = jnp.where(inside, labels, 0)
+    losses = -jnp.take_along_axis(log_probabilities, positions[:, None, :], axis=1)[:, 0]
+    correct = jnp.all((jnp.argmax(logits, axis=1) == labels) & inside, axis=1)
+    return {"loss": jnp.sum(halves * losses), "correct": jnp.sum(weights * correct), "weight": jnp.sum(halves)}
