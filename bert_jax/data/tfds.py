@@ -15,7 +15,7 @@ def describe(name: str) -> tuple[int, str]:
     Raises:
       UserError: malformed name; unknown data set, configuration, version or split.
     """
-    _, info, split = _load(name)
+    _, info, split = load(name)
     return int(info.splits[split].num_bytes), info.full_name
 
 
@@ -25,7 +25,7 @@ def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
     Raises:
       UserError: as `describe`; `text_field` is not a string feature.
     """
-    dataset, info, split = _load(name)
+    dataset, info, split = load(name)
     texts = [key for key, feature in info.features.items() if _is_text(feature)]
     if text_field not in texts:
         raise UserError(f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
@@ -40,7 +40,11 @@ def _is_text(feature) -> bool:
     return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
 
 
-def _load(name: str):
+def load(name: str, directory: str | None = None):
+    """(tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
+
+    `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`.
+    """
     match = _NAME.fullmatch(name)
     if not match:
         raise UserError(f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train")
@@ -48,7 +52,8 @@ def _load(name: str):
     import tensorflow_datasets
 
     try:
-        dataset, info = tensorflow_datasets.load(match["name"], split=split, with_info=True, shuffle_files=False)
+        dataset, info = tensorflow_datasets.load(
+            match["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory)
     except (ImportError, ValueError, AssertionError, OSError) as error:  # DatasetNotFoundError is a ValueError
         raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error
     return dataset, info, split

@@ -1,0 +1,24 @@
+"""Which module reads, scores and writes which task."""
+
+import importlib
+import types
+
+from bert_jax.finetune_config import GLUE, task_defaults
+
+FAMILIES = {
+    **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
+    **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
+    **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.multiple_choice"),
+    "ner": "bert_jax.tasks.tagging",
+    "text": "bert_jax.tasks.text",
+}
+
+
+def family(task: str) -> types.ModuleType:
+    """The module with load, features, score, write_predictions, head and MAIN_METRIC of a task.
+
+    Raises:
+      UserError: there is no such task; names the nearest.
+    """
+    task_defaults(task)
+    return importlib.import_module(FAMILIES[task])
