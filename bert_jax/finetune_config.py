@@ -57,6 +57,8 @@ class TaskOptions:
     """span: tokens of a predicted answer."""
     n_best: int = 20
     """span: answers kept for each question."""
+    null_threshold: float | None = None
+    """squad_v2: a question is left unanswered where the score of "no answer" exceeds the best answer's by more. None: tuned on dev."""
     context: bool = True
     """tagging: fill each window with the sentences around it, as the paper's NER does."""
 
