@@ -1,0 +1,110 @@
+"""The CRF against all its paths, written out: log-likelihood, best path, gradients, packing, constraints."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.models import crf
+
+NAMES = ("O", "B-X", "I-X", "I-Y")
+BATCH, LENGTH, LABELS = 6, 7, len(NAMES)
+loss = jax.jit(crf.negative_log_likelihood)
+best_paths = jax.jit(crf.best_paths, static_argnames="names")
+
+
+@pytest.fixture(autouse=True)
+def no_rank_promotion():
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def example(seed=0):
+    """Parameters, logits and labels; rows of 5, 0, 1, 2, 4 and 7 words, their positions anywhere in the row."""
+    random = np.random.default_rng(seed)
+    params = {"transitions": random.standard_normal((LABELS, LABELS)), "start": random.standard_normal(LABELS),
+              "end": random.standard_normal(LABELS)}
+    logits = 2 * random.standard_normal((BATCH, LENGTH, LABELS))
+    labels = np.full((BATCH, LENGTH), -1, np.int32)
+    for row, words in enumerate((5, 0, 1, 2, 4, 7)):
+        places = np.sort(random.permutation(LENGTH)[:words])
+        labels[row, places] = random.integers(0, LABELS, words)
+    return {name: value.astype(np.float32) for name, value in params.items()}, logits.astype(np.float32), labels
+
+
+def path_score(params, emissions, path):
+    score = params["start"][path[0]] + params["end"][path[-1]] + sum(emissions[t, label] for t, label in enumerate(path))
+    return score + sum(params["transitions"][a, b] for a, b in itertools.pairwise(path))
+
+
+def all_paths(params, emissions):
+    """{path: score}, float64, of every path through emissions [n, C]."""
+    wide = {name: value.astype(np.float64) for name, value in params.items()}
+    return {path: path_score(wide, emissions.astype(np.float64), path)
+            for path in itertools.product(range(LABELS), repeat=len(emissions))}
+
+
+def allowed(path):
+    return all(not NAMES[label].startswith("I-") or (t > 0 and NAMES[path[t - 1]][1:] == NAMES[label][1:])
+               for t, label in enumerate(path))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_loss_is_minus_the_log_of_the_share_of_the_path(seed):
+    params, logits, labels = example(seed)
+    losses = loss(params, logits, labels)
+    for found, row, gold in zip(losses, logits, labels):
+        real = gold >= 0
+        scores = all_paths(params, row[real]) if real.any() else {(): 0.0}
+        expected = np.logaddexp.reduce(list(scores.values())) - scores[tuple(gold[real])]
+        assert float(found) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("names", [None, NAMES])
+def test_best_path_is_the_best_of_all(names):
+    params, logits, labels = example(2)
+    found = np.asarray(best_paths(params, logits, labels, names))
+    assert ((found == -1) == (labels == -1)).all()
+    free_and_forbidden = 0
+    for path, row, gold in zip(found, logits, labels):
+        real = gold >= 0
+        if not real.any():
+            continue
+        scores = all_paths(params, row[real])
+        best = max(scores, key=scores.get)
+        free_and_forbidden += not allowed(best)
+        if names:
+            best = max(filter(allowed, scores), key=scores.get)
+        assert tuple(path[real]) == best
+    assert free_and_forbidden > 0  # else the constraints had nothing to do
+
+
+def test_gradients_equal_finite_differences():
+    params, logits, labels = example(3)
+    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels).sum()))
+    gradients = loss_and_gradients((params, logits))[1]
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        direction = jax.tree.map(lambda x: random.standard_normal(x.shape).astype(np.float32), (params, logits))
+        ahead, behind = (jax.tree.map(lambda x, d: x + step * d, (params, logits), direction) for step in (0.01, -0.01))
+        slope = (float(loss_and_gradients(ahead)[0]) - float(loss_and_gradients(behind)[0])) / 0.02
+        along = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction)))
+        assert along == pytest.approx(slope, rel=2e-3, abs=2e-3)  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
+    assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
+
+
+def test_without_transitions_words_stand_alone():
+    _, logits, labels = example(4)
+    params = crf.init(LABELS)
+    probabilities = jax.nn.log_softmax(logits)
+    picked = np.where(labels >= 0, np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0], 0)
+    np.testing.assert_allclose(loss(params, logits, labels), -picked.sum(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(best_paths(params, logits, labels, None), np.where(labels >= 0, logits.argmax(-1), -1))
+
+
+def test_a_longer_row_changes_nothing():
+    params, logits, labels = example(5)
+    wide = np.pad(logits, ((0, 0), (0, 4), (0, 0)), constant_values=9), np.pad(labels, ((0, 0), (0, 4)), constant_values=-1)
+    np.testing.assert_allclose(loss(params, *wide), loss(params, logits, labels), rtol=1e-6)
+    np.testing.assert_array_equal(best_paths(params, *wide, NAMES)[:, :LENGTH], best_paths(params, logits, labels, NAMES))
