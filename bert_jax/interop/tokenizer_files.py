@@ -1,0 +1,134 @@
+"""Vocabulary files of a Hugging Face directory: read into our tokenizer, and written so that AutoTokenizer gives our ids."""
+
+import json
+
+from etils import epath
+
+from bert_jax import vocabulary_file
+from bert_jax.errors import UserError
+from bert_jax.interop.safetensors_files import inside
+from bert_jax.tokenization import Tokenizer, WordPieceTokenizer, basic_normalizer, basic_pre_tokenizer, load_tokenizer
+
+TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+
+
+def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
+    """The tokenizer of a directory with vocab.txt, tokenizer.json or a SentencePiece model; None if there is no vocabulary.
+
+    Raises:
+      UserError: a damaged file, or settings under which our tokenizer would give other ids.
+    """
+    files = {name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE)}
+    there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
+    models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
+    if models:
+        return load_tokenizer(inside(directory, models[0].name))
+    config = _read_json(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
+    fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
+    if vocabulary_file.WORDPIECE_FILE in there:
+        file = there[vocabulary_file.WORDPIECE_FILE]
+        tokens = vocabulary_file.parse(file.read_bytes(), file)
+        if fast is not None and fast.tokens != tokens:
+            raise UserError(f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} beside it ({len(fast.tokens):,}) hold "
+                            f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
+                            "trained with")
+    elif fast is not None:
+        file, tokens = there[TOKENIZER_FILE], fast.tokens
+        vocabulary_file.parse(vocabulary_file.serialize(tokens), file)
+    else:
+        return None
+    lowercase = config.get("do_lower_case", None if fast is None else fast.lowercase)
+    if lowercase is None:
+        lowercase = vocabulary_file.casing(tokens, file, None)
+    _check_options(config, lowercase, directory / CONFIG_FILE)
+    return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
+
+
+class _Fast:
+    """Vocabulary and casing of a tokenizer.json."""
+
+    def __init__(self, tokens: list[str], lowercase: bool):
+        self.tokens, self.lowercase = tokens, lowercase
+
+
+def _read_fast(file: epath.Path) -> _Fast:
+    values = _read_json(file)
+    model = _object(values.get("model"))
+    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
+    if kind != "WordPiece":
+        raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
+    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
+        raise UserError(f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
+                        f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read")
+    tokens = _in_order(model.get("vocab"), file)
+    known = set(tokens)
+    added = [entry.get("content") for entry in map(_object, values.get("added_tokens") or [])]
+    if foreign := [token for token in added if token not in known]:
+        raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
+                        "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead")
+    return _Fast(tokens, _normalization(values.get("normalizer"), file))
+
+
+def _normalization(normalizer, file: epath.Path) -> bool:
+    """Whether it lowers case; UserError if it is neither BERT's own nor the one we write."""
+    values = _object(normalizer)
+    for lowercase in (True, False):
+        if values == json.loads(_fast_tokenizer_parts(lowercase)["normalizer"]):
+            return lowercase
+    if values.get("type") != "BertNormalizer":
+        raise UserError(f"{file} normalizes text by {values.get('type')!r:.40}, not by BertNormalizer")
+    lowercase = values.get("lowercase", True)
+    options = {"strip_accents": values.get("strip_accents"), "tokenize_chinese_chars": values.get("handle_chinese_chars")}
+    _check_options(options, lowercase, file)
+    if values.get("clean_text") is False:
+        raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
+    return lowercase
+
+
+def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
+    """Refuses what would make our tokenizer give other ids than theirs."""
+    if not isinstance(lowercase, bool):
+        raise UserError(f"{file} has {lowercase!r:.40} for lower-casing where true or false is expected")
+    if config.get("strip_accents") not in (None, lowercase):
+        raise UserError(f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
+                        "tokenizer, like Google's, strips accents exactly when it lowers case")
+    if config.get("tokenize_chinese_chars") not in (None, True):
+        raise UserError(f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
+                        "Google's, always sets ideographs apart")
+
+
+def _in_order(vocabulary, file: epath.Path) -> list[str]:
+    """Entries by their ids, which must be 0 to N - 1."""
+    ids = _object(vocabulary)
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
+    tokens = sorted(ids, key=ids.get)
+    for i, token in enumerate(tokens):
+        if ids[token] != i:
+            raise UserError(f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}, but {i} is missing or there twice")
+    return tokens
+
+
+def _first_difference(ours: list[str], theirs: list[str]) -> str:
+    pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs)) if a != b)
+    return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
+
+
+def _read_json(file: epath.Path) -> dict:
+    try:
+        values = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON: {error}; fetch it anew") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
+    return values
+
+
+def _object(value) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _fast_tokenizer_parts(lowercase: bool) -> dict[str, str]:
+    """Normalizer and pre-tokenizer of our WordPiece tokenizer in the words of tokenizer.json."""
+    return {"normalizer": basic_normalizer(lowercase).__getstate__().decode(),
+            "pre_tokenizer": basic_pre_tokenizer().__getstate__().decode()}
