@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.models import crf
 from bert_jax.models.bert import BertForPreTraining, Params
 from bert_jax.models.layers import dropout, like, truncated_normal
 
@@ -38,15 +39,14 @@ class BertForTask:
         return BertForPreTraining(self.config, self.compute, parts=("pooler",) if self.head.kind in POOLED else ())
 
     def init(self, key: jax.Array) -> Params:
-        """Fresh parameters. The CRF starts as no preference for any transition."""
+        """Fresh parameters. A CRF has no preference for any transition yet."""
         encoder_key, head_key = jax.random.split(key)
         size, outputs = self.config.hidden_size, self.head.outputs
         params = self.encoder.init(encoder_key)
         params["head"] = {"kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
                           "bias": jnp.zeros(outputs, jnp.float32)}
         if self.head.crf:
-            params["crf"] = {"transitions": jnp.zeros((outputs, outputs), jnp.float32),
-                             "start": jnp.zeros(outputs, jnp.float32), "end": jnp.zeros(outputs, jnp.float32)}
+            params["crf"] = crf.init(outputs)
         return params
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
