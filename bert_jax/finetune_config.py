@@ -41,6 +41,12 @@ class TaskDataConfig:
     """text: of the label. Empty: label."""
     regression: bool = False
     """text: the labels are numbers to be estimated, not classes."""
+    word_column: int = 0
+    """ner: number of the column of the words, from 1. 0: the first (CoNLL-U: the second)."""
+    tag_column: int = 0
+    """ner: of the tags. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
+    scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
+    """ner: how the tags of a file mark entities; plain are tags without B- and I-, such as parts of speech. auto: by the tags."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,8 @@ class TaskOptions:
     max_length: int = 128
     """Tokens a sequence, [CLS] and [SEP] included; longer ones are cut (or, for span tasks and tagging, split into windows)."""
     doc_stride: int = 128
-    """span: tokens between the starts of two windows, as in the original (not their overlap)."""
+    """span: tokens between the starts of two windows, as in the original (not their overlap). tagging: at most this many tokens
+    (and half a window) are predicted in the middle of each; the rest of it is context."""
     max_query_length: int = 64
     """span: tokens of a question; longer ones are cut."""
     max_answer_length: int = 30
