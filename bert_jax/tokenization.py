@@ -81,6 +81,10 @@ class Tokenizer(abc.ABC):
         """Bool [vocab_size]: True where a piece continues the word before it; False for the specials."""
 
     @abc.abstractmethod
+    def spell(self, token: str) -> list[int]:
+        """Ids of the pieces, at least one, that an entry of another vocabulary of the same kind is made of here."""
+
+    @abc.abstractmethod
     def _model_file(self) -> tuple[str, bytes]:
         """Name and contents of the file that holds the vocabulary."""
 
@@ -115,7 +119,7 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
 
     def __init__(self, tokens: list[str], lowercase: bool):
-        ids = {token: i for i, token in enumerate(tokens)}
+        self._ids = ids = {token: i for i, token in enumerate(tokens)}
         content = json.dumps([self.kind, lowercase, MAX_WORD_LENGTH, tokens])
         super().__init__(tokens, tuple(ids[name] for name in SPECIAL_NAMES), lowercase,
                          hashlib.sha256(content.encode()).hexdigest())
@@ -136,6 +140,18 @@ class WordPieceTokenizer(Tokenizer):
 
     def continues_word(self) -> np.ndarray:
         return np.array([token.startswith("##") for token in self.tokens])
+
+    def spell(self, token: str) -> list[int]:
+        if not token.startswith("##") or token == "##":
+            return self.encode(token) or [self.unk_id]
+        ids, start = [], 2
+        while start < len(token):
+            pieces = (("##" + token[start:end], end) for end in range(len(token), start, -1))
+            piece, start = next(((piece, end) for piece, end in pieces if piece in self._ids), (None, start))
+            if piece is None:
+                return [self.unk_id]
+            ids.append(self._ids[piece])
+        return ids
 
     def _model_file(self) -> tuple[str, bytes]:
         return vocabulary_file.WORDPIECE_FILE, vocabulary_file.serialize(self.tokens)
@@ -177,6 +193,10 @@ class SentencePieceTokenizer(Tokenizer):
         continues = np.array([not token.startswith(WORD_START) for token in self.tokens])
         continues[list(self.special_ids)] = False
         return continues
+
+    def spell(self, token: str) -> list[int]:
+        inner = not token.startswith(WORD_START)
+        return (self._encode_glued(token) if inner else self.encode(token[1:])) or [self.unk_id]
 
     def _model_file(self) -> tuple[str, bytes]:
         return vocabulary_file.SENTENCEPIECE_FILE, self._model

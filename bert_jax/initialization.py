@@ -1,0 +1,177 @@
+"""From a stored model to the parameters of a new run: what fits is loaded, tables are resized, the rest stays fresh."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import leaf_paths
+from bert_jax.row_sources import RowSources, position_sources, vocabulary_sources
+from bert_jax.stored import PARTS, StoredArray, StoredModel
+from bert_jax.tokenization import Tokenizer
+
+POSITIONS = "embeddings/position/table"
+VOCABULARY = ("embeddings/word/table", "mlm/bias")
+ARCHITECTURE = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_heads",
+                "intermediate_size": "feed_forward_size", "type_vocab_size": "type_vocab_size", "activation": "activation",
+                "layer_norm_epsilon": "layer_norm_epsilon", "norm_position": "norm_position"}
+"""Option → attribute of ModelConfig that must be the stored model's: with another value the same parameters compute another
+function. Dropout and initialisation may differ, vocabulary and positions are resized."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of every parameter. Sizes are numbers of values."""
+
+    path: str
+    kind: str
+    loaded: dict[str, int]
+    """Path → size of what is there as it was stored."""
+    resized: dict[str, tuple[int, str]]
+    """Path → size and how the table was made."""
+    fresh: dict[str, int]
+    """Path → size of what the stored model does not have."""
+    ignored: tuple[str, ...]
+    """Stored arrays that the run has no place for."""
+
+    def table(self) -> Table:
+        result = Table(title=f"parameters from {self.path} ({self.kind})")
+        result.add_column("")
+        result.add_column("arrays", overflow="fold")
+        result.add_column("values", justify="right")
+        result.add_column("remark", overflow="fold")
+        everything = [*self.loaded, *self.resized, *self.fresh]
+        for name, sizes in (("loaded", self.loaded), ("fresh", self.fresh)):
+            for group, paths in _groups(sizes, everything).items():
+                result.add_row(name, group, f"{sum(sizes[path] for path in paths):,}", "")
+        for remark in dict.fromkeys(remark for _, remark in self.resized.values()):
+            sizes = {path: size for path, (size, other) in self.resized.items() if other == remark}
+            result.add_row("resized", ", ".join(sizes), f"{sum(sizes.values()):,}", remark)
+        if self.ignored:
+            shown = ", ".join(self.ignored[:4]) + (f" and {len(self.ignored) - 4:,} more" if len(self.ignored) > 4 else "")
+            result.add_row("ignored", shown, "", "no place in this model")
+        return result
+
+
+def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
+    """Raises one UserError that lists every option in which a run would not be the stored model, ready to paste."""
+    differing = {option: (getattr(config, name), getattr(stored.model, name)) for option, name in ARCHITECTURE.items()
+                 if getattr(config, name) != getattr(stored.model, name)}
+    if differing:
+        shown = "; ".join(f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items())
+        options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
+        raise UserError(f"init_from={stored.path} is another model than this configuration ({shown}). "
+                        f"To go on from it, add: {options}")
+
+
+def check_fit(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
+    """Where the rows of each resized table come from, by path; reads no array.
+
+    Raises:
+      UserError: no vocabulary or one that cannot be matched with `tokenizer`'s, or arrays that are missing or of other
+        shapes than the stored model's own configuration says.
+    """
+    if stored.tokenizer is None:
+        raise UserError(f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
+                        "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory")
+    wanted = leaf_paths(abstract_params)
+    vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
+    sources = {path: vocabulary for path in VOCABULARY if path in stored.arrays and path in wanted}
+    if POSITIONS in stored.arrays:
+        sources[POSITIONS] = position_sources(stored.arrays[POSITIONS].shape[0], wanted[POSITIONS].shape[0])
+    _check_shapes(stored, wanted, sources)
+    return sources
+
+
+def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
+    """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
+
+    Args:
+      stored: from `open_stored`; its architecture has passed `check_architecture`.
+      abstract_params: ShapeDtypeStructs with shardings, on any mesh of any number of hosts.
+      tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
+      fresh: the freshly initialised parameters of the same shapes and shardings; what is not replaced is returned itself.
+
+    Raises:
+      UserError: as `check_fit`.
+    """
+    sources, fresh_arrays = check_fit(stored, abstract_params, tokenizer), leaf_paths(fresh)
+    ignored = (*sorted({*stored.arrays} - {*fresh_arrays}), *stored.ignored)
+    report = Report(path=stored.path, kind=stored.kind, loaded={}, resized={}, fresh={}, ignored=ignored)
+
+    def one(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        size, array, rows = math.prod(leaf.shape), stored.arrays.get(name), sources.get(name)
+        if array is None:
+            report.fresh[name] = size
+            return fresh_arrays[name]
+        if rows is None or not rows.remark:
+            report.loaded[name] = size
+        else:
+            report.resized[name] = size, rows.remark
+        read = _reader(array) if rows is None else _resizer(array, rows, fresh_arrays[name])
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, _once(read))
+
+    return jax.tree.map_with_path(one, abstract_params), report
+
+
+def _check_shapes(stored: StoredModel, wanted: dict, sources: dict[str, RowSources]) -> None:
+    """Raises a UserError that names the first arrays which are missing or of another shape than their configuration says."""
+    lines = []
+    for path, leaf in wanted.items():
+        array, first = stored.arrays.get(path), path.split("/")[0]
+        if array is None:
+            if first in PARTS and first not in stored.parts:
+                continue
+            lines.append(f"{path} {leaf.shape} is missing")
+        elif path in VOCABULARY and len(array.shape) == len(leaf.shape) and array.shape[0] < stored.tokenizer.vocab_size:
+            lines.append(f"{path} has {array.shape[0]:,} rows for a vocabulary of {stored.tokenizer.vocab_size:,}")
+        elif array.shape[path in sources:] != leaf.shape[path in sources:]:
+            lines.append(f"{path} is {array.shape} where {leaf.shape} is expected")
+    if lines:
+        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+        raise UserError(f"init_from={stored.path}: the parameters are not those that its own configuration describes "
+                        f"({'; '.join(lines[:5])}{more}); fetch both anew from the same place")
+
+
+def _reader(array: StoredArray):
+    return lambda index: np.asarray(array.read(index), np.float32)
+
+
+def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
+    """Reads parts of a table whose rows come from `rows`; those after them are the fresh ones, which have the same sharding."""
+    def read(index):
+        start, stop, _ = index[0].indices(fresh.shape[0])
+        known = min(stop, rows.num_rows)
+        values = np.array(next(shard.data for shard in fresh.addressable_shards if shard.index == index))
+        if start < known:
+            values[:known - start] = rows.read(array, start, known, index[1:])
+        return values
+    return read
+
+
+def _once(read):
+    """`read`, but devices that hold the same part share one call."""
+    parts: dict[str, np.ndarray] = {}
+
+    def shared(index):
+        key = str(index)  # slices have no hash before Python 3.12
+        if key not in parts:
+            parts[key] = read(index)
+        return parts[key]
+    return shared
+
+
+def _groups(paths, everything) -> dict[str, list[str]]:
+    """`paths` by what stands for them: a top-level name and a count where all below it in `everything` is among them."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        top = path.split("/")[0]
+        siblings = [other for other in everything if other.split("/")[0] == top]
+        whole = len(siblings) > 1 and all(other in paths for other in siblings)
+        groups.setdefault(f"{top}/… ({len(siblings)} arrays)" if whole else path, []).append(path)
+    return groups
