@@ -222,6 +222,10 @@ class Config:
     evaluation: EvaluationConfig = EvaluationConfig()
     workdir: str = ""
     """Directory of the run (local or gs://): config.json, metrics.jsonl, checkpoints/, pictures."""
+    init_from: str = ""
+    """Model to start from: a work directory or checkpoint of ours, a Hugging Face directory, Google's TF1 files (local or
+    gs://). Parameters only: the schedule begins at step 0 with moments of zero. A work directory that has a checkpoint goes
+    on from that and does not look here again."""
     seed: int = 0
     log_every_steps: int = 10
 

@@ -17,6 +17,7 @@ from bert_jax.data.pipeline import batches
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import Evaluation
+from bert_jax.initialization import Report, check_architecture, check_fit, initialize
 from bert_jax.metrics import Metrics, Rates
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -25,7 +26,8 @@ from bert_jax.presets import parameter_counts, training_flops
 from bert_jax.signals import StopSignals
 from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.step import make_train_step
-from bert_jax.workdir import open_workdir
+from bert_jax.stored import StoredModel
+from bert_jax.workdir import has_checkpoint, open_workdir
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
 
@@ -49,6 +51,8 @@ def pretrain(config: Config) -> Result:
     hardware.initialize_distributed()
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
+    _check_given(config)
+    source = _open_source(config)
     store, evaluation_store = _open_stores(config)
     tokenizer = store.tokenizer()
     config = _with_vocabulary(config, store)
@@ -56,16 +60,23 @@ def pretrain(config: Config) -> Result:
     model, optimizer = BertForPreTraining(config.model, config.compute), make_optimizer(config.optimizer)
     abstract = abstract_state(model, optimizer, mesh)
     shardings, starts = state_shardings(abstract), phase_starts(config)
+    if source is not None:
+        check_fit(source, abstract.params, tokenizer)
 
     with contextlib.ExitStack() as closing:
         workdir = closing.enter_context(open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
         checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
-        # Where the run stands: 1. the newest good checkpoint of this work directory; 2. fresh parameters.
+        # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
+        # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
         state = create_state(model, optimizer, mesh, config.seed) if restored is None else restored.state
+        report = None
+        if restored is None and source is not None:
+            params, report = initialize(source, abstract.params, tokenizer, state.params)
+            state = dataclasses.replace(state, params=params)
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         step = int(state.step)
-        _announce(config, mesh, store, training, abstract, step)
+        _announce(config, mesh, store, training, abstract, step, report)
         if step >= config.total_steps:
             return Result(step, {}, 0)
         metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=step))
@@ -156,12 +167,26 @@ class _Reporter:
                             "in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in another --workdir")
 
 
-def _open_stores(config: Config) -> tuple[Store, Store | None]:
-    """The store to train on and the one to evaluate on (None: nothing is held out)."""
+def _check_given(config: Config) -> None:
     for name, value, meaning in (("data.path", config.data.path, "the token store that bert-jax prepare wrote"),
                                  ("workdir", config.workdir, "a directory for checkpoints and metrics")):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
+
+
+def _open_source(config: Config) -> StoredModel | None:
+    """What init_from names. None without it, and where the work directory has a checkpoint: then it is not looked at again."""
+    if not config.init_from or has_checkpoint(config.workdir):
+        return None
+    from bert_jax.loading import open_stored  # the readers of all formats, which most runs do without
+
+    source = open_stored(config.init_from)
+    check_architecture(source, config.model)
+    return source
+
+
+def _open_stores(config: Config) -> tuple[Store, Store | None]:
+    """The store to train on and the one to evaluate on (None: nothing is held out)."""
     store = open_store(config.data.path, config.data.cache)
     if not config.data.eval_path:
         return store, store if config.data.held_out else None
@@ -187,7 +212,8 @@ def _training_examples(store: Store, config: Config, index: int) -> Examples:
     return examples
 
 
-def _announce(config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int) -> None:
+def _announce(config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int,
+              report: Report | None) -> None:
     """Every derived quantity that people check before they leave a run alone."""
     if jax.process_index() != 0:
         return
@@ -202,10 +228,12 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
         epoch = training[index].num_examples(0)
         print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
                f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences")
+    # A pipe or a log file has no width of its own, and rich would take 80 columns.
+    wide = console if console.is_terminal else Console(highlight=False, width=200)
     if device.num_devices > 1:
-        # A pipe or a log file has no width of its own, and rich would take 80 columns.
-        wide = console if console.is_terminal else Console(highlight=False, width=200)
         wide.print(sharding.table(mesh, abstract.params))
+    if report is not None:
+        wide.print(report.table())
     if step:
         left = config.total_steps - step
         print_(f"going on from step {step:,} of {config.workdir}" if left > 0 else

@@ -66,7 +66,7 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
-    resumed = bool(Checkpoints(path / "checkpoints", read_only=True).steps())
+    resumed = has_checkpoint(path)
     if jax.process_index() != 0:
         return WorkDirectory(path, resumed, None)
     _check_not_foreign(path)
@@ -83,6 +83,11 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
         owner.release()
         raise
     return WorkDirectory(path, resumed, owner)
+
+
+def has_checkpoint(path: str | os.PathLike) -> bool:
+    """Whether a run in work directory `path` has saved anything; the directory need not exist."""
+    return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
 
 
 def read_config(path: str | os.PathLike) -> Config:
