@@ -1,0 +1,31 @@
+"""Which file holds a split of a task."""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import TaskDataConfig
+
+
+def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
+    """`data.train`, `data.dev` or `data.test` where given, else the first of `names` that `data.dir` has.
+
+    Raises:
+      UserError: neither is there; says what was looked for and what the directory holds.
+    """
+    given = getattr(data, split, "")
+    if given:
+        path = epath.Path(given).expanduser()
+        if not path.exists():
+            raise UserError(f"data.{split}={given}: no such file")
+        return path
+    if not data.dir:
+        raise UserError(f"no {split} data: give --data.{split}=FILE, or --data.dir=DIR with one of {', '.join(names)}")
+    directory = epath.Path(data.dir).expanduser()
+    for name in names:
+        if (directory / name).exists():
+            return directory / name
+    holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) if directory.is_dir() else "(there is no such directory)"
+    raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}; "
+                    f"--data.{split}=FILE names a file of another name")

@@ -1,0 +1,186 @@
+"""A tag for every word: named entities, in documents or single sentences; parts of speech and the like in the same way.
+
+A word's tag is predicted at its first piece (Devlin et al. 2018, section 5.3).
+"""
+
+import dataclasses
+import itertools
+import os
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config import HeadConfig
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions
+from bert_jax.tasks import conll, entities, files, tfds
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.features import Features
+from bert_jax.tasks.tagging_windows import windows
+from bert_jax.tokenization import Tokenizer
+
+MAIN_METRIC = {"ner": "f1"}
+FILES = {"train": ("train.txt", "train.conll", "train.conllu", "eng.train"),
+         "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
+         "test": ("test.txt", "test.conll", "test.conllu", "eng.testb")}
+"""Names that a split may have in `data.dir`; the last are the original's."""
+_TFDS_TAGS = ("ner", "tags", "ner_tags")
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The sentences of one split; their tags are in IOB2."""
+
+    sentences: tuple[Sentence, ...]
+    labels: tuple[str, ...]
+    has_answers: bool
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingFeatures(Features):
+    """Windows; `labels` is -1 where nothing is predicted, and 0 instead of a class where the examples have none."""
+
+    words: list[np.ndarray]
+    """int32 [n] for each window: which word of the split, counted through all sentences, each of its n labels is of."""
+
+
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+    """Reads split "train", "dev" or "test" from a CoNLL file or TFDS.
+
+    Args:
+      labels: the classes; None: O, then B- and I- of every type that occurs (plain tags: those that occur, sorted).
+    Raises:
+      UserError: see `conll.read` and `conll.in_iob2`; no tags to train on; a tag that is not among `labels`.
+    """
+    if data.tfds:
+        sentences = _read_tfds(data, split)
+    else:
+        sentences = conll.read(files.find(data, split, FILES[split]), data)
+    has_answers = all(sentence.tags is not None for sentence in sentences)
+    if has_answers:
+        sentences = conll.in_iob2(sentences, data.scheme)
+    elif split == "train" or labels is None:
+        raise UserError(f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside that of the words")
+    labels = _classes(sentences) if labels is None else tuple(labels)
+    for sentence in sentences if has_answers else ():
+        for tag, place in zip(sentence.tags, sentence.places):
+            if tag not in labels:
+                raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
+    return Examples(tuple(sentences), labels, has_answers)
+
+
+def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    types = sorted({kind for prefix, kind in map(entities.split, tags) if prefix in ("B", "I")})
+    if not types:
+        return tuple(sorted(tags))
+    return (entities.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
+
+
+def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
+    source = f"{data.tfds}, split {tfds.split_name(data, split)}"
+    sentences = []
+    for index, example in enumerate(tfds.examples(data.tfds, tfds.split_name(data, split), data.tfds_dir)):
+        key = data.label_column or next((name for name in _TFDS_TAGS if name in example), "")
+        for name in ("tokens", key):
+            if name not in example:
+                raise UserError(f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
+                                "--data.label_column=NAME says which holds the tags")
+        words, tags = example["tokens"], example[key]
+        if not words or len(words) != len(tags):
+            raise UserError(f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
+                            "each sentence a word")
+        places = tuple(f"{source}, example {index}, word {word}" for word in range(len(words)))
+        sentences.append(Sentence(tuple(words), None if None in tags else tuple(tags), None, places))
+    if not sentences:
+        raise UserError(f"{source} holds no sentence")
+    return sentences
+
+
+def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> TaggingFeatures:
+    """Windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
+
+    With `options.context` a window goes on across the sentences of a document, else it holds one sentence (or part of one).
+    A word of which the tokenizer leaves nothing becomes [UNK].
+    """
+    room = options.max_length - 2
+    step = min(options.doc_stride, room // 2)
+    pieces = [ids[:step] or [tokenizer.unk_id] for ids in
+              tokenizer.encode_batch([word for sentence in examples.sentences for word in sentence.words])]
+    classes = {label: index for index, label in enumerate(examples.labels)}
+    tags = np.array([classes[tag] if examples.has_answers else 0
+                     for sentence in examples.sentences for tag in sentence.tags or sentence.words], np.int32)
+    owner = np.repeat(np.arange(len(examples)), [len(sentence.words) for sentence in examples.sentences])
+    rows = []
+    first = 0
+    for document in _documents(examples.sentences, options.context):
+        lengths = [np.array([len(pieces[first + word]) for word in range(low, high)]) for low, high in document]
+        for window in windows(lengths, room, step):
+            rows.append(_row(pieces[first + window.first:first + window.end], first + window.first,
+                             first + window.predicted, tags, tokenizer))
+        first += document[-1][1]
+    ids, labels, words = ([row[part] for row in rows] for part in range(3))
+    return TaggingFeatures(input_ids=ids, token_type_ids=[np.zeros_like(row) for row in ids], labels=labels,
+                           example=owner[[row[0] for row in words]].astype(np.int32), max_length=options.max_length, words=words)
+
+
+def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
+    """For each document, (first word, end) of its sentences, counted from its beginning."""
+    result = []
+    groups = itertools.groupby(enumerate(sentences), key=lambda item: item[1].document if context and item[1].document is not None
+                               else ("alone", item[0]))
+    for _, group in groups:
+        ends = np.cumsum([len(sentence.words) for _, sentence in group]).tolist()
+        result.append(list(zip([0, *ends], ends)))
+    return result
+
+
+def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.ndarray, tokenizer: Tokenizer):
+    """(input_ids, labels, words) of the window whose first word is `first`."""
+    ids = np.array([tokenizer.cls_id, *itertools.chain.from_iterable(pieces), tokenizer.sep_id], np.int32)
+    positions = 1 + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces, behind [CLS]
+    labels = np.full(len(ids), -1, np.int32)
+    labels[positions[predicted - first]] = tags[predicted]
+    return ids, labels, predicted.astype(np.int32)
+
+
+def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:
+    """The label of the highest score for every word of every sentence. With a CRF, `logits` are to mark its best paths."""
+    lengths = [len(sentence.words) for sentence in examples.sentences]
+    best = np.zeros(sum(lengths), np.int64)
+    for words, labels, scores in zip(features.words, features.labels, logits, strict=True):
+        best[words] = scores[labels >= 0].argmax(axis=-1)
+    return [[examples.labels[label] for label in sentence] for sentence in np.split(best, np.cumsum(lengths)[:-1])]
+
+
+def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:
+    """precision, recall, f1 over entities, of all types and of each; accuracy over words. See `entities.scores`."""
+    return entities.scores([sentence.tags for sentence in examples.sentences], predicted_tags(examples, features, logits))
+
+
+def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
+                      split: str) -> list[str]:
+    """Writes predictions.conll (of another split than dev, test_predictions.conll …), as the script conlleval reads it.
+
+    A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank in it.
+    """
+    blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
+    lines, document = [], None
+    for sentence, tags in zip(examples.sentences, predicted_tags(examples, features, logits)):
+        if sentence.document != document:
+            document = sentence.document
+            lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
+        columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
+        lines += [*(blank.join(fields) for fields in zip(*columns)), ""]
+    file = epath.Path(directory) / ("predictions.conll" if split == "dev" else f"{split}_predictions.conll")
+    write_atomically(file, ("\n".join(lines) + "\n").encode())
+    return [os.fspath(file)]
+
+
+def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
+    """A score for every class at every position."""
+    return HeadConfig(kind="tagging", labels=labels)

@@ -1,0 +1,263 @@
+"""Tagged words from file to sequences and back: CoNLL forms, windows against their definition, predictions that read back."""
+
+import dataclasses
+import gzip
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions
+from bert_jax.tasks import conll, tagging
+from bert_jax.tasks.tagging_windows import windows
+from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "Bo", "##b", "lives", "in", "New", "York", ".", "##s"]
+TOKENIZER = WordPieceTokenizer(PIECES, lowercase=False)
+FOUR_COLUMNS = """-DOCSTART- -X- O O
+
+Ann NNP B-NP I-PER
+Bob NNP I-NP B-PER
+lives VBZ B-VP O
+
+New NNP B-NP I-LOC
+Yorks NNP I-NP I-LOC
+
+-DOCSTART- -X- O O
+
+in IN B-PP O
+"""
+
+
+def write(path, text, name="train.txt"):
+    (path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return TaskDataConfig(dir=str(path))
+
+
+def load(path, text, split="train", labels=None, **options):
+    data = dataclasses.replace(write(path, text, f"{split}.txt"), **options)
+    return tagging.load("ner", data, split, labels)
+
+
+def test_four_columns(tmp_path):
+    examples = load(tmp_path, FOUR_COLUMNS)
+    assert [sentence.words for sentence in examples.sentences] == [("Ann", "Bob", "lives"), ("New", "Yorks"), ("in",)]
+    assert [sentence.tags for sentence in examples.sentences] == [("B-PER", "B-PER", "O"), ("B-LOC", "I-LOC"), ("O",)]
+    assert [sentence.document for sentence in examples.sentences] == [0, 0, 1]
+    assert examples.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and len(examples) == 3 and examples.has_answers
+    assert examples.sentences[1].places[1] == f"{tmp_path}/train.txt, line 8"
+    head = tagging.head("ner", examples.labels)
+    assert head.kind == "tagging" and head.outputs == 5
+
+
+@pytest.mark.parametrize("text", [
+    FOUR_COLUMNS.replace("\n", "\r\n"),
+    FOUR_COLUMNS.rstrip("\n"),  # no blank line at the end
+    "\ufeff" + FOUR_COLUMNS.replace("\n\n", "\n\n \n\n"),  # byte order mark, several blank lines
+    FOUR_COLUMNS.replace(" ", "\t"),
+    FOUR_COLUMNS.replace("I-PER", "B-PER").replace("NP I-LOC\nY", "NP B-LOC\nY"),  # IOB2
+    FOUR_COLUMNS.replace("I-PER", "S-PER").replace("B-PER", "S-PER").replace("NP I-LOC\nY", "NP B-LOC\nY").replace("I-LOC", "E-LOC"),
+])
+def test_forms_that_say_the_same(tmp_path, text):
+    def content(examples):
+        return [(sentence.words, sentence.tags, sentence.document) for sentence in examples.sentences]
+    assert content(load(tmp_path, text)) == content(load(tmp_path, FOUR_COLUMNS))
+
+
+@pytest.mark.parametrize("text, options, words, tags", [
+    ("Ann\tB-PER\nNew York\tO\n", {}, ("Ann", "New York"), ("B-PER", "O")),  # a blank is part of a word between tabs
+    ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
+    ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
+    ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),
+])
+def test_other_columns(tmp_path, text, options, words, tags):
+    sentence, = load(tmp_path, text, **options).sentences
+    assert (sentence.words, sentence.tags, sentence.document) == (words, tags, None)
+
+
+def test_universal_dependencies(tmp_path):
+    rest = "\t_" * 6
+    text = (f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n2.1\tx\t_\t_{rest}\n\n"
+            f"# newdoc id = 2\n1\t#\t#\tSYM{rest}\n\n")
+    data = write(tmp_path, text, "train.conllu")
+    first, second = tagging.load("ner", data, "train").sentences
+    assert (first.words, first.tags, first.document) == (("do", "n't"), ("AUX", "PART"), 0)
+    assert (second.words, second.document) == (("#",), 1)
+    assert tagging.load("ner", dataclasses.replace(data, tag_column=3), "train").labels == ("#", "do", "not")
+
+
+@pytest.mark.parametrize("text, options, line, message", [
+    (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
+    (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
+    ("Ann\t\tO\n", {}, 1, "an empty column"),
+    ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
+    ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
+    ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
+    ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
+    ("Ann\nBob\n", {}, 1, "a word without a tag"),
+    (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
+])
+def test_bad_files_are_named_with_their_line(tmp_path, text, options, line, message):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, text, **options)
+    assert f"train.txt, line {line}: " in str(caught.value) and message in str(caught.value)
+
+
+def test_other_errors(tmp_path):
+    with pytest.raises(UserError, match="no dev data; looked for dev.txt, .* found nothing"):
+        tagging.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
+    with pytest.raises(UserError, match="holds no words"):
+        load(tmp_path, "-DOCSTART- O\n\n\n")
+    with pytest.raises(UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER, I-PER"):
+        load(tmp_path, "Ann O\nBob B-ORG\n", "dev", ("O", "B-PER", "I-PER"))
+
+
+def brute_force_owner(first, end, ranges, starts):
+    """Of all windows that hold words first … end - 1, the one with most tokens on the poorer side, then on the richer."""
+    sides = {(low, high): sorted((starts[first] - starts[low], starts[high] - starts[end]))
+             for low, high in ranges if low <= first and end <= high}
+    return max(sides.values()), sides
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_predict_each_word_once_with_the_most_context(seed):
+    random = np.random.default_rng(seed)
+    room, step = (40, 20) if seed % 2 else (30, 8)
+    sentences = [random.integers(1, 4, random.integers(1, 30 if seed < 4 else 6)) for _ in range(random.integers(1, 25))]
+    found = windows(sentences, room, step)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(sentences))])
+    assert sorted(np.concatenate([window.predicted for window in found])) == list(range(len(starts) - 1))
+    assert all(starts[window.end] - starts[window.first] <= room for window in found)
+    ranges = [(window.first, window.end) for window in found]
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    for window in found:
+        for first, end in zip([0, *ends], ends):
+            inside = np.intersect1d(window.predicted, np.arange(first, end))
+            if len(inside) and starts[end] - starts[first] <= room:
+                best, sides = brute_force_owner(first, end, ranges, starts)
+                assert len(inside) == end - first and sides[window.first, window.end] == best
+        # Both sides have half of what a group leaves (but for part of a word), unless the document ends there.
+        group = max(step, starts[window.predicted[-1] + 1] - starts[window.predicted[0]])
+        if window.first > 0 and window.end < len(starts) - 1:
+            assert starts[window.predicted[0]] - starts[window.first] >= (room - group) // 2 - 3
+            assert starts[window.end] - starts[window.predicted[-1] + 1] >= (room - group) // 2 - 3
+
+
+def test_one_window_holds_a_short_document():
+    window, = windows([np.array([1, 2]), np.array([1]), np.array([3, 3])], room=10, step=5)
+    assert (window.first, window.end, window.predicted.tolist()) == (0, 5, [0, 1, 2, 3, 4])
+
+
+def test_first_pieces_carry_the_tags(tmp_path):
+    examples = load(tmp_path, FOUR_COLUMNS + "\u200b NNP B-NP O\n???York NNP B-NP I-LOC\n")
+    features = tagging.features(examples, TOKENIZER, TaskOptions(max_length=16))
+    by_name = [[PIECES[i] for i in ids] for ids in features.input_ids]
+    assert by_name == ["[CLS] Ann Bo ##b lives New York ##s [SEP]".split(), "[CLS] in [UNK] [UNK] [UNK] [UNK] York [SEP]".split()]
+    tags = [["" if label < 0 else examples.labels[label] for label in row] for row in features.labels]
+    assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
+    assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]] and features.example.tolist() == [0, 2]
+    alone = tagging.features(examples, TOKENIZER, TaskOptions(max_length=16, context=False))
+    assert [len(ids) for ids in alone.input_ids] == [6, 5, 8] and alone.example.tolist() == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Three documents of sentences with 1 to 14 words, and windows that hold about one of them."""
+    random = np.random.default_rng(7)
+    lines = []
+    for _ in range(3):
+        lines += ["-DOCSTART- O", ""]
+        for _ in range(12):
+            words = random.choice(["Ann", "Bob", "lives", "Yorks", "?"], random.integers(1, 15))
+            lines += [f"{word} {random.choice(['O', 'B-PER', 'B-LOC'])}" for word in words] + [""]
+    examples = load(tmp_path_factory.mktemp("long"), "\n".join(lines))
+    return examples, tagging.features(examples, TOKENIZER, TaskOptions(max_length=20))
+
+
+def one_hot(features, classes):
+    return [np.where(np.arange(classes) == labels[:, None], 1.0, 0.0).astype(np.float32) for labels in features.labels]
+
+
+def test_gold_logits_score_one_and_read_back(long, tmp_path):
+    examples, features = long
+    logits = one_hot(features, len(examples.labels))
+    assert tagging.score(examples, features, logits)["f1"] == tagging.score(examples, features, logits)["accuracy"] == 1
+    logits[3] = -logits[3]
+    worse = tagging.score(examples, features, logits)
+    assert 0.5 < worse["f1"] < 1 and 0.5 < worse["accuracy"] < 1
+    file, = tagging.write_predictions(examples, features, logits, tmp_path, "dev")
+    assert file.endswith("/predictions.conll")
+    for column, tags in ((2, [list(s.tags) for s in examples.sentences]), (3, tagging.predicted_tags(examples, features, logits))):
+        again = conll.read(file, TaskDataConfig(tag_column=column))
+        assert [list(s.tags) for s in again] == tags
+        assert [(s.words, s.document) for s in again] == [(s.words, s.document) for s in examples.sentences]
+
+
+def test_unlabelled_words_are_predicted(long, tmp_path):
+    labelled, features = long
+    text = "\n\n".join(("-DOCSTART-\n\n" if i % 12 == 0 else "") + "\n".join(s.words) for i, s in enumerate(labelled.sentences))
+    examples = load(tmp_path, text, "test", labelled.labels)
+    assert not examples.has_answers
+    unlabelled = tagging.features(examples, TOKENIZER, TaskOptions(max_length=20))
+    for found, known in zip(unlabelled.labels, features.labels, strict=True):
+        np.testing.assert_array_equal(found, np.minimum(known, 0))
+    file, = tagging.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
+    assert file.endswith("/test_predictions.conll")
+    assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    builders = pytest.importorskip("tensorflow_datasets")
+
+    class TinyTags(builders.core.GeneratorBasedBuilder):
+        VERSION = builders.core.Version("1.0.0")
+
+        def _info(self):
+            names = ["O", "B-PER", "I-PER"]
+            return builders.core.DatasetInfo(builder=self, features=builders.features.FeaturesDict({
+                "tokens": builders.features.Sequence(builders.features.Text()),
+                "ner": builders.features.Sequence(builders.features.ClassLabel(names=names))}))
+
+        def _split_generators(self, manager):
+            good, bad = (["Ann", "Bob", "lives"], [1, 2, 0]), (["Ann", "Bob"], [0])
+            return {"train": self._rows(good), "validation": self._rows(good, bad), "test": self._rows(([], []))}
+
+        def _rows(self, *rows):
+            for key, (words, tags) in enumerate(rows):
+                yield key, {"tokens": words, "ner": tags}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    path = tmp_path_factory.mktemp("tfds")
+    TinyTags(data_dir=str(path)).download_and_prepare()
+    return TaskDataConfig(tfds="tiny_tags", tfds_dir=str(path))
+
+
+def test_tfds(builder):
+    examples = tagging.load("ner", builder, "train")
+    assert [(s.words, s.tags, s.document) for s in examples.sentences] == [(("Ann", "Bob", "lives"), ("B-PER", "I-PER", "O"), None)]
+    assert examples.labels == ("O", "B-PER", "I-PER")
+    with pytest.raises(UserError, match="tiny_tags, split validation, example .: 2 words and 1 tags"):
+        tagging.load("ner", builder, "dev", examples.labels)
+    with pytest.raises(UserError, match="example 0: 0 words and 0 tags"):
+        tagging.load("ner", builder, "test", examples.labels)
+    with pytest.raises(UserError, match="no field 'pos' among ner, tokens"):
+        tagging.load("ner", dataclasses.replace(builder, label_column="pos"), "train")
+
+
+def test_a_treebank_as_parts_of_speech(shared_data, tmp_path):
+    for split in ("dev", "test"):
+        text = gzip.decompress((shared_data / "ud" / f"en_ewt-ud-{split}.conllu.gz").read_bytes())
+        (tmp_path / f"{split}.conllu").write_bytes(text)
+    data = TaskDataConfig(train=str(tmp_path / "dev.conllu"), test=str(tmp_path / "test.conllu"))
+    examples = tagging.load("ner", data, "train")
+    assert len(examples) == 2001 and len(examples.labels) == 17  # the universal parts of speech
+    test = tagging.load("ner", data, "test", examples.labels)
+    assert len(test) == 2077
+    tokenizer = load_tokenizer(shared_data / "vocab" / "cased" / "vocab.txt")
+    features = tagging.features(test, tokenizer, TaskOptions(max_length=256))
+    assert sum((labels >= 0).sum() for labels in features.labels) == sum(len(s.words) for s in test.sentences)
+    assert max(map(len, features.input_ids)) <= 256
+    assert tagging.score(test, features, one_hot(features, 17))["f1"] == 1
