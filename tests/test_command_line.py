@@ -111,11 +111,14 @@ def test_modules_import_downwards_only(package):
                     assert name.split(".")[1] in ALLOWED[package], f"{file.name} imports {name}"
 
 
-def test_tensorflow_is_imported_by_the_data_pipeline_only_and_never_at_import_time():
+WITH_TENSORFLOW = ("interop/tf_checkpoint.py", "tasks/tfds.py")  # beside the data pipeline
+
+
+def test_tensorflow_is_imported_where_it_is_needed_only_and_never_at_import_time():
     for file in sorted((ROOT / "bert_jax").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))
                    and any(name.split(".")[0] in ("tensorflow", "tensorflow_datasets")
                            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]))]
-        assert not imports or file.parent.name == "data", file
+        assert not imports or file.parent.name == "data" or file.relative_to(ROOT / "bert_jax").as_posix() in WITH_TENSORFLOW, file
         assert not any(node in tree.body for node in imports), f"{file.name} imports TensorFlow at import time"
