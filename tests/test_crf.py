@@ -80,6 +80,14 @@ def test_best_path_is_the_best_of_all(names):
     assert free_and_forbidden > 0  # else the constraints had nothing to do
 
 
+def test_constraints_are_the_rules_of_iob2():
+    forbidden = crf.constraints(NAMES)
+    for first, second in itertools.product(range(LABELS), repeat=2):
+        goes_on = NAMES[second].startswith("I-") and NAMES[first] != "O" and NAMES[first][1:] == NAMES[second][1:]
+        assert (forbidden["transitions"][first, second] == 0) == (goes_on or not NAMES[second].startswith("I-"))
+    assert forbidden["start"].tolist() == [0, 0, crf.FORBIDDEN, crf.FORBIDDEN]
+
+
 def test_gradients_equal_finite_differences():
     params, logits, labels = example(3)
     loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels).sum()))

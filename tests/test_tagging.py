@@ -128,6 +128,8 @@ def test_windows_predict_each_word_once_with_the_most_context(seed):
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sentences))])
     assert sorted(np.concatenate([window.predicted for window in found])) == list(range(len(starts) - 1))
     assert all(starts[window.end] - starts[window.first] <= room for window in found)
+    # Nothing more fits, but for part of a word on either side.
+    assert all(starts[window.end] - starts[window.first] >= min(starts[-1], room - 4) for window in found)
     ranges = [(window.first, window.end) for window in found]
     ends = np.cumsum([len(sentence) for sentence in sentences])
     for window in found:
