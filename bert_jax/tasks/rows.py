@@ -83,7 +83,7 @@ def json_lines(text: str, file: str | os.PathLike) -> Iterator[tuple[int, dict]]
         except (ValueError, RecursionError) as error:
             raise UserError(f"{os.fspath(file)}, line {number}: not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise UserError(f'{os.fspath(file)}, line {number}: expected a JSON object, {{"text": …}}, not {type(value).__name__}')
+            raise UserError(f'{os.fspath(file)}, line {number}: expected an object {{"text": …}}, not {type(value).__name__}')
         yield number, value
 
 

@@ -22,7 +22,7 @@ _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 
 
 def split_name(data: TaskDataConfig, split: str) -> str:
-    """The dataset's name of our split train, dev or test: `--data.train` … where given (`train[:90%]` too), else its usual one."""
+    """What the dataset calls our split: `--data.train` and the like where given (`train[:90%]` too), else its usual name."""
     return getattr(data, split, "") or _SPLITS.get(split, split)
 
 
