@@ -47,8 +47,8 @@ CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
                         [["a"], ["b"]], [2]),
     ("mnli", "dev"): ("MNLI/dev_matched.tsv", [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  -",
                                                "1  p  q  g  x  x  x  x  c  d  neutral  neutral"], [["c"], ["d"]], [1]),
-    ("mnli", "dev_mismatched"): ("MNLI/dev_mismatched.tsv", [MNLI + "  gold_label", "0  p  q  g  x  x  x  x  a  b  entailment"],
-                                 [["a"], ["b"]], [0]),
+    ("mnli", "dev_mismatched"): (
+        "MNLI/dev_mismatched.tsv", [MNLI + "  gold_label", "0  p  q  g  x  x  x  x  a  b  entailment"], [["a"], ["b"]], [0]),
     ("mnli", "test_mismatched"): ("MNLI/test_mismatched.tsv", [MNLI, "0  p  q  g  x  x  x  x  a  b"], [["a"], ["b"]], None),
     ("qnli", "dev"): ("QNLI/dev.tsv", ["index  question  sentence  label", "0  a?  b.  not_entailment"], [["a?"], ["b."]], [1]),
     ("rte", "train"): ("RTE/train.tsv", [RTE, "0  a  b  entailment"], [["a"], ["b"]], [0]),
