@@ -9,7 +9,7 @@ _HOMES = {
     "Config": "config", "ModelConfig": "config", "DataConfig": "config", "MaskingConfig": "config", "PhaseConfig": "config",
     "OptimizerConfig": "config", "ScheduleConfig": "config", "MeshConfig": "config", "ComputeConfig": "config",
     "CheckpointConfig": "config", "EvaluationConfig": "config", "UserError": "errors", "model_config": "presets",
-    "BertForPreTraining": "models.bert", "pretrain": "pretraining", "open_run": "run", "fill_mask": "filling",
+    "BertForPreTraining": "models.bert", "pretrain": "pretraining", "load": "loading", "PretrainedModel": "pretrained",
     "open_store": "data.store", "Examples": "data.examples", "load_tokenizer": "tokenization",
 }
 __all__ = sorted(_HOMES)

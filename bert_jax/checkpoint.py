@@ -62,6 +62,10 @@ class Checkpoints:
             return []
         return sorted(found.step for found in STEP_NAMES.find_all(self.directory))
 
+    def directories(self) -> list[epath.Path]:
+        """Of the committed steps, in ascending order."""
+        return [self._step_directory(step) for step in self.steps()]
+
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
 
@@ -125,40 +129,21 @@ class Checkpoints:
     def restore(self, abstract_state) -> Restored | None:
         """Newest good step in the shape of `abstract_state` (jax.ShapeDtypeStruct with shardings); None if there is none.
 
+        The parameters alone are opened by `stored_checkpoint.open_checkpoint`.
+
         Raises:
           UserError: the newest readable step belongs to another model, or every step is damaged.
         """
-        return self._restore(abstract_state, partial=False)
-
-    def restore_params(self, abstract_params) -> Restored | None:
-        """Like restore, but reads the parameters only: `state` is the tree of parameters."""
-        restored = self._restore({"params": abstract_params}, partial=True)
-        return restored and dataclasses.replace(restored, state=restored.state["params"])
-
-    def read_config(self) -> dict:
-        """Configuration of the newest step whose record is whole; needs no model."""
-        refused = {}
-        for step in reversed(self.steps()):
-            content, problem = _attempt(self._record, step)
-            if problem is None:
-                return content["config"]
-            refused[step] = problem
-        if refused:
-            raise self._all_refused(refused)
-        raise UserError(f"there is no checkpoint below {self.directory}; is this the work directory of a run?")
-
-    def _restore(self, abstract, partial: bool) -> Restored | None:
         self.wait()
-        abstract = jax.tree.map(_placed, abstract)
+        abstract = jax.tree.map(_placed, abstract_state)
         refused: dict[int, str] = {}
         for step in reversed(self.steps()):
-            content, problem = _attempt(self._record, step)
+            content, problem = attempt(self._record, step)
             if problem is None:
-                stored = {path: kind for path, kind in content["arrays"].items() if not partial or path.startswith("params/")}
-                self._check_fit(step, misfits(stored, abstract))
-                state, problem = _attempt(self._read_state, step, abstract, partial)
+                self._check_fit(step, misfits(content["arrays"], abstract))
+                state, problem = attempt(self._read_state, step, abstract)
             if problem is None:
-                paths = changed(stored, state)
+                paths = changed(content["arrays"], state)
                 problem = f"the contents of {len(paths)} arrays have changed, first {paths[0]}" if paths else None
             if problem is None:
                 self._set_aside(refused)
@@ -178,12 +163,12 @@ class Checkpoints:
         except Exception:  # a damaged record is reported by restore
             return None
 
-    def _read_state(self, step: int, abstract, partial: bool):
+    def _read_state(self, step: int, abstract):
         # The handler, not the manager: the manager's barrier would hang when one host alone meets a damaged file.
         handler = ocp.PyTreeCheckpointHandler()
         try:
             return handler.restore(self._step_directory(step) / "state", args=ocp.args.PyTreeRestore(
-                item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=partial))
+                item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract)))
         finally:
             handler.close()
 
@@ -241,7 +226,7 @@ class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
-def _attempt(read, *args) -> tuple[Any, str | None]:
+def attempt(read, *args) -> tuple[Any, str | None]:
     """(value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
     value, problem = None, None
     try:

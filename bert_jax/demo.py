@@ -76,12 +76,12 @@ def run_demo(options: DemoConfig) -> int:
     evaluated = run_evaluate(str(workdir), config)
 
     console.rule("[bold]5/5 fill in the masks[/]")
-    from bert_jax.filling import fill_mask, print_filled
-    from bert_jax.run import open_run
+    from bert_jax.filling import print_filled
+    from bert_jax.loading import load
 
-    run = open_run(workdir)
+    model = load(workdir)
     for text in EXAMPLES:
-        print_filled(text, fill_mask(run, text), "[MASK]")
+        print_filled(text, model.fill_mask(text), "[MASK]")
     _farewell(console, workdir, store, evaluated)
     return 0
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import sharding
-from bert_jax.config import Config
+from bert_jax.config import Config, from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.run import open_run
+from bert_jax.loading import load
 from bert_jax.step import make_eval_step
 from bert_jax.workdir import read_identity
 
@@ -90,22 +90,25 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
       UserError: no checkpoint, no store, or a store made with another vocabulary.
     """
     mesh = sharding.make_mesh(config.mesh)
-    run = open_run(workdir, lambda shapes: sharding.shardings(mesh, shapes))
+    model = load(workdir, mesh=mesh, compute=config.compute)
+    trained = from_dict(Config, model.history["config"])
     store = open_store(config.data.path, config.data.cache)
-    if store.manifest.tokenizer.fingerprint != run.tokenizer.fingerprint:
+    if store.manifest.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the corpus "
                         f"again with --vocab={workdir}/tokenizer")
     same = store.fingerprint == read_identity(workdir)["store_fingerprint"]
-    split = "held_out" if same and run.config.data.held_out and not run.config.data.eval_path else "all"
+    split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
         logging.warning("%s is the store that %s was trained on, without held-out documents: these are figures on training data",
                         config.data.path, workdir)
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
-    path, config = config.data.path, dataclasses.replace(run.config, evaluation=config.evaluation)
+    path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = len(config.phases) - 1
-    evaluation = Evaluation(run.model, config, last, store, split, mesh, sharding.shardings(mesh, run.params))
+    shardings = sharding.shardings(mesh, model.params)
+    evaluation = Evaluation(model.network, config, last, store, split, mesh, shardings)
     training = Examples(store, config, last, split="train" if same else "all")
-    evaluated = Evaluated(run.step, evaluation.num_sequences, evaluation.run(run.params), evaluation.unigram(training))
+    evaluated = Evaluated(model.history["step"], evaluation.num_sequences, evaluation.run(model.params),
+                          evaluation.unigram(training))
     _print(evaluated, workdir, path, split)
     return evaluated
 

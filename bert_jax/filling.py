@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
-from bert_jax.run import Run, open_run
+from bert_jax.text_batches import padded_length
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FillMaskConfig:
-    """Options of `bert-jax fill-mask WORKDIR TEXT`."""
+    """Options of `bert-jax fill-mask MODEL TEXT`."""
 
     top_k: int = 5
     """Candidates for each [MASK]."""
@@ -25,12 +25,12 @@ class Candidate:
     probability: float
 
 
-def fill_mask(run: Run, text: str, top_k: int = 5) -> list[list[Candidate]]:
-    """The `top_k` likeliest pieces for each [MASK] of `text`, in order.
+def fill_mask(model, text: str, top_k: int = 5) -> list[list[Candidate]]:
+    """The `top_k` likeliest pieces for each [MASK] of `text`, in order, by a PretrainedModel.
 
     Every mask is predicted with the other masks in place. Raises UserError where there is no mask or too much text.
     """
-    tokenizer, longest = run.tokenizer, run.config.model.max_position_embeddings
+    tokenizer, longest = model.need_tokenizer(), model.config.max_position_embeddings
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not 0 < top_k <= tokenizer.vocab_size:
         raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
@@ -42,18 +42,23 @@ def fill_mask(run: Run, text: str, top_k: int = 5) -> list[list[Candidate]]:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; shorten it")
-    input_ids = np.array([ids], np.int32)
-    batch = {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": np.ones_like(input_ids),
-             "masked_positions": np.array([positions], np.int32)}
-    logits = jax.jit(run.model.apply)(run.params, batch).mlm_logits[0]
-    probabilities = np.asarray(jax.nn.softmax(logits))
+    # Padded, both the text and its list of masks, so that a second text seldom compiles again.
+    shape = (1, padded_length(len(ids), longest))
+    batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    batch["input_ids"][0, :len(ids)], batch["attention_mask"][0, :len(ids)] = ids, 1
+    batch["masked_positions"] = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
+    batch["masked_positions"][0, :len(positions)] = positions
+    probabilities = np.asarray(jax.nn.softmax(model.mlm_logits(batch)[0, :len(positions)]))
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
-    return [[Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens] for row, tokens in zip(probabilities, best)]
+    return [[Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
+            for row, tokens in zip(probabilities, best)]
 
 
-def run_fill_mask(workdir: str, text: str, options: FillMaskConfig) -> None:
-    run = open_run(workdir)
-    print_filled(text, fill_mask(run, text, options.top_k), run.tokenizer.tokens[run.tokenizer.mask_id])
+def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
+    from bert_jax.loading import load
+
+    model = load(path)
+    print_filled(text, fill_mask(model, text, options.top_k), model.tokenizer.tokens[model.tokenizer.mask_id])
 
 
 def print_filled(text: str, filled: list[list[Candidate]], mask: str) -> None:

@@ -20,11 +20,10 @@ from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import run_evaluate
-from bert_jax.filling import fill_mask
+from bert_jax.loading import load
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretraining import pretrain
-from bert_jax.run import open_run
 from bert_jax.sinks import read_rows
 from bert_jax.state import abstract_state, create_state, state_shardings
 from bert_jax.step import make_train_step
@@ -175,7 +174,7 @@ def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
     ended, output = finish(process, config, 120)
     assert ended == code, output
     last = rows(config.workdir)[-1]["step"]
-    assert open_run(config.workdir).step == last
+    assert load(config.workdir).history["step"] == last
 
 
 def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
@@ -221,15 +220,16 @@ def test_other_objectives_run(small_store, tmp_path, pairs):
 
 def test_fill_mask_gives_probabilities_for_every_mask(finished):
     config, _ = finished
-    filled = fill_mask(open_run(config.workdir), "The [MASK] grows in the [MASK].", top_k=200)
+    model = load(config.workdir)
+    filled = model.fill_mask("The [MASK] grows in the [MASK].", top_k=200)
     assert len(filled) == 2
     for candidates in filled:
         assert sum(candidate.probability for candidate in candidates) == pytest.approx(1.0, abs=1e-4)
         assert [c.probability for c in candidates] == sorted((c.probability for c in candidates), reverse=True)
     with pytest.raises(UserError, match=r"there is no \[MASK\]"):
-        fill_mask(open_run(config.workdir), "nothing to fill in")
+        model.fill_mask("nothing to fill in")
     with pytest.raises(UserError, match="the model takes 64"):
-        fill_mask(open_run(config.workdir), "[MASK] " * 100)
+        model.fill_mask("[MASK] " * 100)
 
 
 def test_thirty_two_sequences_are_learned_by_heart(small_store):

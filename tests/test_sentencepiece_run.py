@@ -14,8 +14,7 @@ from bert_jax import cli, sharding
 from bert_jax.config import Config, from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
-from bert_jax.filling import fill_mask
-from bert_jax.run import open_run
+from bert_jax.loading import load
 
 STEPS = 12
 
@@ -77,10 +76,10 @@ def test_the_run_learns_and_fills_in_pieces(place, capsys):
     rows = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["mlm_loss"] for row in rows if row["kind"] == "train"]
     assert len(losses) == STEPS and np.mean(losses[-3:]) < np.mean(losses[:3])
-    run = open_run(place / "run")
-    assert run.tokenizer.fingerprint == open_store(place / "store").tokenizer().fingerprint
-    (candidates,) = fill_mask(run, "The gardener [MASK] in the morning.", run.tokenizer.vocab_size)
-    assert sorted(candidate.token for candidate in candidates) == sorted(run.tokenizer.tokens)
+    model = load(place / "run")
+    assert model.tokenizer.fingerprint == open_store(place / "store").tokenizer().fingerprint
+    (candidates,) = model.fill_mask("The gardener [MASK] in the morning.", model.tokenizer.vocab_size)
+    assert sorted(candidate.token for candidate in candidates) == sorted(model.tokenizer.tokens)
     assert sum(candidate.probability for candidate in candidates) == pytest.approx(1, abs=1e-5)
     capsys.readouterr()
     command("fill-mask", str(place / "run"), "The gardener [MASK] in the morning.", "--top_k=3")

@@ -190,8 +190,8 @@ class BertForPreTraining:
     def _require(self, *parts: str) -> None:
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
-            raise UserError(f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint that "
-                            "has it, for example one of a pre-training run")
+            raise UserError(f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
+                            "that has it, for example one of a pre-training run")
 
 
 def _mlm_logits(bert: Bert, output: EncoderOutput, batch: dict[str, jax.Array]) -> jax.Array:

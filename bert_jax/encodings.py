@@ -1,0 +1,86 @@
+"""What `PretrainedModel.encode` returns, and how the results of its batches come together in the order of the texts."""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.text_batches import Sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """Arrays of NumPy, float32, in the order of the texts: n texts, L tokens in the longest, zeros beyond a text's own."""
+
+    hidden_states: tuple[np.ndarray, ...]
+    """[n, L, H] for each of the layers asked for: "all" is the embeddings, then every layer."""
+    last_hidden_state: np.ndarray
+    """[n, L, H]; of a pre-LN model after the final norm, which hidden_states[-1] is not."""
+    pooled: np.ndarray | None
+    """[n, H]: as `pooling` says; without it what the pooler gives, None where the model has none."""
+    attentions: tuple[np.ndarray, ...] | None
+    """[n, A, L (query), L (key)] for each layer, if asked for: the probabilities, before dropout."""
+    input_ids: np.ndarray
+    """int32 [n, L], 0 beyond a text's own."""
+    token_type_ids: np.ndarray
+    attention_mask: np.ndarray
+    """int32 [n, L]: 1 for real tokens, [CLS] and [SEP] among them."""
+    tokens: list[list[str]]
+    """The pieces of each text."""
+
+    def __repr__(self) -> str:
+        n, length, size = self.last_hidden_state.shape
+        return f"Encoding of {n:,} texts: up to {length} tokens, {len(self.hidden_states)} × hidden states of {size}"
+
+
+class Collector:
+    """Fills the arrays of an Encoding batch by batch."""
+
+    def __init__(self, sequences: Sequences, config: ModelConfig, layers: tuple[int, ...] | None, attentions: bool):
+        n, length = len(sequences), int(sequences.lengths.max())
+        states, maps = (n, length, config.hidden_size), (n, config.num_heads, length, length)
+        chosen, attended = len(layers or ()), config.num_layers if attentions else 0
+        _check_memory(4 * (np.prod(states, dtype=float) * (1 + chosen) + np.prod(maps, dtype=float) * attended), n)
+        self._sequences, self._layers = sequences, layers
+        self.last, self.pooled = np.zeros(states, np.float32), None
+        self.states = tuple(np.zeros(states, np.float32) for _ in range(chosen))
+        self.maps = tuple(np.zeros(maps, np.float32) for _ in range(attended))
+
+    def add(self, numbers: np.ndarray, output: dict) -> None:
+        """`output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
+        for row, number in enumerate(numbers):
+            size = len(self._sequences.input_ids[number])
+            for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"])):
+                whole[number, :size] = part[row, :size]
+            for whole, part in zip(self.maps, output["attentions"]):
+                whole[number, :, :size, :size] = part[row, :, :size, :size]
+        if output["pooled"] is not None:
+            if self.pooled is None:
+                self.pooled = np.zeros((len(self._sequences), output["pooled"].shape[1]), np.float32)
+            self.pooled[numbers] = output["pooled"][:len(numbers)]
+
+    def encoding(self, tokens: list[str], attentions: bool) -> Encoding:
+        sequences = self._sequences
+        return Encoding(
+            hidden_states=(self.last,) if self._layers is None else self.states,
+            last_hidden_state=self.last, pooled=self.pooled,
+            attentions=self.maps if attentions else None, input_ids=_padded(sequences.input_ids),
+            token_type_ids=_padded(sequences.token_type_ids),
+            attention_mask=_padded([np.ones_like(ids) for ids in sequences.input_ids]),
+            tokens=[[tokens[i] for i in ids] for ids in sequences.input_ids])
+
+
+def _padded(rows: list[np.ndarray]) -> np.ndarray:
+    whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for target, row in zip(whole, rows):
+        target[:len(row)] = row
+    return whole
+
+
+def _check_memory(size: float, texts: int) -> None:
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > there:
+        raise UserError(f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB and this machine has "
+                        f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector a text")

@@ -1,0 +1,95 @@
+"""What is made of hidden states: one vector a text, and the combinations of layers that the paper feeds to other models."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+
+Pooling = Literal["cls", "mean", "max", "pooler"]
+Combination = Literal["last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"]
+LAYERS_READ = {"last": 1, "second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4, "weighted_last_four": 4,
+               "weighted_all": 0}
+"""How many of the last layers a combination looks at; 0 = every layer, without the embeddings."""
+
+
+def combine(hidden_states: Sequence[jax.Array], combination: Combination, weights=None) -> jax.Array:
+    """Features of every token from several layers: the feature-based use of Devlin et al. 2018, section 5.3 and table 7.
+
+    Args:
+      hidden_states: N + 1 arrays [..., H]: the embeddings, then each of N layers.
+      combination: last · second_to_last · sum_last_four · concat_last_four (the best in the paper) · weighted_last_four and
+        weighted_all, Σ wᵢ·hᵢ over the last four or all N layers, lowest first.
+      weights: [4] or [N], for the weighted ones: given, or learned, since the result can be differentiated by them.
+
+    Returns:
+      [..., H]; [..., 4·H] for concat_last_four.
+
+    Raises:
+      UserError: an unknown combination, too few layers, or weights of another number.
+    """
+    count = layers_read(combination, len(hidden_states) - 1, weights)
+    states = list(hidden_states[-count:])
+    if combination in ("last", "second_to_last"):
+        return states[0]
+    if combination == "concat_last_four":
+        return jnp.concatenate(states, axis=-1)
+    weights = jnp.ones(count) if weights is None else jnp.asarray(weights, jnp.float32)
+    return sum(weight * state for weight, state in zip(weights, states))
+
+
+def layers_read(combination: str, num_layers: int, weights=None) -> int:
+    """How many of the last layers `combination` needs in a model of `num_layers`; UserError where that cannot be."""
+    if combination not in LAYERS_READ:
+        raise UserError(f"there is no combination of layers {combination!r}; there are {', '.join(LAYERS_READ)}")
+    count = LAYERS_READ[combination] or num_layers
+    if count > num_layers:
+        raise UserError(f"{combination} needs {count} layers and the model has {num_layers}; use last or weighted_all")
+    if combination.startswith("weighted") != (weights is not None) or (weights is not None and len(weights) != count):
+        wanted = f"{count} numbers" if combination.startswith("weighted") else "None"
+        raise UserError(f"weights={'None' if weights is None else f'{len(weights)} numbers'}, but {combination} takes {wanted}")
+    return count
+
+
+def pool(states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max"]) -> jax.Array:
+    """One vector a text from states [B, L, H] and mask [B, L]: the first position, or mean or maximum over all real tokens.
+
+    [CLS] and [SEP] are among them, padding is not. Returns [B, H].
+    """
+    if pooling == "cls":
+        return states[:, 0]
+    real = (attention_mask > 0)[:, :, None]
+    if pooling == "max":
+        return jnp.max(jnp.where(real, states, -math.inf), axis=1)
+    total = jnp.sum(jnp.where(real, states, 0.0), axis=1)
+    return total / jnp.sum(real, axis=1).astype(states.dtype)
+
+
+def check_pooling(pooling: str | None, has_pooler: bool) -> None:
+    if pooling not in (None, "cls", "mean", "max", "pooler"):
+        raise UserError(f"pooling={pooling!r} must be cls, mean, max, pooler or None")
+    if pooling == "pooler" and not has_pooler:
+        raise UserError("pooling='pooler', but this model has no pooler; use cls, mean or max")
+
+
+def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[int, ...] | None:
+    """Places in the list of N + 1 hidden states that `layers` names, 0 = embeddings; None for "last".
+
+    Raises:
+      UserError: neither "last", "all" nor numbers from -(N + 1) to N.
+    """
+    count = num_layers + 1
+    if isinstance(layers, str):
+        if layers not in ("last", "all"):
+            raise UserError(f"layers={layers!r} must be 'last', 'all' or numbers: 0 (embeddings) to {num_layers}")
+        return None if layers == "last" else tuple(range(count))
+    numbers = (layers,) if isinstance(layers, (int, np.integer)) else tuple(layers)
+    for number in numbers:
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
+            raise UserError(f"layers={layers!r}: there is no layer {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
+                            "negative numbers count from the last")
+    return tuple(int(number) % count for number in numbers)

@@ -1,0 +1,160 @@
+"""`bert_jax.load`: whatever directory holds a BERT, its kind recognised, its arrays placed on the devices."""
+
+import os
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+
+from bert_jax import sharding
+from bert_jax.config import ComputeConfig
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained import PretrainedModel
+from bert_jax.stored import StoredModel
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+"""Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
+OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
+LOOKED_FOR = ("a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
+              "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)")
+
+
+def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()) -> PretrainedModel:
+    """The model in `path` with its configuration, parameters (float32) and tokenizer.
+
+    Args:
+      path: local or gs://: a work directory of ours (its newest good checkpoint) or one step of it, a Hugging Face
+        directory, or a TensorFlow 1 checkpoint (directory or prefix). Only the last needs TensorFlow.
+      mesh: None for the first device; else every device reads its own part (bert_jax/sharding.py).
+      compute: dtype of activations and the like; see ComputeConfig.
+
+    Raises:
+      UserError: nothing that we can read, a pickle, damaged files, or arrays that do not fit the configuration.
+    """
+    stored = open_stored(path)
+    check_fit(stored)
+    return PretrainedModel(stored, place(stored, mesh), mesh=mesh, compute=compute)
+
+
+def open_stored(path: str | os.PathLike) -> StoredModel:
+    """Recognises what kind of model `path` holds by looking into it; see `load`."""
+    path = _existing(os.fspath(path))
+    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index lies beside it
+        from bert_jax.interop.tf_checkpoint import open_tf_checkpoint
+
+        return open_tf_checkpoint(path)
+    names = sorted(entry.name for entry in path.iterdir())
+    if "checkpoints" in names or {"record", "state"} <= set(names):
+        from bert_jax.stored_checkpoint import open_checkpoint
+
+        return open_checkpoint(path)
+    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        from bert_jax.interop.huggingface import open_huggingface
+
+        return open_huggingface(path)
+    if "bert_config.json" in names or any(name.endswith(".index") for name in names):
+        from bert_jax.interop.tf_checkpoint import open_tf_checkpoint
+
+        return open_tf_checkpoint(path)
+    for name in names:
+        if name.endswith((*PICKLES, *OTHER_WEIGHTS)):
+            raise _refused(path, name)
+    if any(name.startswith("step_") for name in names):
+        raise UserError(f"{path} holds steps of a run; give one of them, or the work directory above: {path.parent}")
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
+    raise UserError(f"no model in {path}: looked for {LOOKED_FOR}; found {shown}")
+
+
+def check_fit(stored: StoredModel) -> None:
+    """Raises UserError naming the first parameters, with both shapes, where arrays and configuration disagree."""
+    wanted = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+              for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))}
+    lines = []
+    for path in sorted({*wanted, *stored.arrays}):
+        there = stored.arrays[path].shape if path in stored.arrays else None
+        if there != wanted.get(path):
+            lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
+                        "configuration file beside them that they were made with")
+    if stored.tokenizer is not None and stored.tokenizer.vocab_size > stored.model.vocab_size:
+        raise UserError(f"the vocabulary in {stored.path} has {stored.tokenizer.vocab_size} entries, its word table "
+                        f"{stored.model.vocab_size} rows; put the vocabulary beside the model that it was trained with")
+
+
+def abstract_params(stored: StoredModel) -> dict:
+    """Nested dict of ShapeDtypeStruct: the parameters that the configuration and the parts of `stored` call for."""
+    if stored.head is not None:
+        from bert_jax.models.task import BertForTask
+
+        return jax.eval_shape(BertForTask(stored.model, stored.head).init, jax.random.key(0))
+    return jax.eval_shape(BertForPreTraining(stored.model, parts=stored.parts).init, jax.random.key(0))
+
+
+def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
+    """Nested dict of float32 arrays; each device of `mesh` reads its own part only (None: the first device has all)."""
+    params: dict = {}
+    for path, array in stored.arrays.items():
+        *parents, name = path.split("/")
+        node = params
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = jax.make_array_from_callback(array.shape, _where(mesh, path, array.shape), _reader(array))
+    return params
+
+
+def _where(mesh: Mesh | None, path: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
+    if mesh is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return NamedSharding(mesh, sharding.partition_spec(mesh, path, shape)[0])
+
+
+def _reader(array):
+    """Reads each part once, however many devices hold a copy of it."""
+    parts: dict = {}
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        spans = tuple(axis.indices(size) for axis, size in zip(index, array.shape))
+        if spans not in parts:
+            parts[spans] = np.asarray(array.read(tuple(slice(*span) for span in spans)), np.float32)
+        return parts[spans]
+    return read
+
+
+def _existing(name: str) -> epath.Path:
+    """`name` as a path that is a directory or the prefix of a TensorFlow 1 checkpoint; UserError otherwise."""
+    if "://" in name and not name.startswith("gs://"):
+        raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
+    path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
+    try:
+        if path.is_dir() or epath.Path(f"{os.fspath(path)}.index").exists():
+            return path
+        exists = path.exists()
+    except ImportError as error:
+        raise UserError(f"{name} needs a package for Google Cloud Storage ({error}); pip install gcsfs") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name[:200]!r} cannot be opened: {error}") from None
+    if not exists:
+        raise UserError(f"there is no {name}: give the directory of a model. Nothing is downloaded: a model known by a name "
+                        "must be fetched first, and its directory given")
+    if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
+        raise _refused(path.parent, path.name)
+    if path.suffix in ARCHIVES:
+        raise UserError(f"{name} is an archive; unpack it and give the directory")
+    raise UserError(f"{name} is a file; give the directory it lies in ({path.parent})")
+
+
+def _refused(directory: epath.Path, name: str) -> UserError:
+    why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
+    return UserError(
+        f"{directory / name} is {why}; no safetensors file lies beside it. If you trust it, convert it where transformers is "
+        "installed: python -c \"from transformers import AutoModelForPreTraining as M; "
+        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files too, and give NEW")
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(list(shape))

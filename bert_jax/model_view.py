@@ -1,0 +1,100 @@
+"""A loaded model to look at: its layers one by one, and the table of its parameters."""
+
+import collections.abc
+import dataclasses
+import functools
+import io
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bert_jax.config import ModelConfig
+from bert_jax.fingerprint import leaf_paths
+from bert_jax.models.stack import Block
+
+TABLE_WIDTH = 110  # columns
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Layer:
+    """One Transformer block."""
+
+    config: ModelConfig
+    index: int
+    """0 is the one above the embeddings."""
+    params: dict
+    """As params["encoder"] of the model, without the leading axis: attention/query/kernel is [H, A, D]."""
+
+    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        """What the layer makes of states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
+        block = nnx.merge(_block_structure(self.config), self.params)
+        return block(jnp.asarray(x), jnp.asarray(attention_mask), None, collect=False)[0]
+
+    def __repr__(self) -> str:
+        return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
+
+
+class Layers(collections.abc.Sequence):
+    """The layers of a model: layers[3], len(layers), for layer in layers."""
+
+    def __init__(self, config: ModelConfig, stacked: dict):
+        self._config, self._stacked = config, stacked
+
+    def __len__(self) -> int:
+        return self._config.num_layers
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        index = range(len(self))[index]
+        return Layer(self._config, index, jax.tree.map(lambda leaf: leaf[index], self._stacked))
+
+    def __repr__(self) -> str:
+        return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
+
+
+def describe(model) -> str:
+    """Where a PretrainedModel comes from, its sizes, and every parameter with its path, shape and number of values."""
+    config, tokenizer = model.config, model.tokenizer
+    step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
+    words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
+    lines = [f"BERT from {model.path} ({model.kind}{step})",
+             f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
+             f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
+             f"{config.vocab_size:,} ({words})"]
+    if model.head is not None:
+        labels = model.head.labels[:8] + (("…",) if len(model.head.labels) > 8 else ())
+        crf = " with a CRF" if model.head.crf else ""
+        lines.append(f"task head: {model.head.kind}{crf}" + (f" ({', '.join(labels)})" if labels else ""))
+    return _text("\n".join(lines), parameter_table(model.params))
+
+
+def parameter_table(params: dict) -> Table:
+    table = Table()
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("values", justify="right", no_wrap=True)
+    total = 0
+    for path, leaf in leaf_paths(params).items():
+        size = math.prod(leaf.shape)
+        total += size
+        table.add_row(Text(path), Text(str(list(leaf.shape))), f"{size:,}")
+    table.add_section()
+    table.add_row("total", "float32", f"{total:,}")
+    return table
+
+
+@functools.lru_cache
+def _block_structure(config: ModelConfig) -> nnx.GraphDef:
+    return nnx.graphdef(jax.eval_shape(lambda: Block(config, jax.random.key(0))))
+
+
+def _text(heading: str, table: Table) -> str:
+    console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None)
+    console.print(table)
+    return f"{heading}\n{console.file.getvalue().rstrip()}"

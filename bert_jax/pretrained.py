@@ -1,0 +1,148 @@
+"""A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from rich.console import Console
+from rich.progress import track
+
+from bert_jax.config import ComputeConfig
+from bert_jax.encodings import Collector, Encoding
+from bert_jax.errors import UserError
+from bert_jax.filling import Candidate, fill_mask
+from bert_jax.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
+from bert_jax.model_view import Layers, describe
+from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.runner import Batch, Runner
+from bert_jax.stored import StoredModel
+from bert_jax.text_batches import Sequences, Texts, batches, rows_for, tokenize
+from bert_jax.tokenization import Tokenizer
+
+LONG = 10  # batches from which on a progress bar is shown
+
+
+class PretrainedModel:
+    """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
+
+    Attributes: config (ModelConfig), head (HeadConfig of a fine-tuned model or None), params (nested dict of float32
+    arrays, docs/checkpoints.md lists the paths), tokenizer (None where the directory has no vocabulary), network (the model
+    as functions of params), layers, path, kind, history (step, metrics, config: whatever the directory tells), mesh.
+
+    Texts are one string, one pair as a tuple, or a list of either.
+    """
+
+    def __init__(self, stored: StoredModel, params: dict, *, mesh: Mesh | None = None,
+                 compute: ComputeConfig = ComputeConfig()):
+        self.config, self.head, self.tokenizer, self.params = stored.model, stored.head, stored.tokenizer, params
+        self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
+        parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
+        self.network = BertForPreTraining(stored.model, compute, parts)
+        below = {name: tree for name, tree in params.items() if name not in ("head", "crf")}
+        self._runner = Runner(self.network, below, mesh)
+
+    @property
+    def layers(self) -> Layers:
+        """model.layers[3] has the parameters of the fourth block and can be called; len(model.layers)."""
+        return Layers(self.config, self.params["encoder"])
+
+    def encode(self, texts: Texts, layers: str | int | Sequence[int] = "last", attentions: bool = False,
+               pooling: Pooling | None = None, *, batch_size: int = 32, max_length: int | None = None,
+               truncate: bool = True, progress: bool | None = None) -> Encoding:
+        """Hidden states of every token; see Encoding.
+
+        The result is on the host and takes n · L · H · 4 bytes a layer, for n texts of up to L tokens; for many texts of
+        which one vector each is wanted there is `embed`.
+
+        Args:
+          texts: see the class.
+          layers: "last", "all" (embeddings, then each layer), or numbers: 0 the embeddings, 1 to N the layers, -1 the last.
+          attentions: also return the attention probabilities of every layer.
+          pooling: what `pooled` is: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens ([CLS] and
+            [SEP] included), or the output of the "pooler"; None: the pooler's where there is one.
+          batch_size: texts a batch. Batches are padded to a few lengths, so little is compiled.
+          max_length: tokens a text at most; None: what the model takes.
+          truncate: cut longer texts, of a pair the longer one first, and log a warning; False: raise UserError.
+          progress: show a bar; None: for long lists only.
+        """
+        check_pooling(pooling, "pooler" in self.network.parts)
+        chosen = layer_indices(layers, self.config.num_layers)
+        sequences = self._sequences(texts, max_length, truncate)
+        collector = Collector(sequences, self.config, chosen, attentions)
+        for numbers, batch in self._batches(sequences, batch_size, progress):
+            collector.add(numbers, self._runner.states(batch, layers=chosen, attentions=attentions, pooling=pooling))
+        return collector.encoding(self.tokenizer.tokens, attentions)
+
+    def embed(self, texts: Texts, features: Combination = "last", pooling: Pooling = "mean", *, weights=None,
+              batch_size: int = 32, max_length: int | None = None, truncate: bool = True,
+              progress: bool | None = None) -> np.ndarray:
+        """One vector a text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
+
+        Args:
+          features: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
+            hidden_states.combine, which does the same to the hidden_states of `encode`, for features of every token.
+          pooling: as in `encode`; "pooler" goes with the last layer only.
+          weights: [4] or [N] numbers for the weighted features, lowest layer first.
+          batch_size, max_length, truncate, progress: as in `encode`.
+        """
+        layers_read(features, self.config.num_layers, weights)
+        if pooling is None or (pooling == "pooler" and features != "last"):
+            raise UserError(f"pooling={pooling!r} with features={features!r}: use cls, mean or max (the pooler reads the last "
+                            "layer only)")
+        check_pooling(pooling, "pooler" in self.network.parts)
+        sequences = self._sequences(texts, max_length, truncate)
+        weights = None if weights is None else np.asarray(weights, np.float32)
+        found = None
+        for numbers, batch in self._batches(sequences, batch_size, progress):
+            rows = self._runner.features(batch, weights=weights, combination=features, pooling=pooling)
+            found = np.zeros((len(sequences), rows.shape[1]), np.float32) if found is None else found
+            found[numbers] = rows[:len(numbers)]
+        return found
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[Candidate]]:
+        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of `text`."""
+        return fill_mask(self, text, top_k)
+
+    def next_sentence(self, first: str, second: str) -> float:
+        """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order."""
+        sequences = self._sequences((first, second), None, True)
+        ((_, batch),) = self._batches(sequences, 1, False)
+        logits = self.next_sentence_logits(batch)[0]
+        return float(jax.nn.softmax(logits)[0])
+
+    def mlm_logits(self, batch: Batch) -> np.ndarray:
+        """[B, M, V] float32 for int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M]."""
+        return self._runner.mlm_logits(batch)
+
+    def next_sentence_logits(self, batch: Batch) -> np.ndarray:
+        """[B, 2] float32 for int32 input_ids, token_type_ids and attention_mask [B, L]; class 0 = IsNext."""
+        return self._runner.next_sentence_logits(batch)
+
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer; UserError where the model came without one."""
+        if self.tokenizer is None:
+            raise UserError(f"{self.path} has no vocabulary, so texts cannot become ids; put the vocab.txt (or SentencePiece "
+                            ".model) there that the model was trained with")
+        return self.tokenizer
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def _sequences(self, texts: Texts, max_length: int | None, truncate: bool) -> Sequences:
+        longest = self.config.max_position_embeddings
+        if max_length is not None and not 5 <= max_length <= longest:
+            raise UserError(f"max_length={max_length} must lie between 5 and the {longest} positions of the model")
+        sequences = tokenize(self.need_tokenizer(), texts, max_length or longest, truncate)
+        if self.config.type_vocab_size < 2 and any(types.any() for types in sequences.token_type_ids):
+            raise UserError("this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself")
+        return sequences
+
+    def _batches(self, sequences: Sequences, batch_size: int, progress: bool | None):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} must be positive")
+        rows = rows_for(len(sequences), batch_size)
+        count = -(-len(sequences) // rows)
+        show = count >= LONG if progress is None else progress
+        made = batches(sequences, rows, self.tokenizer.pad_id, self.config.max_position_embeddings)
+        return track(made, "texts", total=count, disable=not show, console=Console(stderr=True), transient=True)

@@ -1,0 +1,103 @@
+"""Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
+
+import json
+import os
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoint import Checkpoints, attempt
+from bert_jax.checkpoint_record import read_record
+from bert_jax.config import HeadConfig, ModelConfig, from_dict
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import fingerprint
+from bert_jax.stored import StoredArray, StoredModel
+from bert_jax.tokenization import load_tokenizer
+from bert_jax.vocabulary_file import vocabularies
+
+PARAMETERS = "params/"
+VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
+
+
+def open_checkpoint(path: str | os.PathLike) -> StoredModel:
+    """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
+
+    Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
+    one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
+
+    Raises:
+      UserError: no checkpoint yet, all of them damaged, or one that a newer version has written.
+    """
+    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
+    refused = {}
+    for step in reversed(steps):
+        found, problem = attempt(_read_step, step)
+        if problem is None:
+            content, arrays = found
+            return _describe(path, path.parent.parent if is_step(path) else path, content, arrays)
+        logging.warning("checkpoint %s is damaged (%s); trying an older one", step, problem)
+        refused[step.name] = problem
+    if refused:
+        reasons = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
+        raise UserError(f"no checkpoint of {path} can be used ({reasons}); bring it back from a copy")
+    raise UserError(f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps")
+
+
+def is_step(path: epath.Path) -> bool:
+    """Whether `path` is the directory of one step of ours."""
+    return (path / "record").is_dir() and (path / "state").is_dir()
+
+
+def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
+    """The record, and the parameters by path; ValueError if the values of one are not those recorded."""
+    content = read_record(step / "record")
+    arrays = {}
+    for path, recorded in content["arrays"].items():
+        if path.startswith(PARAMETERS):
+            array = _open_array(step / "state", path)
+            if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
+                raise ValueError(f"{path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
+            if fingerprint({path: array.read(_whole(array))})[path] != recorded["fingerprint"]:
+                raise ValueError(f"the contents of {path} have changed")
+            arrays[path.removeprefix(PARAMETERS)] = array
+    return content, arrays
+
+
+def _open_array(state: epath.Path, path: str) -> StoredArray:
+    """One array of a directory that Orbax wrote: an OCDBT database in which the parts of a name are joined by dots."""
+    import tensorstore
+
+    place = os.fspath(state) + "/"
+    base = place if "://" in place else {"driver": "file", "path": place}
+    store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
+    array = tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True).result()
+    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), lambda index: array[index].read().result())
+
+
+def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
+    config = content["config"]
+    # The padding of the vocabulary serves one mesh and never reaches a prediction: nobody who opens the model needs it.
+    model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
+    for name in VOCABULARY_ARRAYS:
+        if name in arrays:
+            arrays[name] = _first_rows(arrays[name], model.vocab_size)
+    run = home / "run.json"
+    history = {"step": content["step"], "metrics": content["metrics"], "config": config,
+               "run": json.loads(run.read_text()) if run.exists() else None}
+    head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
+    tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
+    return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
+                       history=history)
+
+
+def _first_rows(array: StoredArray, rows: int) -> StoredArray:
+    def read(index):
+        start, stop, step = index[0].indices(rows)
+        return array.read((slice(start, stop, step), *index[1:]))
+    return StoredArray((rows, *array.shape[1:]), array.dtype, read)
+
+
+def _whole(array: StoredArray) -> tuple[slice, ...]:
+    return (slice(None),) * len(array.shape)
