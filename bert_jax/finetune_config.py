@@ -105,8 +105,11 @@ class FinetuneConfig:
     """Of the encoder (hidden and attention). None: as the checkpoint's configuration says."""
     crf: bool = False
     """tagging: a linear-chain CRF on the scores."""
-    features: Literal["", "embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] = ""
+    features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
+                      "weighted_all"] = ""
     """tagging: keep the encoder frozen and train a two-layer BiLSTM on these of its layers (paper section 5.3). Empty: fine-tune."""
+    lstm_size: int = 768
+    """features: width of the BiLSTM in each direction (the paper's)."""
 
     seed: int = 0
     """Of the first run: head, order and dropout."""
