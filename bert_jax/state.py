@@ -37,12 +37,18 @@ def create_state(model, optimizer: optax.GradientTransformation, mesh: Mesh, see
     return jax.jit(lambda: _initial(model, optimizer, seed), out_shardings=where)()
 
 
+def initializer(model, optimizer: optax.GradientTransformation, mesh: Mesh):
+    """`create_state` for many seeds: a compiled function of a uint32 seed."""
+    where = state_shardings(abstract_state(model, optimizer, mesh))
+    return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
+
+
 def reset_moments(state: TrainState) -> TrainState:
     """Moments and bias-correction count back to zero, as `optimizer.init` makes them; step and parameters stay."""
     return dataclasses.replace(state, optimizer_state=jax.tree.map(jnp.zeros_like, state.optimizer_state))
 
 
-def _initial(model, optimizer, seed: int) -> TrainState:
+def _initial(model, optimizer, seed: int | jax.Array) -> TrainState:
     # The steps' dropout keys are fold_in(key(seed), step); initialisation folds in a number that no int32 step reaches.
     params = model.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1)))
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer_state=optimizer.init(params))

@@ -33,19 +33,27 @@ def make_train_step(model, optimizer: optax.GradientTransformation, config: Conf
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         gradients, sums = _gradients(model, state.params, batch, key, micro_batches, shardings.params)
         metrics = _means(sums)
-        gradients, norm = clip_by_global_norm(gradients, config.optimizer.clip_norm)
-        rate = learning_rate(config, state.step)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.params)
-        params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
-
-        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        params, optimizer_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), (params, optimizer_state),
-                                               (state.params, state.optimizer_state))
-        metrics |= {"learning_rate": rate, "grad_norm": norm, "skipped": 1.0 - finite.astype(jnp.float32)}
-        return TrainState(step=state.step + 1, params=params, optimizer_state=optimizer_state), metrics
+        state, taken = updated(state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step), config.optimizer.clip_norm)
+        return state, metrics | taken
 
     return jax.jit(train_step, donate_argnums=0, in_shardings=(shardings, sharding.batch_sharding(mesh)),
                    out_shardings=(shardings, sharding.replicated(mesh)))
+
+
+def updated(state: TrainState, gradients, loss: jax.Array, optimizer: optax.GradientTransformation, rate: jax.Array,
+            clip_norm: float) -> tuple[TrainState, dict[str, jax.Array]]:
+    """The next state, and learning_rate, grad_norm (before clipping) and skipped.
+
+    A loss or gradient that is not finite leaves parameters and optimizer state as they were (skipped = 1).
+    """
+    gradients, norm = clip_by_global_norm(gradients, clip_norm)
+    updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.params)
+    params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    params, optimizer_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), (params, optimizer_state),
+                                           (state.params, state.optimizer_state))
+    metrics = {"learning_rate": rate, "grad_norm": norm, "skipped": 1.0 - finite.astype(jnp.float32)}
+    return TrainState(step=state.step + 1, params=params, optimizer_state=optimizer_state), metrics
 
 
 def make_eval_step(model, mesh: Mesh, shardings):
@@ -83,7 +91,7 @@ def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, 
     def part(rows: Batch, index) -> tuple:
         def loss(params):
             sums = loss_sums(model, params, rows, jax.random.fold_in(key, index))
-            value = _ratio(sums["mlm_loss"], mlm_weight)
+            value = ratio(sums["mlm_loss"], mlm_weight)
             if "next_sentence_labels" in batch:
                 value += sums["next_sentence_loss"] / batch["next_sentence_labels"].size
             return value, sums
@@ -113,14 +121,14 @@ def _split_rows(x: jax.Array, micro_batches: int, shardings) -> jax.Array:
 
 
 def _means(sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    means = {"mlm_loss": _ratio(sums["mlm_loss"], sums["mlm_weight"]),
-             "mlm_accuracy": _ratio(sums["mlm_correct"], sums["mlm_weight"])}
+    means = {"mlm_loss": ratio(sums["mlm_loss"], sums["mlm_weight"]),
+             "mlm_accuracy": ratio(sums["mlm_correct"], sums["mlm_weight"])}
     if "next_sentence_loss" in sums:
         means |= {"next_sentence_loss": sums["next_sentence_loss"] / sums["next_sentence_count"],
                   "next_sentence_accuracy": sums["next_sentence_correct"] / sums["next_sentence_count"]}
     return {"loss": means["mlm_loss"] + means.get("next_sentence_loss", 0.0), **means}
 
 
-def _ratio(total: jax.Array, weight: jax.Array) -> jax.Array:
+def ratio(total: jax.Array, weight: jax.Array) -> jax.Array:
     """0, not NaN, where nothing was weighed: a batch without a single prediction."""
     return total / jnp.where(weight > 0, weight, 1.0)
