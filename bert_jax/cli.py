@@ -100,6 +100,16 @@ def config(arguments: list[str]) -> int:
     return 0
 
 
+def convert(arguments: list[str]) -> int:
+    """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1: the same model for other programs"""
+    from bert_jax.interop.conversion import ConvertConfig, run_convert
+
+    source, rest = positional(arguments, "bert-jax convert", "SOURCE")
+    destination, options = positional(rest, "bert-jax convert SOURCE", "DESTINATION")
+    run_convert(source, destination, parse(ConvertConfig, options, "bert-jax convert"))
+    return 0
+
+
 def demo(arguments: list[str]) -> int:
     """demo --workdir=DIR: the whole job in minutes on text that Python itself carries"""
     from bert_jax.demo import DemoConfig, run_demo
@@ -110,6 +120,7 @@ def demo(arguments: list[str]) -> int:
 COMMANDS = {
     "demo": demo, "train-vocab": train_vocab, "extend-vocab": extend_vocab, "prepare": prepare, "inspect": inspect,
     "info": info, "config": config, "pretrain": pretrain, "evaluate": evaluate, "fill-mask": fill_mask,
+    "convert": convert,
 }
 
 

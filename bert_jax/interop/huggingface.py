@@ -1,19 +1,26 @@
 """Directories in the layout of Hugging Face `transformers`: config.json, model.safetensors, vocabulary files."""
 
 import dataclasses
+import json
 import os
+import sys
 
 import numpy as np
 from etils import epath
+from rich.console import Console
+from rich.progress import track
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.interop import huggingface_config, huggingface_names as names, safetensors_files
+from bert_jax.interop.model_card import model_card
 from bert_jax.interop.safetensors_files import FileTensor
-from bert_jax.interop.tokenizer_files import read_tokenizer
+from bert_jax.interop.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.stored import PARTS, StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
+PADDING_LIMIT = 1_024  # rows that a word table may have beyond its vocabulary
 
 
 def open_huggingface(path: str | os.PathLike) -> StoredModel:
@@ -29,7 +36,6 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
       UserError: another kind of model, a damaged file, weights that do not fit config.json or the vocabulary.
     """
     directory = epath.Path(path)
-    _refuse_pickles(directory)
     config = huggingface_config.read_config(directory)
     stored = safetensors_files.open_directory(directory)
     tensors, ignored = _known(stored, directory)
@@ -52,16 +58,6 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
         arrays={path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places},
         ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
         history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}})
-
-
-def _refuse_pickles(directory: epath.Path) -> None:
-    if (directory / safetensors_files.FILE).exists() or (directory / safetensors_files.INDEX).exists():
-        return
-    pickles = sorted(file.name for file in directory.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"))
-    if pickles:
-        raise UserError(f"{directory} has its weights in {pickles[0]}, a Python pickle, which can run any code when it is opened: "
-                        "it is not read. Where you trust its source, save it with transformers as safetensors: "
-                        "AutoModelForPreTraining.from_pretrained(…).save_pretrained(…)")
 
 
 def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
@@ -126,11 +122,71 @@ def _cut_vocabulary(model, tokenizer: Tokenizer | None, directory: epath.Path):
     """`model` with the tokenizer's number of words; the rows beyond are padding."""
     if tokenizer is None:
         return model
+    if tokenizer.vocab_size < model.vocab_size - PADDING_LIMIT:
+        raise UserError(f"{directory} has a vocabulary of {tokenizer.vocab_size:,} entries for a word table of "
+                        f"{model.vocab_size:,} rows, more than any padding; put the model's own vocabulary there")
     if tokenizer.vocab_size > model.vocab_size:
-        raise UserError(f"{directory} has a vocabulary of {tokenizer.vocab_size:,} entries, but vocab_size={model.vocab_size:,} "
-                        f"in its {huggingface_config.FILE}; they do not belong together")
+        raise UserError(f"{directory} has a vocabulary of {tokenizer.vocab_size:,} entries, but vocab_size="
+                        f"{model.vocab_size:,} in its {huggingface_config.FILE}; they do not belong together")
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
 def _stored_array(place: names.Place, tensors: dict[str, FileTensor]) -> StoredArray:
     return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(tensors, index))
+
+
+def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name: str) -> None:
+    """Writes `stored` into the directory `destination`, which must exist, so that the Auto classes of transformers open it.
+
+    Parameters are written as float32, one after the other; the class named in config.json is the one whose parameters are
+    exactly those of `stored`, where there is one.
+
+    `name` heads the model card (README.md).
+
+    Raises:
+      UserError: transformers has no such model (pre-LN, a CRF), or tokenizer.json cannot express the vocabulary's options.
+    """
+    directory = epath.Path(destination)
+    architecture = _architecture(stored)
+    tokenizer = stored.tokenizer
+    config = huggingface_config.to_json(stored.model, stored.head, architecture, tokenizer.pad_id if tokenizer else 0)
+    prefix = "bert." if architecture == "BertModel" else ""  # a bare encoder's names have no prefix
+    arrays = {}
+    places = names.table(stored.model, stored.head)
+    for path, array in stored.arrays.items():
+        for layer, theirs in enumerate(places[path].names):
+            arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
+    written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
+    for _ in track(written, "writing parameters", len(arrays), console=Console(stderr=True), transient=True,
+                   disable=not sys.stderr.isatty()):
+        pass
+    write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, directory, stored.model.max_position_embeddings)
+    card = model_card(stored, architecture, name)
+    write_atomically(directory / "README.md", card.encode())
+
+
+def _their_values(place: names.Place, array: StoredArray, layer: int):
+    """Reads one array of theirs, when called."""
+    index = (slice(None),) * len(array.shape)
+    if place.layers is None:
+        return lambda: place.split_up(array.read(index))
+    return lambda: place.split_up(array.read((slice(layer, layer + 1), *index[1:]))[0])
+
+
+def _architecture(stored: StoredModel) -> str:
+    """The class of transformers that has these parts; where none has just these, the one that uses most of them."""
+    if stored.model.norm_position == "pre":
+        raise UserError("model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
+                        "so this model cannot be written for it")
+    if stored.head is not None and "crf" in stored.parts:
+        raise UserError("the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax")
+    if stored.head is not None:
+        return {"classification": "BertForSequenceClassification", "regression": "BertForSequenceClassification",
+                "choice": "BertForMultipleChoice", "span": "BertForQuestionAnswering",
+                "tagging": "BertForTokenClassification"}[stored.head.kind]
+    has_mlm, has_pairs = "mlm" in stored.parts, "next_sentence" in stored.parts
+    if has_mlm:
+        return "BertForPreTraining" if has_pairs else "BertForMaskedLM"
+    return "BertForNextSentencePrediction" if has_pairs else "BertModel"

@@ -52,7 +52,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         raise UserError(f"{file} describes a model of type {values['model_type']!r:.40}; only model_type 'bert' can be loaded")
     for key, allowed in UNSUPPORTED.items():
         if values.get(key) not in allowed:
-            raise UserError(f"{file} has {key}={values[key]!r:.60}, which BERT has not; only {key}={allowed[-1]!r} is supported")
+            raise UserError(f"{file} has {key}={values[key]!r:.60}, which BERT has not; only {allowed[-1]!r} is supported")
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has hidden_act={activation!r:.40}; BERT here has {', '.join(ACTIVATIONS)}")

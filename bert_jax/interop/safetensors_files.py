@@ -176,3 +176,6 @@ def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callab
                 raise ValueError(f"{name} was announced as {shape} and is {values.shape}")
             stream.write(values.data)
             yield name
+        if "://" not in os.fspath(file):
+            stream.flush()
+            os.fsync(stream.fileno())  # the directory may be renamed before the bytes reach the disk

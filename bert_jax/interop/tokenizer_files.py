@@ -1,13 +1,18 @@
 """Vocabulary files of a Hugging Face directory: read into our tokenizer, and written so that AutoTokenizer gives our ids."""
 
+import dataclasses
 import json
 
+import tokenizers
 from etils import epath
+from tokenizers import decoders, models, processors
 
 from bert_jax import vocabulary_file
 from bert_jax.errors import UserError
+from bert_jax.interop import sentencepiece_files
 from bert_jax.interop.safetensors_files import inside
-from bert_jax.tokenization import Tokenizer, WordPieceTokenizer, basic_normalizer, basic_pre_tokenizer, load_tokenizer
+from bert_jax.tokenization import (MAX_WORD_LENGTH, WORD_START, Tokenizer, WordPieceTokenizer, basic_normalizer,
+                                   basic_pre_tokenizer, load_tokenizer)
 
 TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 
@@ -44,11 +49,49 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
 
 
+def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int) -> None:
+    """Writes the vocabulary with the files that AutoTokenizer looks for.
+
+    tokenizer.json carries our own normalization, not BertNormalizer, which differs from Google's (bert_jax/tokenization.py);
+    so the class named is the plain one, PreTrainedTokenizerFast, that takes the file as it is: BertTokenizer would put its
+    own in place.
+    """
+    tokenizer.save(directory)
+    fast = _fast_tokenizer(tokenizer, directory)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+                     (tokenizer.tokens[i] for i in tokenizer.special_ids)))
+    cls, sep = names["cls_token"], names["sep_token"]
+    fast.add_special_tokens(list(names.values()))
+    fast.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "kind": tokenizer.kind, "do_lower_case": tokenizer.lowercase,
+              "model_max_length": max_length, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+              "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece", **names}
+    vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
+    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
+        vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _fast_tokenizer(tokenizer: Tokenizer, directory: epath.Path) -> tokenizers.Tokenizer:
+    if tokenizer.kind == "sentencepiece":
+        model = (directory / vocabulary_file.SENTENCEPIECE_FILE).read_bytes()
+        fast = sentencepiece_files.fast_tokenizer(model, tokenizer.unk_id)
+        fast.decoder = decoders.Metaspace(WORD_START, "always")
+        return fast
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    fast = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
+    fast.normalizer, fast.pre_tokenizer = basic_normalizer(tokenizer.lowercase), basic_pre_tokenizer()
+    fast.decoder = decoders.WordPiece("##", cleanup=False)
+    return fast
+
+
+@dataclasses.dataclass(frozen=True)
 class _Fast:
     """Vocabulary and casing of a tokenizer.json."""
 
-    def __init__(self, tokens: list[str], lowercase: bool):
-        self.tokens, self.lowercase = tokens, lowercase
+    tokens: list[str]
+    lowercase: bool
 
 
 def _read_fast(file: epath.Path) -> _Fast:
@@ -73,7 +116,7 @@ def _normalization(normalizer, file: epath.Path) -> bool:
     """Whether it lowers case; UserError if it is neither BERT's own nor the one we write."""
     values = _object(normalizer)
     for lowercase in (True, False):
-        if values == json.loads(_fast_tokenizer_parts(lowercase)["normalizer"]):
+        if values == json.loads(basic_normalizer(lowercase).__getstate__()):
             return lowercase
     if values.get("type") != "BertNormalizer":
         raise UserError(f"{file} normalizes text by {values.get('type')!r:.40}, not by BertNormalizer")
@@ -105,7 +148,7 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
     tokens = sorted(ids, key=ids.get)
     for i, token in enumerate(tokens):
         if ids[token] != i:
-            raise UserError(f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}, but {i} is missing or there twice")
+            raise UserError(f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or there twice")
     return tokens
 
 
@@ -126,9 +169,3 @@ def _read_json(file: epath.Path) -> dict:
 
 def _object(value) -> dict:
     return value if isinstance(value, dict) else {}
-
-
-def _fast_tokenizer_parts(lowercase: bool) -> dict[str, str]:
-    """Normalizer and pre-tokenizer of our WordPiece tokenizer in the words of tokenizer.json."""
-    return {"normalizer": basic_normalizer(lowercase).__getstate__().decode(),
-            "pre_tokenizer": basic_pre_tokenizer().__getstate__().decode()}

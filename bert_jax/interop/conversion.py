@@ -1,0 +1,146 @@
+"""`bert-jax convert`: a model in one layout becomes a directory in another; the parameters stay the same bit for bit."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from etils import epath
+from rich.console import Console
+
+from bert_jax.config import to_dict
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+from bert_jax.stored import StoredModel
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """Options of `bert-jax convert`."""
+
+    to: Literal["bert_jax", "huggingface", "tf1"]
+    """bert_jax: a work directory for load, --init_from and the other commands. huggingface: what transformers opens. tf1: what
+    Google's code opens."""
+    parts: Literal["all", "mlm", "encoder"] = "all"
+    """all: what the source has. mlm: encoder and masked-language-model head, the exact contents of AutoModelForMaskedLM.
+    encoder: with its pooler, if it has one, the exact contents of AutoModel."""
+
+
+def run_convert(source: str, destination: str, config: ConvertConfig) -> None:
+    """Converts the model in `source`, whose kind is recognised, to the new directory `destination`, and prints what it did.
+
+    Raises:
+      UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
+    """
+    from bert_jax.loading import check_fit, open_stored
+
+    check_destination(destination)
+    stored = open_stored(source)
+    check_fit(stored)
+    chosen = select(stored, config.parts)
+    with new_directory(destination) as directory:
+        _write(chosen, directory, config.to, os.path.basename(os.path.normpath(destination)))
+    _print_summary(stored, chosen, destination, config.to)
+
+
+def select(stored: StoredModel, parts: str) -> StoredModel:
+    """`stored` with some of its parts only; see ConvertConfig.parts."""
+    if parts == "all":
+        return stored
+    if parts == "mlm" and "mlm" not in stored.parts:
+        raise UserError(f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
+                        f"{', '.join(stored.parts) or 'an encoder only'}")
+    kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
+    arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
+    return dataclasses.replace(stored, arrays=arrays, head=None)
+
+
+def check_destination(destination: str | os.PathLike) -> None:
+    """UserError unless `destination` is absent or an empty directory."""
+    path = epath.Path(destination)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{destination} is a file; give a new directory to write to")
+    if path.exists() and (there := next(path.iterdir(), None)):
+        raise UserError(f"{destination} is not empty: {there.name} is there; give a new directory to write to")
+
+
+@contextlib.contextmanager
+def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
+    """A directory to fill, which gets its name when all went well and is removed otherwise.
+
+    An object store has no atomic rename: there it is filled under its own name.
+    """
+    check_destination(destination)
+    remote = "://" in os.fspath(destination)
+    target = epath.Path(destination if remote else os.path.abspath(destination))
+    partial = target if remote else target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        partial.mkdir(parents=True, exist_ok=remote)
+    except OSError as error:
+        raise UserError(f"cannot make the directory {target}: {error.strerror or error}; choose another") from None
+    try:
+        yield partial
+        if not remote:
+            os.rename(partial, target)
+    except BaseException:
+        partial.rmtree() if remote else shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
+    """Writes config.json, tokenizer/ and one checkpoint, as a run leaves them, into the existing directory `destination`.
+
+    There are no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
+    """
+    from bert_jax.checkpoint import Checkpoints
+    from bert_jax.loading import place
+
+    directory = epath.Path(destination)
+    # The arrays are those of the words alone: padding serves the mesh of one run.
+    model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
+    config = {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
+    origin = {"source": {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step")}}
+    for name, values in (("run.json", origin), ("config.json", config)):
+        write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+    if stored.tokenizer is not None:
+        stored.tokenizer.save(directory / "tokenizer")
+    with Checkpoints(directory / "checkpoints") as checkpoints:
+        checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
+                         metrics=stored.history.get("metrics"))
+
+
+def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:
+    if to == "bert_jax":
+        write_bert_jax(stored, directory)
+    elif to == "huggingface":
+        from bert_jax.interop.huggingface import write_huggingface
+
+        write_huggingface(stored, directory, name)
+    else:
+        from bert_jax.interop.tf_checkpoint import write_tf_checkpoint
+
+        write_tf_checkpoint(stored, directory)
+
+
+def _print_summary(stored: StoredModel, chosen: StoredModel, destination: str, to: str) -> None:
+    numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
+    vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
+    left = [part for part in stored.parts if part not in chosen.parts]
+    lines = [f"from {stored.path} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
+             f"features, {_listed(stored.parts)}",
+             f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
+    if left:
+        lines.append(f"left out by parts: {_listed(left)}")
+    if stored.ignored:
+        lines.append(f"ignored in the source: {_listed(stored.ignored)}")
+    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return (", ".join(names[:5]) or "nothing else") + more
