@@ -28,10 +28,10 @@ def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) 
 
 def write_predictions(examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
                       split: str) -> list[str]:
-    """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json; of another split than dev, test_predictions.json ….
+    """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json (for the split test: test_predictions.json, …).
 
-    predictions.json holds final answers: "" where the null odds exceed options.null_threshold, or, if that is None, the threshold
-    best for F1 on these very questions, or 0 (the original's) if they are unlabelled.
+    predictions.json holds final answers: "" where the null odds exceed options.null_threshold, or, if that is None, the
+    threshold best for F1 on these very questions, or 0 (the original's) if they are unlabelled.
     """
     predictions = predict(examples, features, logits)
     ids = [question.id for question in examples.questions]
@@ -61,4 +61,5 @@ def _score(examples: Examples, features: SpanFeatures, predictions: list[Predict
     guesses, golds = [prediction.guess for prediction in predictions], [question.answers for question in examples.questions]
     if examples.task == "squad_v1":
         return squad_metric.evaluate_v1(guesses, golds)
-    return squad_metric.evaluate_v2(guesses, [prediction.null_odds for prediction in predictions], golds, features.options.null_threshold)
+    odds = [prediction.null_odds for prediction in predictions]
+    return squad_metric.evaluate_v2(guesses, odds, golds, features.options.null_threshold)

@@ -43,7 +43,8 @@ class Prediction:
         """The n-best list as nbest.json has it, with the softmax of the scores as probabilities."""
         scores = np.array([answer.score for answer in self.answers])
         shares = np.exp(scores - scores.max())
-        return [{"text": answer.text, "probability": float(share), "start_logit": answer.start_logit, "end_logit": answer.end_logit}
+        return [{"text": answer.text, "probability": float(share),
+                 "start_logit": answer.start_logit, "end_logit": answer.end_logit}
                 for answer, share in zip(self.answers, shares / shares.sum())]
 
 

@@ -42,8 +42,9 @@ def f1(prediction: str, gold: str, *, empty: float = 1.0) -> float:
 
 def evaluate_v1(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
     """exact_match and f1 of SQuAD 1.1: one prediction and at least one gold answer for each question."""
-    exact = [max(exact_match(prediction, gold) for gold in answers) for prediction, answers in zip(predictions, golds, strict=True)]
-    overlap = [max(f1(prediction, gold, empty=0.0) for gold in answers) for prediction, answers in zip(predictions, golds)]
+    pairs = list(zip(predictions, golds, strict=True))
+    exact = [max(exact_match(prediction, gold) for gold in answers) for prediction, answers in pairs]
+    overlap = [max(f1(prediction, gold, empty=0.0) for gold in answers) for prediction, answers in pairs]
     return {"exact_match": _mean(exact), "f1": _mean(overlap)}
 
 
@@ -63,10 +64,10 @@ def evaluate_v2(guesses: Sequence[str], null_odds: Sequence[float], golds: Seque
     """
     odds, answerable = np.asarray(null_odds, np.float64), np.array([bool(answers) for answers in golds])
     usable = [[gold for gold in answers if normalize(gold)] or [""] for answers in golds]
-    raw = {"exact": [max(exact_match(guess, gold) for gold in answers) for guess, answers in zip(guesses, usable, strict=True)],
-           "f1": [max(f1(guess, gold) for gold in answers) for guess, answers in zip(guesses, usable)]}
-    guessed = np.array([guess != "" for guess in guesses])
-    best = {name: best_threshold(np.array(scores), odds, answerable, guessed) for name, scores in raw.items()}
+    pairs = list(zip(guesses, usable, strict=True))
+    raw = {"exact": [max(exact_match(guess, gold) for gold in answers) for guess, answers in pairs],
+           "f1": [max(f1(guess, gold) for gold in answers) for guess, answers in pairs]}
+    best = {name: best_threshold(np.array(scores), odds, answerable) for name, scores in raw.items()}
     threshold = best["f1"][1] if threshold is None else threshold
     metrics = {}
     for name, scores in raw.items():
@@ -79,21 +80,21 @@ def evaluate_v2(guesses: Sequence[str], null_odds: Sequence[float], golds: Seque
     return metrics
 
 
-def best_threshold(scores: np.ndarray, null_odds: np.ndarray, answerable: np.ndarray, guessed: np.ndarray) -> tuple[float, float]:
+def best_threshold(scores: np.ndarray, null_odds: np.ndarray, answerable: np.ndarray) -> tuple[float, float]:
     """(the highest mean score that a threshold on the null odds reaches, the lowest such threshold among the odds).
 
-    Two corrections of `find_best_thresh` in evaluate-v2.0.py, neither of which matters where all odds differ and some
-    answer is worth giving: questions of equal odds are answered together or not at all, and where it is best to answer
-    nothing the threshold lies below all odds (the script says 0, which is below a probability but not below a difference of
-    logits).
+    Three corrections of `find_best_thresh` in evaluate-v2.0.py, so that the score is the one that the threshold gives. None
+    matters where all odds differ and some answer is worth giving. Questions of equal odds are answered together or not at
+    all; where it is best to answer nothing the threshold lies below all odds (the script says 0, which is below any
+    probability but not below a difference of logits); a guess of which normalisation leaves nothing counts as no answer.
 
     Args:
-      scores, null_odds [Q]: score of the guess, and the odds that there is no answer.
-      answerable, guessed: bool [Q], whether the question has an answer, and whether the guess is more than "".
+      scores, null_odds [Q]: score of the guess (1 for none where there is no answer), and the odds that there is no answer.
+      answerable: bool [Q], whether the question has an answer.
     """
     order = np.argsort(null_odds, kind="stable")
     odds = null_odds[order]
-    gains = np.where(answerable, scores, -guessed.astype(np.float64))[order]
+    gains = (scores - ~answerable)[order]
     totals = np.cumsum(np.concatenate([[(~answerable).sum()], gains]))
     reachable = np.concatenate([[True], odds[1:] != odds[:-1], [True]])
     best = int(np.argmax(np.where(reachable, totals, -np.inf)))

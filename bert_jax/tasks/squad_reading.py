@@ -88,8 +88,8 @@ def _question(source, task: str, context: int, text: str, record: dict, labelled
     impossible = record.get("is_impossible", not answers)
     if not labelled or (impossible and task == "squad_v2"):
         if answers:
-            raise UserError(f"{where} is_impossible, yet it has the answer {answers[0]['text']!r:.80}; put it under plausible_answers, "
-                            "or set is_impossible to false")
+            raise UserError(f"{where} is_impossible, yet it has the answer {answers[0]['text']!r:.80}; "
+                            "put it under plausible_answers, or set is_impossible to false")
         return Question(id, record["question"], context)
     if impossible or not answers:
         raise UserError(f"{where} has no answer, " + ("but is_impossible is false" if task == "squad_v2" else
@@ -113,9 +113,10 @@ def _report(source, problems: list[str], questions: list[Question]) -> None:
     answers = sum(len(question.answers) for question in questions)
     listed = "\n".join([*problems[:_LISTED], *([f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else [])])
     if len(problems) > _TOLERATED * answers:
-        raise UserError(f"{source}: {len(problems)} of {answers} answers ({len(problems) / answers:.1%}) are not where answer_start says, "
-                        f"more than {_TOLERATED:.0%}; answer_start counts characters (code points) from 0, not bytes:\n{listed}")
-    logging.warning("%d of %d answers are not where answer_start says; they are not trained on:\n%s", len(problems), answers, listed)
+        raise UserError(f"{source}: {len(problems)} of {answers} answers ({len(problems) / answers:.1%}) are not where "
+                        f"answer_start says, more than {_TOLERATED:.0%}; answer_start counts characters (code points) from 0, "
+                        f"not bytes:\n{listed}")
+    logging.warning("%d of %d answers are not where answer_start says and not trained on:\n%s", len(problems), answers, listed)
 
 
 def _find(task: str, data: TaskDataConfig, split: str) -> epath.Path:
@@ -189,7 +190,8 @@ def _value(file, parent, key: str, kind: type, place: str):
     where = f"{file}: {place or 'the file'}"
     if not isinstance(parent, dict) or key not in parent:
         held = f"only {', '.join(map(repr, list(parent)[:6])) or 'nothing'}" if isinstance(parent, dict) else f"{parent!r:.80}"
-        raise UserError(f"{where} has no {key!r}, {held}; SQuAD's form is data > paragraphs > context, qas > id, question, answers")
+        raise UserError(f"{where} has no {key!r}, {held}; "
+                        "SQuAD's form is data > paragraphs > context, qas > id, question, answers > text, answer_start")
     value = parent[key]
     if type(value) is not kind:
         raise UserError(f"{where}: {key!r} is {value!r:.80}, not of type {kind.__name__}")
@@ -197,6 +199,6 @@ def _value(file, parent, key: str, kind: type, place: str):
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character {error.start}, "
-                            "which is no text") from None
+            raise UserError(f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
+                            f"{error.start}, which is no text") from None
     return value

@@ -65,7 +65,8 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
         head = [tokenizer.cls_id, *query, tokenizer.sep_id]
         for first, length in windows(len(context.ids), options.max_length - len(head) - 1, options.doc_stride):
             ids = np.concatenate([head, context.ids[first:first + length], [tokenizer.sep_id]]).astype(np.int32)
-            rows.append((ids, _segments(len(head), length + 1), _label(span, first, length, len(head)), example, len(head), first))
+            types, label = _segments(len(head), length + 1), _label(span, first, length, len(head))
+            rows.append((ids, types, label, example, len(head), first))
     ids, types, labels, *columns = zip(*rows)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
     return SpanFeatures(list(ids), list(types), np.array(labels, np.int32) if examples.has_answers else None, example,
@@ -82,7 +83,7 @@ def encode(text: str, tokenizer: Tokenizer) -> Context:
 def windows(tokens: int, room: int, step: int) -> list[tuple[int, int]]:
     """(first token, length) of each window over `tokens` tokens, at most `room` long, `step` (or, if less, `room`) apart.
 
-    The last window is the first one that reaches the end. (`doc_stride` in Hugging Face's scripts is the overlap, not the step.)
+    The last window is the first one that reaches the end. Hugging Face's `doc_stride` is the overlap, not the step.
     """
     step = min(step, room)
     count = 1 + max(0, -(-(tokens - room) // step))
