@@ -43,8 +43,8 @@ CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
     ("stsb", "test"): ("STS-B/test.tsv", [STSB, "0  g  f  y  1  n  n  A  B"], [["A"], ["B"]], None),
     ("qqp", "train"): ("QQP/train.tsv", [QQP, "5  1  2  a  b  1"], [["a"], ["b"]], [1]),
     ("qqp", "test"): ("QQP/test.tsv", ["id  question1  question2", "0  a  ", "1  c  d"], [["a", "c"], ["", "d"]], None),
-    ("mnli", "train"): ("MNLI/train.tsv", [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  contradiction"],
-                        [["a"], ["b"]], [2]),
+    ("mnli", "train"): ("MNLI/train.tsv", [MNLI + "  label1  gold_label",
+                                           "0  p  q  g  x  x  x  x  a  b  neutral  contradiction"], [["a"], ["b"]], [2]),
     ("mnli", "dev"): ("MNLI/dev_matched.tsv", [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  -",
                                                "1  p  q  g  x  x  x  x  c  d  neutral  neutral"], [["c"], ["d"]], [1]),
     ("mnli", "dev_mismatched"): (
@@ -92,8 +92,8 @@ def test_broken_rows_of_qqp(tmp_path):
     assert len(load("qqp", tmp_path)) == 200
     write(tmp_path, "train.tsv", QQP, *[good] * 200, "6  1  2  cut", "off  c  0", "7  1  2    b  1")
     fails("line 202: 4 columns, expected 6.*3 of 203 rows", "qqp", tmp_path)
-    write(tmp_path, "test.tsv", "id  question1  question2", "0  a  b", "1  c")
-    fails("line 3: 2 columns", "qqp", tmp_path, "test")  # a submission needs every row
+    write(tmp_path, "test.tsv", "id  question1  question2", *["0  a  b"] * 200, "1  c")
+    fails("line 202: 2 columns, expected 3 [^;]*$", "qqp", tmp_path, "test")  # a submission needs every row
 
 
 @pytest.mark.parametrize(("message", "lines"), [

@@ -63,7 +63,7 @@ def test_forms(name, tmp_path):
 def test_a_directory_for_each_class(tmp_path):
     """IMDb's form."""
     for name, content in {"train/pos/1_9.txt": "Good.<br />Two\nlines", "train/neg/0_1.txt": "Bad.",
-                          "train/unsup/0_0.txt": "What.", "train/labeledBow.feat": "0:1", "test/pos/0_10.txt": "Better."}.items():
+                          "train/unsup/0_0.txt": "What.", "train/bow.feat": "0:1", "test/pos/0_10.txt": "Better."}.items():
         write(tmp_path, name, content)
     train, dev = load(tmp_path), load(tmp_path, "dev", ("neg", "pos"), dev=str(tmp_path / "test"))
     assert (train.first, train.answers.tolist()) == (["Bad.", "Good.<br />Two\nlines"], [0, 1])
