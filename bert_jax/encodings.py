@@ -7,7 +7,8 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.text_batches import Sequences
+from bert_jax.tasks.batching import sequence_lengths
+from bert_jax.tasks.features import Features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +39,12 @@ class Encoding:
 class Collector:
     """Fills the arrays of an Encoding batch by batch."""
 
-    def __init__(self, sequences: Sequences, config: ModelConfig, layers: tuple[int, ...] | None, attentions: bool):
-        n, length = len(sequences), int(sequences.lengths.max())
+    def __init__(self, features: Features, config: ModelConfig, layers: tuple[int, ...] | None, attentions: bool):
+        n, length = len(features), int(sequence_lengths(features).max())
         states, maps = (n, length, config.hidden_size), (n, config.num_heads, length, length)
         chosen, attended = len(layers or ()), config.num_layers if attentions else 0
         _check_memory(4 * (np.prod(states, dtype=float) * (1 + chosen) + np.prod(maps, dtype=float) * attended), n)
-        self._sequences, self._layers = sequences, layers
+        self._features, self._layers = features, layers
         self.last, self.pooled = np.zeros(states, np.float32), None
         self.states = tuple(np.zeros(states, np.float32) for _ in range(chosen))
         self.maps = tuple(np.zeros(maps, np.float32) for _ in range(attended))
@@ -51,25 +52,25 @@ class Collector:
     def add(self, numbers: np.ndarray, output: dict) -> None:
         """`output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
         for row, number in enumerate(numbers):
-            size = len(self._sequences.input_ids[number])
+            size = len(self._features.input_ids[number])
             for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"])):
                 whole[number, :size] = part[row, :size]
             for whole, part in zip(self.maps, output["attentions"]):
                 whole[number, :, :size, :size] = part[row, :, :size, :size]
         if output["pooled"] is not None:
             if self.pooled is None:
-                self.pooled = np.zeros((len(self._sequences), output["pooled"].shape[1]), np.float32)
+                self.pooled = np.zeros((len(self._features), output["pooled"].shape[1]), np.float32)
             self.pooled[numbers] = output["pooled"][:len(numbers)]
 
     def encoding(self, tokens: list[str], attentions: bool) -> Encoding:
-        sequences = self._sequences
+        features = self._features
         return Encoding(
             hidden_states=(self.last,) if self._layers is None else self.states,
             last_hidden_state=self.last, pooled=self.pooled,
-            attentions=self.maps if attentions else None, input_ids=_padded(sequences.input_ids),
-            token_type_ids=_padded(sequences.token_type_ids),
-            attention_mask=_padded([np.ones_like(ids) for ids in sequences.input_ids]),
-            tokens=[[tokens[i] for i in ids] for ids in sequences.input_ids])
+            attentions=self.maps if attentions else None, input_ids=_padded(features.input_ids),
+            token_type_ids=_padded(features.token_type_ids),
+            attention_mask=_padded([np.ones_like(ids) for ids in features.input_ids]),
+            tokens=[[tokens[i] for i in ids] for ids in features.input_ids])
 
 
 def _padded(rows: list[np.ndarray]) -> np.ndarray:

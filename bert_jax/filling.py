@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
-from bert_jax.text_batches import padded_length
+from bert_jax.tasks.batching import padded
+from bert_jax.text_batches import as_features, check_utf8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,15 @@ def fill_mask(model, text: str, top_k: int = 5) -> list[list[Candidate]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not 0 < top_k <= tokenizer.vocab_size:
         raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")
-    ids = [tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id]
-    positions = [i for i, token in enumerate(ids) if token == tokenizer.mask_id]
-    if not positions:
+    check_utf8(text)
+    ids = np.array([tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id], np.int32)
+    positions = np.flatnonzero(ids == tokenizer.mask_id)
+    if not len(positions):
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; shorten it")
     # Padded, both the text and its list of masks, so that a second text seldom compiles again.
-    shape = (1, padded_length(len(ids), longest))
-    batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    batch["input_ids"][0, :len(ids)], batch["attention_mask"][0, :len(ids)] = ids, 1
+    batch = padded(as_features([(ids, np.zeros_like(ids))], longest), np.array([0]), 1)
     batch["masked_positions"] = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
     batch["masked_positions"][0, :len(positions)] = positions
     probabilities = np.asarray(jax.nn.softmax(model.mlm_logits(batch)[0, :len(positions)]))

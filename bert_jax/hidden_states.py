@@ -90,6 +90,6 @@ def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[i
     numbers = (layers,) if isinstance(layers, (int, np.integer)) else tuple(layers)
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
-            raise UserError(f"layers={layers!r}: there is no layer {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
-                            "negative numbers count from the last")
+            raise UserError(f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
+                            "negative ones count from the last")
     return tuple(int(number) % count for number in numbers)

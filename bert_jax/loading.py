@@ -5,12 +5,13 @@ import os
 import jax
 import numpy as np
 from etils import epath
-from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding
 
 from bert_jax import sharding
-from bert_jax.config import ComputeConfig
+from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.task import BertForTask
 from bert_jax.pretrained import PretrainedModel
 from bert_jax.stored import StoredModel
 
@@ -27,7 +28,7 @@ def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeC
 
     Args:
       path: local or gs://: a work directory of ours (its newest good checkpoint) or one step of it, a Hugging Face
-        directory, or a TensorFlow 1 checkpoint (directory or prefix). Only the last needs TensorFlow.
+        directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow.
       mesh: None for the first device; else every device reads its own part (bert_jax/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
 
@@ -36,7 +37,8 @@ def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeC
     """
     stored = open_stored(path)
     check_fit(stored)
-    return PretrainedModel(stored, place(stored, mesh), mesh=mesh, compute=compute)
+    mesh = _one_device() if mesh is None else mesh
+    return PretrainedModel(stored, place(stored, mesh), mesh, compute)
 
 
 def open_stored(path: str | os.PathLike) -> StoredModel:
@@ -88,29 +90,29 @@ def check_fit(stored: StoredModel) -> None:
 
 def abstract_params(stored: StoredModel) -> dict:
     """Nested dict of ShapeDtypeStruct: the parameters that the configuration and the parts of `stored` call for."""
-    if stored.head is not None:
-        from bert_jax.models.task import BertForTask
-
-        return jax.eval_shape(BertForTask(stored.model, stored.head).init, jax.random.key(0))
-    return jax.eval_shape(BertForPreTraining(stored.model, parts=stored.parts).init, jax.random.key(0))
+    parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
+    shapes = jax.eval_shape(BertForPreTraining(stored.model, parts=parts).init, jax.random.key(0))
+    if stored.head is None:
+        return shapes
+    return shapes | jax.eval_shape(BertForTask(stored.model, stored.head).init, jax.random.key(0))
 
 
 def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
     """Nested dict of float32 arrays; each device of `mesh` reads its own part only (None: the first device has all)."""
+    mesh = _one_device() if mesh is None else mesh
     params: dict = {}
     for path, array in stored.arrays.items():
         *parents, name = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[name] = jax.make_array_from_callback(array.shape, _where(mesh, path, array.shape), _reader(array))
+        where = NamedSharding(mesh, sharding.partition_spec(mesh, path, array.shape)[0])
+        node[name] = jax.make_array_from_callback(array.shape, where, _reader(array))
     return params
 
 
-def _where(mesh: Mesh | None, path: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
-    if mesh is None:
-        return SingleDeviceSharding(jax.local_devices()[0])
-    return NamedSharding(mesh, sharding.partition_spec(mesh, path, shape)[0])
+def _one_device() -> Mesh:
+    return sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
 
 
 def _reader(array):

@@ -15,9 +15,11 @@ from bert_jax.filling import Candidate, fill_mask
 from bert_jax.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.model_view import Layers, describe
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
-from bert_jax.runner import Batch, Runner
+from bert_jax.runner import Runner
 from bert_jax.stored import StoredModel
-from bert_jax.text_batches import Sequences, Texts, batches, rows_for, tokenize
+from bert_jax.tasks.batching import Batch
+from bert_jax.tasks.features import Features
+from bert_jax.text_batches import Texts, batches, tokenize
 from bert_jax.tokenization import Tokenizer
 
 LONG = 10  # batches from which on a progress bar is shown
@@ -33,8 +35,7 @@ class PretrainedModel:
     Texts are one string, one pair as a tuple, or a list of either.
     """
 
-    def __init__(self, stored: StoredModel, params: dict, *, mesh: Mesh | None = None,
-                 compute: ComputeConfig = ComputeConfig()):
+    def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
         self.config, self.head, self.tokenizer, self.params = stored.model, stored.head, stored.tokenizer, params
         self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
@@ -68,35 +69,35 @@ class PretrainedModel:
         """
         check_pooling(pooling, "pooler" in self.network.parts)
         chosen = layer_indices(layers, self.config.num_layers)
-        sequences = self._sequences(texts, max_length, truncate)
-        collector = Collector(sequences, self.config, chosen, attentions)
-        for numbers, batch in self._batches(sequences, batch_size, progress):
+        features = self._features(texts, max_length, truncate)
+        collector = Collector(features, self.config, chosen, attentions)
+        for numbers, batch in self._batches(features, batch_size, progress):
             collector.add(numbers, self._runner.states(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.tokenizer.tokens, attentions)
 
-    def embed(self, texts: Texts, features: Combination = "last", pooling: Pooling = "mean", *, weights=None,
+    def embed(self, texts: Texts, layers: Combination = "last", pooling: Pooling = "mean", *, weights=None,
               batch_size: int = 32, max_length: int | None = None, truncate: bool = True,
               progress: bool | None = None) -> np.ndarray:
         """One vector a text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
 
         Args:
-          features: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
+          layers: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
             hidden_states.combine, which does the same to the hidden_states of `encode`, for features of every token.
           pooling: as in `encode`; "pooler" goes with the last layer only.
-          weights: [4] or [N] numbers for the weighted features, lowest layer first.
+          weights: [4] or [N] numbers for the weighted sums, lowest layer first.
           batch_size, max_length, truncate, progress: as in `encode`.
         """
-        layers_read(features, self.config.num_layers, weights)
-        if pooling is None or (pooling == "pooler" and features != "last"):
-            raise UserError(f"pooling={pooling!r} with features={features!r}: use cls, mean or max (the pooler reads the last "
+        layers_read(layers, self.config.num_layers, weights)
+        if pooling is None or (pooling == "pooler" and layers != "last"):
+            raise UserError(f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last "
                             "layer only)")
         check_pooling(pooling, "pooler" in self.network.parts)
-        sequences = self._sequences(texts, max_length, truncate)
+        features = self._features(texts, max_length, truncate)
         weights = None if weights is None else np.asarray(weights, np.float32)
         found = None
-        for numbers, batch in self._batches(sequences, batch_size, progress):
-            rows = self._runner.features(batch, weights=weights, combination=features, pooling=pooling)
-            found = np.zeros((len(sequences), rows.shape[1]), np.float32) if found is None else found
+        for numbers, batch in self._batches(features, batch_size, progress):
+            rows = self._runner.features(batch, weights=weights, combination=layers, pooling=pooling)
+            found = np.zeros((len(features), rows.shape[1]), np.float32) if found is None else found
             found[numbers] = rows[:len(numbers)]
         return found
 
@@ -106,8 +107,7 @@ class PretrainedModel:
 
     def next_sentence(self, first: str, second: str) -> float:
         """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order."""
-        sequences = self._sequences((first, second), None, True)
-        ((_, batch),) = self._batches(sequences, 1, False)
+        ((_, batch),) = self._batches(self._features((first, second)), 1, False)
         logits = self.next_sentence_logits(batch)[0]
         return float(jax.nn.softmax(logits)[0])
 
@@ -129,20 +129,16 @@ class PretrainedModel:
     def __repr__(self) -> str:
         return describe(self)
 
-    def _sequences(self, texts: Texts, max_length: int | None, truncate: bool) -> Sequences:
-        longest = self.config.max_position_embeddings
-        if max_length is not None and not 5 <= max_length <= longest:
-            raise UserError(f"max_length={max_length} must lie between 5 and the {longest} positions of the model")
-        sequences = tokenize(self.need_tokenizer(), texts, max_length or longest, truncate)
-        if self.config.type_vocab_size < 2 and any(types.any() for types in sequences.token_type_ids):
+    def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
+        features = tokenize(self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate)
+        if self.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
             raise UserError("this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself")
-        return sequences
+        return features
 
-    def _batches(self, sequences: Sequences, batch_size: int, progress: bool | None):
+    def _batches(self, features: Features, batch_size: int, progress: bool | None):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be positive")
-        rows = rows_for(len(sequences), batch_size)
-        count = -(-len(sequences) // rows)
+        count = -(-len(features) // batch_size)
         show = count >= LONG if progress is None else progress
-        made = batches(sequences, rows, self.tokenizer.pad_id, self.config.max_position_embeddings)
-        return track(made, "texts", total=count, disable=not show, console=Console(stderr=True), transient=True)
+        return track(batches(features, batch_size), "texts", total=count, disable=not show, console=Console(stderr=True),
+                     transient=True)

@@ -1,7 +1,5 @@
 """The functions of a loaded model, compiled once a shape, from batches of NumPy to results in NumPy."""
 
-import functools
-
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -9,51 +7,49 @@ from jax.sharding import Mesh
 from bert_jax import sharding
 from bert_jax.hidden_states import combine, pool
 from bert_jax.models.bert import BertForPreTraining
-
-Batch = dict[str, np.ndarray]
+from bert_jax.tasks.batching import Batch
 
 
 class Runner:
-    """Runs `network` on `params`, where those lie; a mesh splits the batches too, and every host gets the whole result."""
+    """Runs `network` on `params`, where those lie; the mesh splits the batches too, and every host gets the whole result.
 
-    def __init__(self, network: BertForPreTraining, params: dict, mesh: Mesh | None):
-        self._params, self._mesh, self._network = params, mesh, network
-        self.states = self._compiled(_states, ("layers", "attentions", "pooling"))
-        self.features = self._compiled(_features, ("combination", "pooling"))
-        self.mlm_logits = self._compiled(BertForPreTraining.mlm_logits)
-        self.next_sentence_logits = self._compiled(BertForPreTraining.next_sentence_logits)
+    `states`, `features`, `mlm_logits` and `next_sentence_logits` are functions of (batch, **options).
+    """
 
-    def _compiled(self, function, static: tuple[str, ...] = ()):
-        """`function(network, params, batch, **options)` as a function of (batch, **options)."""
-        mesh, shardings = self._mesh, jax.tree.map(lambda leaf: leaf.sharding, self._params)
+    def __init__(self, network: BertForPreTraining, params: dict, mesh: Mesh):
+        self.states = Compiled(_states, network, params, mesh, ("layers", "attentions", "pooling"))
+        self.features = Compiled(_features, network, params, mesh, ("combination", "pooling"))
+        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, params, mesh)
+        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, params, mesh)
+
+
+class Compiled:
+    """`function(network, params, batch, **options)` as a function of (batch, **options)."""
+
+    def __init__(self, function, network, params: dict, mesh: Mesh, static: tuple[str, ...] = ()):
+        self._params, self._mesh = params, mesh
+        shardings = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, params))
 
         def whole(params, batch, **options):
-            if mesh is not None:
-                params = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings))
-            return function(self._network, params, batch, **options)
+            return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
 
-        placement = {} if mesh is None else {"out_shardings": sharding.replicated(mesh)}
-        jitted = jax.jit(whole, static_argnames=static, **placement)
+        self._jitted = jax.jit(whole, static_argnames=static, out_shardings=sharding.replicated(mesh))
 
-        @functools.wraps(jitted)
-        def run(batch: Batch, **options):
-            rows = len(batch["input_ids"])
-            output = jitted(self._params, self._placed(batch, rows), **options)
-            return jax.tree.map(lambda x: x[:rows], jax.device_get(output))
+    def __call__(self, batch: Batch, **options):
+        rows = len(batch["input_ids"])
+        output = self._jitted(self._params, {name: self._placed(values) for name, values in batch.items()}, **options)
+        return jax.tree.map(lambda x: x[:rows], jax.device_get(output))
 
-        run.compilations = jitted._cache_size
-        return run
+    @property
+    def compilations(self) -> int:
+        """For how many shapes and options it has been compiled."""
+        return self._jitted._cache_size()
 
-    def _placed(self, batch: Batch, rows: int):
-        """On the devices; on a mesh with copies of the last row, so that the rows can be split evenly."""
-        if self._mesh is None:
-            return batch
+    def _placed(self, values: np.ndarray) -> jax.Array:
+        """On the devices, with copies of the last row, so that they share the rows evenly."""
         where, parts = sharding.batch_sharding(self._mesh), self._mesh.shape["data"] * self._mesh.shape["fsdp"]
-        placed = {}
-        for name, values in batch.items():
-            filled = np.concatenate([values, np.repeat(values[-1:], -rows % parts, axis=0)])
-            placed[name] = jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
-        return placed
+        filled = np.concatenate([values, np.repeat(values[-1:], -len(values) % parts, axis=0)])
+        return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 
 
 def _states(network: BertForPreTraining, params, batch, layers: tuple[int, ...] | None, attentions: bool,
