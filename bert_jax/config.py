@@ -110,6 +110,9 @@ class DataConfig:
     """Next-sentence prediction (0 = IsNext), sentence order (ALBERT), or single packed texts without a second task."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
+    copies: int = 0
+    """0: every epoch is cut, paired and masked anew. N: epoch e shows the examples of epoch e mod N in a new order, as the
+    original, which wrote ten such copies of its corpus."""
     loader: Literal["auto", "tf.data", "plain"] = "auto"
     """auto: tf.data where TensorFlow is installed, else the plain iterator; the batches are the same bit for bit."""
     prefetch: int = 4
@@ -133,7 +136,10 @@ class MaskingConfig:
     """A span grows by one more word with this probability (geometric with p = 0.2, SpanBERT section 3.1)."""
     span_max_words: int = 10
     static_masks: int = 0
-    """0: new masks in every epoch. N: epoch e uses mask e mod N of its sequence (the original stored 10)."""
+    """0: new masks in every epoch. N: every epoch has the text of epoch 0, and epoch e its masks number e mod N."""
+    loss_epsilon: float = 0.0
+    """Added to the sum of weights that the loss is divided by. The original adds 1e-5, which float32 notices where a batch has
+    fewer than 256 predictions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -316,6 +322,13 @@ def check(config: Config) -> Config:
     _positive(masking, "masking.", "span_max_words")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
+    if config.data.copies < 0:
+        raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs of them again and again")
+    if config.data.copies and masking.static_masks:
+        raise UserError(f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each other: "
+                        "the first repeats several cuts of the text, the second has one; set one of them to 0")
+    if not 0 <= masking.loss_epsilon < math.inf:
+        raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")

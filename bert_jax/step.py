@@ -27,12 +27,12 @@ def make_train_step(model, optimizer: optax.GradientTransformation, config: Conf
     where the batch has next_sentence_labels, next_sentence_loss and next_sentence_accuracy. A loss or gradient that is
     not finite leaves parameters and optimizer state as they were (skipped = 1); the step counter moves on all the same.
     """
-    micro_batches = config.phases[phase_index].micro_batches
+    micro_batches, epsilon = config.phases[phase_index].micro_batches, config.masking.loss_epsilon
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        gradients, sums = _gradients(model, state.params, batch, key, micro_batches, shardings.params)
-        metrics = _means(sums)
+        gradients, sums = _gradients(model, state.params, batch, key, micro_batches, epsilon, shardings.params)
+        metrics = _means(sums, epsilon)
         state, taken = updated(state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step), config.optimizer.clip_norm)
         return state, metrics | taken
 
@@ -79,7 +79,7 @@ def loss_sums(model, params, batch: Batch, dropout_key: jax.Array | None) -> dic
     return sums
 
 
-def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, shardings) -> tuple:
+def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, epsilon: float, shardings) -> tuple:
     """Gradient of the mean loss of the whole batch, split like the parameters, and the sums its metrics come from.
 
     The weights of the whole batch are known before any of it is computed, so every micro-batch divides its sums by the
@@ -91,7 +91,7 @@ def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, 
     def part(rows: Batch, index) -> tuple:
         def loss(params):
             sums = loss_sums(model, params, rows, jax.random.fold_in(key, index))
-            value = ratio(sums["mlm_loss"], mlm_weight)
+            value = ratio(sums["mlm_loss"], mlm_weight + epsilon)
             if "next_sentence_labels" in batch:
                 value += sums["next_sentence_loss"] / batch["next_sentence_labels"].size
             return value, sums
@@ -120,8 +120,8 @@ def _split_rows(x: jax.Array, micro_batches: int, shardings) -> jax.Array:
     return jax.lax.with_sharding_constraint(parts, NamedSharding(mesh, P(None, *sharding.BATCH)))
 
 
-def _means(sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    means = {"mlm_loss": ratio(sums["mlm_loss"], sums["mlm_weight"]),
+def _means(sums: dict[str, jax.Array], epsilon: float) -> dict[str, jax.Array]:
+    means = {"mlm_loss": ratio(sums["mlm_loss"], sums["mlm_weight"] + epsilon),
              "mlm_accuracy": ratio(sums["mlm_correct"], sums["mlm_weight"])}
     if "next_sentence_loss" in sums:
         means |= {"next_sentence_loss": sums["next_sentence_loss"] / sums["next_sentence_count"],

@@ -25,7 +25,7 @@ PAIRS = ("nsp", "sop", "none")
 
 
 def make_config(sequence_length=64, short=0.1, **options):
-    data = {name: options.pop(name) for name in ("sentence_pairs", "held_out", "eval_path") if name in options}
+    data = {name: options.pop(name) for name in ("sentence_pairs", "held_out", "eval_path", "copies") if name in options}
     return Config(data=DataConfig(short_sequence_probability=short, **data), masking=MaskingConfig(**options),
                   phases=(PhaseConfig(sequence_length=sequence_length),))
 
@@ -434,6 +434,20 @@ def test_static_masks_come_again_after_n_epochs(store, sentence_pairs):
         row, slot = np.nonzero(batch["masked_weights"])
         ids[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
     np.testing.assert_array_equal(*restored)
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_copies_come_again_in_another_order(store, sentence_pairs):
+    """With their cuts, pairs and masks: what the original wrote once and read forty times."""
+    examples = make_examples(store, sentence_pairs=sentence_pairs, copies=3)
+    counts = [examples.num_examples(epoch) for epoch in range(7)]
+    assert counts[:3] == counts[3:6] and counts[6] == counts[0]
+    far = 1000 * sum(counts[:3])  # a thousand rounds later
+    first, again, other, later = (examples.batch(start + np.arange(count)) for start, count in (
+        (0, counts[0]), (sum(counts[:3]), counts[0]), (counts[0], counts[1]), (far, counts[0])))
+    assert (first["input_ids"] != again["input_ids"]).any(1).mean() > 0.9
+    rows = [sorted(map(tuple, np.concatenate(list(batch.values())[:6], axis=1))) for batch in (first, again, other, later)]
+    assert rows[0] == rows[1] == rows[3] and len(set(rows[0]) & set(rows[2])) < 0.1 * len(rows[0])
 
 
 @pytest.mark.parametrize("sentence_pairs", PAIRS)

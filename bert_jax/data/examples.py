@@ -27,8 +27,9 @@ class Examples:
     an epoch promises: every sentence of the split belongs to exactly one example and at least one of its tokens stands
     there, whatever the text (one longer than a sequence is cut into several examples); no token stands in two examples,
     but for the second segments that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off, at the
-    outer ends of a segment; `epoch_report` counts both. With masking.static_masks = N only the order is new: every epoch
-    has the text of epoch 0, and epoch e its masks number e mod N. Safe to call from several threads.
+    outer ends of a segment; `epoch_report` counts both. With data.copies = N only the order is new after N epochs; with
+    masking.static_masks = N every epoch has the text of epoch 0, and epoch e its masks number e mod N. Safe to call from
+    several threads.
     """
 
     def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):
@@ -44,6 +45,7 @@ class Examples:
         self.sequence_length = phase.sequence_length
         self.sentence_pairs = data.sentence_pairs
         self.static_masks = config.masking.static_masks
+        self.text_epochs = 1 if self.static_masks else data.copies  # epochs whose text differs; 0: all of them
         self.seed = config.seed if seed is None else seed
         self.documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
         if self.sentence_pairs == "none":
@@ -90,7 +92,7 @@ class Examples:
         cycles, rest = divmod(positions, ends[-1]) if len(ends) == self._period + 1 else (0, positions)
         epochs = np.searchsorted(ends, rest, side="right") - 1
         indices, epochs = rest - ends[epochs], epochs + cycles * self._period
-        if self.static_masks:  # the text belongs to the index, so the index must go round in a new order
+        if self.text_epochs:  # the text belongs to the index, so the index must go round in a new order
             for epoch in np.unique(epochs):
                 here = epochs == epoch
                 indices[here] = permute(indices[here], self.num_examples(epoch), bits(self.seed, Stream.VISIT, epoch))
@@ -114,11 +116,11 @@ class Examples:
         return pair_rows(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)
 
     def _text_epoch(self, epochs):
-        return epochs * 0 if self.static_masks else epochs
+        return epochs % self.text_epochs if self.text_epochs else epochs
 
     @property
     def _period(self) -> int:
-        return 1 if self.static_masks else self.source.period
+        return self.text_epochs or self.source.period
 
     def _ends_up_to(self, position: int) -> list[int]:
         """Where epochs end, from 0 until past `position` or, if that comes first, over a whole period."""
