@@ -106,15 +106,13 @@ def answer(context: str, windows: list[Window], logits: list, n_best: int, max_a
     if with_null:
         spans.append((None, 0, 0, *null))
     spans.sort(key=lambda span: span[3] + span[4], reverse=True)
-    words, seen, best = split_words(context)[0], set(), []
+    seen, best = set(), []
     for number, start, end, start_score, end_score in spans:
         if len(best) >= n_best:
             break
         text = ""
         if number is not None:
-            window = windows[number]
-            predicted = " ".join(" ".join(window.tokens[start:end + 1]).replace(" ##", "").replace("##", "").split())
-            text = project(predicted, " ".join(words[window.word_of[start]:window.word_of[end] + 1]), basic)
+            text = read(context, windows[number], basic, start, end)
             if text in seen:
                 continue
         seen.add(text)
@@ -125,6 +123,14 @@ def answer(context: str, windows: list[Window], logits: list, n_best: int, max_a
     if full is None:
         return best, "", None
     return best, full[0], null[0] + null[1] - full[1] - full[2]
+
+
+def read(context: str, window: Window, basic, start: int | None = None, end: int | None = None) -> str:
+    """The text of positions start to end, those of the label if not given."""
+    start, end = (window.start, window.end) if start is None else (start, end)
+    predicted = " ".join(" ".join(window.tokens[start:end + 1]).replace(" ##", "").replace("##", "").split())
+    words = split_words(context)[0]
+    return project(predicted, " ".join(words[window.word_of[start]:window.word_of[end] + 1]), basic)
 
 
 def project(predicted: str, original: str, basic) -> str:
