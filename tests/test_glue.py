@@ -115,6 +115,7 @@ def test_bad_rows(message, lines, tmp_path):
 
 def test_bad_requests(tmp_path):
     fails("looked for train.tsv, RTE/train.tsv", "rte", tmp_path)
+    fails("has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$", "mnli", tmp_path, "dev_mismatched")
     fails("ax has no train split.*models of mnli", "ax", tmp_path)
     fails("sst2 has no dev_mismatched split", "sst2", tmp_path, "dev_mismatched")
     fails("the model has a, b", "rte", tmp_path, labels=("a", "b"))

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
-from bert_jax.tasks import rows, text, tfds
+from bert_jax.tasks import families, rows, text, tfds
 from bert_jax.tokenization import WordPieceTokenizer
 
 TEXTS = ["Plain.", 'He said "no", twice', "Über\u2028allem", "comma, and more"]
@@ -55,7 +55,6 @@ def test_forms(name, tmp_path):
     assert examples.answers.tolist() == [1, 0, 1, 0] and examples.index == ["0", "1", "2", "3"]
     assert text.head("text", examples.labels) == HeadConfig(labels=("neg", "pos"))
     assert load(tmp_path, labels=("pos", "neg")).answers.tolist() == [0, 1, 0, 1]
-    assert text.splits("text", TaskDataConfig(dir=str(tmp_path))) == ("train",)
     by_name = text.load("text", TaskDataConfig(test=str(tmp_path / name)), "test", ("neg", "pos"))
     assert by_name.first == TEXTS and by_name.has_answers
 
@@ -158,13 +157,16 @@ def test_scores_features_and_predictions(tmp_path):
     assert features.input_ids[0].tolist() == [2, 5, 6, 3] and features.labels.tolist() == [1, 0, 1, 0]
     logits = [np.float32([0, 1]), np.float32([np.log(3), 0]), np.float32([0, 1]), np.float32([0, 1])]
     scores = text.score(examples, features, logits)
-    assert scores == {"accuracy": 0.75, "matthews": pytest.approx(1 / np.sqrt(3))} and text.MAIN_METRIC["text"] in scores
+    assert scores == {"accuracy": 0.75, "matthews": pytest.approx(1 / np.sqrt(3))}
+    assert families.main_metric("text", examples.labels) == "accuracy"
     file, = text.write_predictions(examples, features, logits, str(tmp_path / "out"), "dev")
     assert open(file).read().split("\n")[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
     write(tmp_path, "train.tsv", "text\tlabel\na\t1\nb\t2\nc\t4")
     examples = load(tmp_path, regression=True)
     logits = [np.float32(0.5), np.float32(1), np.float32(2)]
-    assert text.score(examples, features, logits) == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
+    scores = text.score(examples, features, logits)
+    assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
+    assert families.main_metric("text", examples.labels) == "pearson"
     file, = text.write_predictions(examples, features, logits, str(tmp_path), "test")
     assert open(file).read() == "index\tprediction\n0\t0.5\n1\t1\n2\t2\n"
 
@@ -181,4 +183,4 @@ def test_the_tfds_road(monkeypatch):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]
     assert not text.load("text", TaskDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers
-    assert asked[0] == ("imdb_reviews", "train[:90%]", "") and text.splits("text", data) == ("train", "dev")
+    assert asked[0] == ("imdb_reviews", "train[:90%]", "")

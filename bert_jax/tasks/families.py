@@ -22,3 +22,8 @@ def family(task: str) -> types.ModuleType:
     """
     task_defaults(task)
     return importlib.import_module(FAMILIES[task])
+
+
+def main_metric(task: str, labels: tuple[str, ...]) -> str:
+    """The name in `score` that selects among runs; the user's own text has another for numbers (no labels) than for classes."""
+    return "pearson" if task == "text" and not labels else family(task).MAIN_METRIC[task]

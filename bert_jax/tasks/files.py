@@ -21,11 +21,13 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
             raise UserError(f"data.{split}={given}: no such file")
         return path
     if not data.dir:
-        raise UserError(f"no {split} data: give --data.{split}=FILE, or --data.dir=DIR with one of {', '.join(names)}")
+        option = f"--data.{split}=FILE, or " if hasattr(data, split) else ""
+        raise UserError(f"no {split} data: give {option}--data.dir=DIR with one of {', '.join(names)}")
     directory = epath.Path(data.dir).expanduser()
     for name in names:
         if (directory / name).exists():
             return directory / name
     holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) if directory.is_dir() else "(there is no such directory)"
-    raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}; "
-                    f"--data.{split}=FILE names a file of another name")
+    other = f"; --data.{split}=FILE names a file of another name" if hasattr(data, split) else ""
+    raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found "
+                    f"{holds or 'nothing'}{other}")

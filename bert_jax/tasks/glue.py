@@ -23,7 +23,7 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     known = tuple(GLUE_TASKS[task].rows)
     if data.tfds:
         return ("test",) if task == "ax" else known
-    directory = epath.Path(data.dir)
+    directory = epath.Path(data.dir).expanduser()
     return tuple(split for split in known if getattr(data, split, "") or data.dir and any(
         (directory / name).exists() for name in glue_files.names(task, split)))
 

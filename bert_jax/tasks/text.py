@@ -13,18 +13,9 @@ from bert_jax.tasks.features import Features
 from bert_jax.tasks.sentences import Record, Sentences
 
 MAIN_METRIC = {"text": "accuracy"}
-"""Of classification; regression has pearson in its place."""
+"""Of classes; numbers have pearson in its place (`families.main_metric`)."""
 
 features = sentences.features
-
-
-def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev and test that the data has."""
-    if data.tfds:
-        return ("train", "dev", *(("test",) if data.test else ()))
-    directory = epath.Path(data.dir)
-    return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or data.dir and any(
-        (directory / name).exists() for name in text_files.names(split)))
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
