@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import crf
+from bert_jax.models import bilstm, crf
 from bert_jax.models.bert import BertForPreTraining, Params
 from bert_jax.models.layers import dropout, like, truncated_normal
 
@@ -19,6 +19,8 @@ POOLED = ("classification", "regression", "choice")
 @dataclasses.dataclass(frozen=True)
 class BertForTask:
     """The encoder and one head. Parameters: embeddings, encoder, (pooler,) head/kernel [H, C], head/bias [C], (crf/…).
+
+    With head.features, the encoder is not trained and head/ is that of models/bilstm.py.
 
     Raises UserError if the head has no output: a classifier or tagger without labels.
     """
@@ -32,6 +34,8 @@ class BertForTask:
             raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
         if self.head.crf and self.head.kind != "tagging":
             raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
+        if self.head.features and self.head.kind != "tagging":
+            raise UserError(f"head.features={self.head.features!r} belongs to tagging, not to {self.head.kind}")
 
     @functools.cached_property
     def encoder(self) -> BertForPreTraining:
@@ -43,8 +47,11 @@ class BertForTask:
         encoder_key, head_key = jax.random.split(key)
         size, outputs = self.config.hidden_size, self.head.outputs
         params = self.encoder.init(encoder_key)
-        params["head"] = {"kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
-                          "bias": jnp.zeros(outputs, jnp.float32)}
+        if self.head.features:
+            params["head"] = bilstm.init(head_key, self.head, self.config)
+        else:
+            params["head"] = {"kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
+                              "bias": jnp.zeros(outputs, jnp.float32)}
         if self.head.crf:
             params["crf"] = crf.init(outputs)
         return params
@@ -65,6 +72,9 @@ class BertForTask:
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         below = {part: tree for part, tree in params.items() if part not in ("head", "crf")}
         ids, types, mask = (batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask"))
+        if self.head.features:
+            hidden_states = self.encoder.encode(below, ids, types, mask, collect=True).hidden_states
+            return bilstm.apply(params["head"], hidden_states, mask, self.head, keys[1])
         output = self.encoder.encode(below, ids, types, mask, keys[0])
         read = output.pooled if self.head.kind in POOLED else output.last_hidden_state
         read = dropout(read.astype(jnp.float32), self.head.dropout, keys[1])
