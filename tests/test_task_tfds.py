@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import tfds
+from bert_jax.tasks import glue, text, tfds
 
 builders = pytest.importorskip("tensorflow_datasets")
 
@@ -50,6 +50,18 @@ def test_examples_are_plain(directory):
     assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
     assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
     assert [row["label"] for row in tfds.examples("tiny_tasks", "test", directory)] == [None, None]
+
+
+def test_glue_and_own_text_through_the_builder(directory):
+    data = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
+    for read in (lambda split: glue.load("rte", data, split),
+                 lambda split: text.load("text", data, split, ("entailment", "not_entailment"))):
+        train, test = read("train"), read("test")
+        assert sorted(zip(train.first, train.answers)) == [("Über 0", 0), ("Über 1", 1), ("Über 2", 0)]
+        assert sorted(read("dev").answers) == [0, 1] and train.second == ["b"] * 3
+        assert not test.has_answers and sorted(test.first) == ["Über 0", "Über 1"]
+    numbers = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory, label_column="score", regression=True)
+    assert sorted(text.load("text", numbers, "train").answers) == [0, 0.5, 1]
 
 
 def test_names_of_splits(directory):
