@@ -49,14 +49,14 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
 
         return open_tf_checkpoint(path)
     names = sorted(entry.name for entry in path.iterdir())
-    if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.stored_checkpoint import open_checkpoint
-
-        return open_checkpoint(path)
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         from bert_jax.interop.huggingface import open_huggingface
 
         return open_huggingface(path)
+    if "checkpoints" in names or {"record", "state"} <= set(names):
+        from bert_jax.stored_checkpoint import open_checkpoint
+
+        return open_checkpoint(path)
     if "bert_config.json" in names or any(name.endswith(".index") for name in names):
         from bert_jax.interop.tf_checkpoint import open_tf_checkpoint
 

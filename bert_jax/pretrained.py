@@ -15,6 +15,7 @@ from bert_jax.filling import Candidate, fill_mask
 from bert_jax.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.model_view import Layers, describe
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.predicting import predict
 from bert_jax.runner import Runner
 from bert_jax.stored import StoredModel
 from bert_jax.tasks.batching import Batch
@@ -40,8 +41,7 @@ class PretrainedModel:
         self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
         self.network = BertForPreTraining(stored.model, compute, parts)
-        below = {name: tree for name, tree in params.items() if name not in ("head", "crf")}
-        self._runner = Runner(self.network, below, mesh)
+        self._runner = Runner(self.network, stored.head, params, mesh)
 
     @property
     def layers(self) -> Layers:
@@ -110,6 +110,31 @@ class PretrainedModel:
         ((_, batch),) = self._batches(self._features((first, second)), 1, False)
         logits = self.next_sentence_logits(batch)[0]
         return float(jax.nn.softmax(logits)[0])
+
+    def predict(self, inputs, *, batch_size: int = 32, progress: bool | None = None) -> list:
+        """What the task head says to each of `inputs`, one or a list of:
+
+        - classification: a text or a pair (tuple) → Label; regression: the same → float;
+        - tagging: a sentence as a str, split at blanks, or as a tuple of words → [(word, tag), …];
+        - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.
+
+        Too long texts are cut; a long context is read in windows.
+
+        Raises:
+          UserError: the model has no task head, or the inputs are not of its form.
+        """
+        if self.head is None:
+            raise UserError(f"{self.path} has no task head to predict with; fine-tune it first, or use encode or embed")
+
+        def scores(features: Features) -> list[np.ndarray]:
+            found: list = [None] * len(features)
+            for numbers, batch in self._batches(features, batch_size, progress):
+                rows = self._runner.task_scores(batch)
+                for row, number in zip(rows, numbers):
+                    found[number] = row[:len(features.input_ids[number])] if self.head.kind in ("span", "tagging") else row
+            return found
+
+        return predict(self, inputs, scores)
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """[B, M, V] float32 for int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M]."""

@@ -5,22 +5,32 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax import sharding
+from bert_jax.config import HeadConfig
 from bert_jax.hidden_states import combine, pool
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.task import BertForTask
+from bert_jax.task_step import predictions
 from bert_jax.tasks.batching import Batch
 
 
 class Runner:
     """Runs `network` on `params`, where those lie; the mesh splits the batches too, and every host gets the whole result.
 
-    `states`, `features`, `mlm_logits` and `next_sentence_logits` are functions of (batch, **options).
+    `states`, `features`, `mlm_logits`, `next_sentence_logits` and, with a task head, `task_scores` are functions of
+    (batch, **options).
     """
 
-    def __init__(self, network: BertForPreTraining, params: dict, mesh: Mesh):
-        self.states = Compiled(_states, network, params, mesh, ("layers", "attentions", "pooling"))
-        self.features = Compiled(_features, network, params, mesh, ("combination", "pooling"))
-        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, params, mesh)
-        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, params, mesh)
+    def __init__(self, network: BertForPreTraining, head: HeadConfig | None, params: dict, mesh: Mesh):
+        below = {name: tree for name, tree in params.items() if name not in ("head", "crf")}
+        self.states = Compiled(_states, network, below, mesh, ("layers", "attentions", "pooling"))
+        self.features = Compiled(_features, network, below, mesh, ("combination", "pooling"))
+        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, below, mesh)
+        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, below, mesh)
+        if head is not None:
+            task = BertForTask(network.config, head, network.compute)
+            unread = set(PRETRAINING_PARTS) - set(task.encoder.parts)
+            above = {name: tree for name, tree in params.items() if name not in unread}
+            self.task_scores = Compiled(predictions, task, above, mesh)
 
 
 class Compiled:

@@ -49,21 +49,24 @@ def make_train_step(model: BertForTask, optimizer: optax.GradientTransformation,
 
 
 def make_predict_step(model: BertForTask, mesh: Mesh, shardings):
-    """Compiled (params, batch) → scores [B, …] float32 of `BertForTask.apply`, the same on every device.
-
-    With a CRF, 1 for the labels of the best path and 0 for the others: they are what the model says, word by word.
-    `shardings` is the tree of the parameters' own.
-    """
+    """Compiled (params, batch) → `predictions`, the same on every device. `shardings` is the tree of the parameters' own."""
 
     def predict_step(params, batch: Batch) -> jax.Array:
-        params = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings))
-        scores = model.apply(params, batch)
-        if not model.head.crf:
-            return scores
-        paths = crf.best_paths(params["crf"], scores, batch["labels"], model.head.labels)
-        return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)
+        return predictions(model, jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
     return jax.jit(predict_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh))
+
+
+def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
+    """Scores [B, …] float32 of `BertForTask.apply`.
+
+    With a CRF, 1 for the labels of the best path and 0 for the others: they are what the model says, word by word.
+    """
+    scores = model.apply(params, batch)
+    if not model.head.crf:
+        return scores
+    paths = crf.best_paths(params["crf"], scores, batch["labels"], model.head.labels)
+    return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)
 
 
 def loss_sums(model: BertForTask, params, batch: Batch, dropout_key: jax.Array | None) -> dict[str, jax.Array]:
