@@ -1,0 +1,143 @@
+"""What a fine-tuned model says to new texts: classes, numbers, tags, choices, answers.
+
+Features and answers are made by the task families, so that a loaded model answers as its evaluation did.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import TaskOptions
+from bert_jax.tasks import squad_answers, squad_reading, squad_windows, tagging
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.features import Features, join
+from bert_jax.text_batches import check_utf8, tokenize
+
+SPAN_LENGTH = 384  # tokens of a window, as published for SQuAD
+SEVERAL = "; several are given as a list"
+
+Scores = Callable[[Features], list[np.ndarray]]
+"""Scores of every sequence without its padding, as the families expect them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """Answer of a classifier."""
+
+    name: str
+    probabilities: dict[str, float]
+    """By name of the class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Answer to a question with candidates."""
+
+    index: int
+    probabilities: tuple[float, ...]
+    """Of the candidates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Answer to a question on a context."""
+
+    text: str
+    """A part of the context; "" where the model was trained to say that there is no answer, and says so."""
+    candidates: tuple[tuple[str, float], ...]
+    """The best answers with their probabilities among themselves, the best first."""
+
+
+def predict(model, inputs, scores: Scores) -> list:
+    """An answer to each of `inputs`; the forms of both are those of PretrainedModel.predict."""
+    kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
+    return kinds[model.head.kind](model, inputs, scores)
+
+
+def _labels(model, texts, scores: Scores) -> list[Label]:
+    found = []
+    for row in scores(tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings)):
+        shares = _softmax(row)
+        found.append(Label(model.head.labels[int(shares.argmax())], dict(zip(model.head.labels, map(float, shares)))))
+    return found
+
+
+def _numbers(model, texts, scores: Scores) -> list[float]:
+    return [float(row) for row in scores(tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings))]
+
+
+def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
+    rows = [sentences] if isinstance(sentences, (str, tuple)) else list(sentences)
+    words = [tuple(row.split()) if isinstance(row, str) else row for row in rows]
+    for row in words:
+        _check(isinstance(row, tuple) and row and all(isinstance(word, str) and word for word in row), row,
+               "a sentence as a str, or as a tuple of its words")
+        check_utf8(*row)
+    _check(bool(words), rows, "a sentence")
+    examples = tagging.Examples(tuple(Sentence(row, None, None, row) for row in words), model.head.labels, has_answers=False)
+    options = TaskOptions(max_length=model.config.max_position_embeddings, context=False)
+    features = tagging.features(examples, model.need_tokenizer(), options)
+    tags = tagging.predicted_tags(examples, features, scores(features))
+    return [list(zip(row, names)) for row, names in zip(words, tags)]
+
+
+def _choices(model, questions, scores: Scores) -> list[Choice]:
+    rows = [questions] if isinstance(questions, tuple) else list(questions)
+    tokenizer, longest = model.need_tokenizer(), model.config.max_position_embeddings
+    ids, types = [], []
+    for row in rows:
+        _check(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], (list, tuple))
+               and len(row[1]) > 1 and all(isinstance(text, str) for text in row[1]), row, "(text, [candidate, candidate, …])")
+        check_utf8(row[0], *row[1])
+        first = tokenizer.encode(row[0])
+        pairs = [join(tokenizer, first, second, longest) for second in tokenizer.encode_batch(list(row[1]))]
+        ids.append([pair[0] for pair in pairs])
+        types.append([pair[1] for pair in pairs])
+    _check(bool(rows), rows, "(text, [candidate, candidate, …])")
+    _check(len({len(row) for row in ids}) == 1, [len(row) for row in ids], "the same number of candidates for every question")
+    features = Features(ids, types, None, np.arange(len(ids), dtype=np.int32), longest)
+    shares = [_softmax(row) for row in scores(features)]
+    return [Choice(int(row.argmax()), tuple(map(float, row))) for row in shares]
+
+
+def _answers(model, questions, scores: Scores) -> list[Answer]:
+    rows = [questions] if isinstance(questions, tuple) else list(questions)
+    for row in rows:
+        _check(isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) and text.strip() for text in row), row,
+               "(question, context)")
+        check_utf8(*row)
+    _check(bool(rows), rows, "(question, context)")
+    contexts = tuple(dict.fromkeys(context for _, context in rows))
+    numbered = tuple(squad_reading.Question(str(number), question, contexts.index(context))
+                     for number, (question, context) in enumerate(rows))
+    threshold = _null_threshold(model.history)
+    examples = squad_reading.Examples("squad_v1" if threshold is None else "squad_v2", contexts, numbered, has_answers=False)
+    length = min(SPAN_LENGTH, model.config.max_position_embeddings)
+    options = TaskOptions(max_length=length, max_query_length=min(64, length // 3))
+    features = squad_windows.features(examples, model.need_tokenizer(), options)
+    found = []
+    for prediction in squad_answers.predict(examples, features, scores(features)):
+        candidates = tuple((entry["text"], entry["probability"]) for entry in prediction.entries())
+        found.append(Answer(prediction.guess if threshold is None else prediction.text(threshold), candidates))
+    return found
+
+
+def _null_threshold(history: dict) -> float | None:
+    """Where a model that was fine-tuned on SQuAD 2.0 says that there is no answer; None for one that always answers."""
+    config = history.get("config") or {}
+    if config.get("task") != "squad_v2":
+        return None
+    given = config.get("options", {}).get("null_threshold")
+    return (history.get("metrics") or {}).get("best_f1_thresh", 0.0) if given is None else given
+
+
+def _check(good: bool, seen, wanted: str) -> None:
+    if not good:
+        raise UserError(f"cannot read {seen!r:.80}; expected {wanted}{SEVERAL}")
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    shares = np.exp(scores.astype(np.float64) - scores.max())
+    return shares / shares.sum()
