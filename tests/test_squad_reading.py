@@ -22,7 +22,8 @@ def of(*questions: dict, context: str = "abcd cab, É. bad") -> dict:
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
 
 
-V1 = of(question("q0", ("cab", 5)), question("q1", ("bad", 0), ("É", 10), ("bad", 13)), *(question(f"f{i}", *[("cab", 5)] * 40) for i in range(3)))
+GOOD = [question(f"f{i}", *[("cab", 5)] * 40) for i in range(3)]
+V1 = of(question("q0", ("cab", 5)), question("q1", ("bad", 0), ("É", 10), ("bad", 13)), *GOOD)
 V2 = of(question("q0", ("cab", 5), is_impossible=False),
         question("q1", is_impossible=True, plausible_answers=[{"text": "bad", "answer_start": 13}]), question("q2"))
 
@@ -57,11 +58,11 @@ def test_what_is_read(tmp_path):
 def test_impossible_questions(tmp_path):
     examples = load(tmp_path, V2, "squad_v2")
     assert [(q.answers, q.span) for q in examples.questions] == [(("cab",), (5, 8)), ((), None), ((), None)]
-    assert squad.features(examples, TOKENIZER, OPTIONS).labels.astype(bool).tolist() == [[True, True], [False, False], [False, False]]
+    assert squad.features(examples, TOKENIZER, OPTIONS).labels.all(axis=1).tolist() == [True, False, False]
 
 
 def test_a_question_without_a_good_answer_is_skipped_in_training_only(tmp_path):
-    contents = of(question("bad", ("bad", 0)), *(question(f"f{i}", *[("cab", 5)] * 40) for i in range(3)))
+    contents = of(question("bad", ("bad", 0)), *GOOD)
     assert [q.id for q in load(tmp_path, contents).questions] == ["f0", "f1", "f2"]
     dev = load(tmp_path, contents, split="dev")
     assert dev.questions[0].answers == ("bad",) and dev.questions[0].span is None  # the metric compares texts
@@ -97,7 +98,7 @@ PARAGRAPH = ["data", 0, "paragraphs", 0]
     (changed([*PARAGRAPH, "qas", 0, "answers", 0, "answer_start"], 5.0), "'answer_start' is 5.0, not of type int"),
     (changed([*PARAGRAPH, "qas", 0, "answers"], []), "question q0 has no answer, which squad_v1 does not know; .* squad_v2"),
     (changed([*PARAGRAPH, "qas", 0, "is_impossible"], 1), "question q0: 'is_impossible' is 1"),
-    (of(question("q0", ("cab", 4), ("cab", -11), ("", 3), ("cab", 10 ** 30))), r"4 of 4 answers \(100.0%\) are not where answer_start"),
+    (of(question("q0", ("cab", 4), ("cab", -11), ("", 3), ("cab", 10 ** 30))), r"4 of 4 answers \(100.0%\) are not where"),
 ])
 def test_bad_files_are_one_clear_error(tmp_path, contents, message):
     with pytest.raises(UserError, match=message):
@@ -115,7 +116,7 @@ def test_contradictions_in_version_2(tmp_path, contents, message):
 
 def test_files_of_a_directory(tmp_path):
     find = lambda split, task="squad_v1": squad.load(task, TaskDataConfig(dir=str(tmp_path)), split)
-    with pytest.raises(UserError, match="no train-v1.1.json, and no other"):
+    with pytest.raises(UserError, match="has no train data; looked for train-v1.1.json and found nothing"):
         find("train")
     (tmp_path / "train-mini-v1.1.json").write_text(json.dumps(V1))
     assert len(find("train")) == 5
@@ -123,9 +124,10 @@ def test_files_of_a_directory(tmp_path):
     assert len(find("train")) == 1
     for name in "ab":
         (tmp_path / f"dev-{name}-v2.0.json").write_text(json.dumps(V2))
-    with pytest.raises(UserError, match="no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name the file: --data.dev=FILE"):
+    with pytest.raises(UserError, match="no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name .* --data.dev=FILE"):
         find("dev", "squad_v2")
-    with pytest.raises(UserError, match="cannot read .*nowhere.json: No such file"):
+    assert squad.splits("squad_v1", TaskDataConfig(dir=str(tmp_path), test="x.json")) == ("train", "test")
+    with pytest.raises(UserError, match="nowhere.json: no such file"):
         squad.load("squad_v1", TaskDataConfig(dev=str(tmp_path / "nowhere.json")), "dev")
 
 

@@ -10,15 +10,15 @@ from bert_jax.config import HeadConfig
 from bert_jax.files import write_atomically
 from bert_jax.tasks import squad_metric
 from bert_jax.tasks.squad_answers import Prediction, predict
-from bert_jax.tasks.squad_reading import Examples, load  # noqa: F401 (load and features are the family's)
+from bert_jax.tasks.squad_reading import Examples, load, splits  # noqa: F401 (these and features are the family's)
 from bert_jax.tasks.squad_windows import SpanFeatures, features  # noqa: F401
 
 MAIN_METRIC = {"squad_v1": "f1", "squad_v2": "f1"}
 
 
 def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
-    """Two scores for every token: that the answer starts, and that it ends there."""
-    return HeadConfig(kind="span")
+    """Two scores for every token: that the answer starts, and that it ends there. Without dropout, as in run_squad.py."""
+    return HeadConfig(kind="span", dropout=0.0)
 
 
 def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> dict[str, float]:
@@ -39,9 +39,10 @@ def write_predictions(examples: Examples, features: SpanFeatures, logits: list[n
                 "nbest": {id: prediction.entries() for id, prediction in zip(ids, predictions)}}
     if examples.task == "squad_v2":
         contents["null_odds"] = {id: prediction.null_odds for id, prediction in zip(ids, predictions)}
-    files = []
+    directory, files = epath.Path(directory), []
+    directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        file = epath.Path(directory) / (f"{name}.json" if split == "dev" else f"{split}_{name}.json")
+        file = directory / (f"{name}.json" if split == "dev" else f"{split}_{name}.json")
         write_atomically(file, (json.dumps(content, indent=4, ensure_ascii=False) + "\n").encode())
         files.append(os.fspath(file))
     return files

@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import tfds
+from bert_jax.tasks import files, tfds
 from bert_jax.tasks.rows import read_text
 
 VERSIONS = {"squad_v1": "v1.1", "squad_v2": "v2.0"}
@@ -47,11 +47,18 @@ class Examples:
         return len(self.questions)
 
 
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    if data.tfds:
+        return "train", "dev"
+    return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
+
+
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
     """Reads split "train", "dev" or "test" of squad_v1 or squad_v2.
 
-    Files in `data.dir` are called like train-v1.1.json (or, if there is only one, train-anything-v1.1.json). plausible_answers
-    are ignored. `labels` is ignored: a span has none.
+    Files in `data.dir` are called train-v1.1.json and so on, or train-anything-v1.1.json if there is but one. data.tfds=squad
+    means squad/v1.1 or squad/v2.0. plausible_answers are ignored; so is `labels`: a span has none.
 
     Raises:
       UserError: no such file; not JSON; a field that is missing or of another type; two questions with one id; a context
@@ -59,7 +66,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         file says, above 1 %. Names the file and the id of the question (for broken JSON the line).
     """
     if data.tfds:
-        source, contexts, records = _read_tfds(data, split)
+        source, contexts, records = _read_tfds(task, data, split)
     else:
         source = _find(task, data, split)
         contexts, records = _read_json(source)
@@ -120,18 +127,17 @@ def _report(source, problems: list[str], questions: list[Question]) -> None:
 
 
 def _find(task: str, data: TaskDataConfig, split: str) -> epath.Path:
-    """The file of a split; `_read_json` says if it is not there."""
-    if named := getattr(data, split.partition("_")[0], ""):
-        return epath.Path(named).expanduser()
+    name, others = _names(task, data, split)
+    if len(others) > 1 and name not in others and not getattr(data, split):
+        raise UserError(f"data.dir={data.dir} has no {name}, but {', '.join(others)}; name the file: --data.{split}=FILE")
+    return files.find(data, split, [name, *others])
+
+
+def _names(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str]]:
+    """(the split's published name, what data.dir holds of that form)."""
     directory, version = epath.Path(data.dir).expanduser(), VERSIONS[task]
-    file = directory / f"{split}-{version}.json"
-    if file.exists() or not directory.is_dir():
-        return file
-    others = sorted(directory.glob(f"{split}-*{version}.json"))
-    if len(others) == 1:
-        return others[0]
-    found = f"but {', '.join(other.name for other in others)}" if others else f"and no other {split}-*{version}.json"
-    raise UserError(f"{directory} holds no {file.name}, {found}; name the file: --data.{split}=FILE")
+    found = directory.glob(f"{split}-*{version}.json") if data.dir and directory.is_dir() else ()
+    return f"{split}-{version}.json", sorted(path.name for path in found)
 
 
 def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
@@ -153,13 +159,13 @@ def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
     return contexts, records
 
 
-def _read_tfds(data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
+def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
     """(name of dataset and split, contexts, records) of a dataset with the features of TFDS squad/v1.1 or squad/v2.0."""
-    name = tfds.split_name(data, split)
-    source = f"{data.tfds}, split {name}"
+    name, tfds_split = f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds, tfds.split_name(data, split)
+    source = f"{name}, split {tfds_split}"
     contexts: dict[str, int] = {}
     records = []
-    for index, example in enumerate(tfds.examples(data.tfds, name, data.tfds_dir)):
+    for index, example in enumerate(tfds.examples(name, tfds_split, data.tfds_dir)):
         place = f"example {index}"
         answers = _value(source, example, "answers", dict, place)
         texts, starts = (_value(source, answers, key, list, f"{place}, answers") for key in ("text", "answer_start"))
