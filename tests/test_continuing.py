@@ -72,6 +72,7 @@ def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsy
     assert json.loads((place / "same" / "config.json").read_text())["init_from"] == f"{place}/source"
 
 
+@pytest.mark.slow
 def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     """Interrupted at step 2 and gone on with after the source has disappeared: every figure as in the run without a break."""
     command = continued(place, place / "extended", "whole", "--steps=4", "--checkpoint.every_steps=1",
