@@ -51,6 +51,7 @@ def test_race(tmp_path):
         ("Who runs?", 0, "high1.txt/0"), ("What does _ do?", 2, "high1.txt/1"), ("Who runs?", 1, "m2/0"), ("What does _ do?", 0, "m2/1")]
     assert examples.questions[1].choices == ("runs", "sits", "eats")
     middle = multiple_choice.load("race", TaskDataConfig(train=str(tmp_path / "dev" / "middle")), "train")
+    assert multiple_choice.splits("race", TaskDataConfig(dir=str(tmp_path))) == ("dev",)
     assert len(middle) == 2 and middle.questions[1].where.endswith("dev/middle/2.txt, question 2")
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import gzip
+import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -103,6 +105,17 @@ def test_bad_files_are_named_with_their_line(tmp_path, text, options, line, mess
     assert f"train.txt, line {line}: " in str(caught.value) and message in str(caught.value)
 
 
+def test_splits_and_types_that_are_not_there(tmp_path):
+    data = write(tmp_path, FOUR_COLUMNS)
+    assert tagging.splits("ner", data) == ("train",)
+    assert tagging.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
+    assert tagging.splits("ner", TaskDataConfig(tfds="conll2003")) == ("train", "dev", "test")
+    examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
+    features = tagging.features(examples, TOKENIZER, TaskOptions())
+    assert tagging.score(examples, features, one_hot(features, 3)) == {
+        "precision": 0, "recall": 0, "f1": 0, "accuracy": 1, "f1_PER": 0}
+
+
 def test_other_errors(tmp_path):
     with pytest.raises(UserError, match="no dev data; looked for dev.txt, .* found nothing"):
         tagging.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
@@ -187,8 +200,9 @@ def test_gold_logits_score_one_and_read_back(long, tmp_path):
     logits[3] = -logits[3]
     worse = tagging.score(examples, features, logits)
     assert 0.5 < worse["f1"] < 1 and 0.5 < worse["accuracy"] < 1
-    file, = tagging.write_predictions(examples, features, logits, tmp_path, "dev")
-    assert file.endswith("/predictions.conll")
+    assert worse.keys() == {"precision", "recall", "f1", "accuracy", "f1_PER", "f1_LOC"}
+    file, by_type = tagging.write_predictions(examples, features, logits, tmp_path, "dev")
+    assert file.endswith("/predictions.conll") and worse.items() < json.loads(pathlib.Path(by_type).read_text()).items()
     for column, tags in ((2, [list(s.tags) for s in examples.sentences]), (3, tagging.predicted_tags(examples, features, logits))):
         again = conll.read(file, TaskDataConfig(tag_column=column))
         assert [list(s.tags) for s in again] == tags

@@ -1,6 +1,6 @@
 """Which file holds a split of a task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from etils import epath
 
@@ -31,3 +31,10 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
     other = f"; --data.{split}=FILE names a file of another name" if hasattr(data, split) else ""
     raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found "
                     f"{holds or 'nothing'}{other}")
+
+
+def splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Those of the splits in `names` that `find` would find; of a TFDS dataset all."""
+    directory = epath.Path(data.dir).expanduser()
+    return tuple(split for split, files in names.items() if data.tfds or getattr(data, split, "")
+                 or data.dir and any((directory / name).exists() for name in files))

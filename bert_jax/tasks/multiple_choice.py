@@ -38,6 +38,11 @@ class Examples:
         return len(self.questions)
 
 
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    return files.splits(data, FILES)
+
+
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
     """Reads split "train", "dev" or "test"; only a test split may lack answers. `labels` is ignored.
 

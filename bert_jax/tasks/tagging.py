@@ -5,6 +5,7 @@ A word's tag is predicted at its first piece (Devlin et al. 2018, section 5.3).
 
 import dataclasses
 import itertools
+import json
 import os
 
 import numpy as np
@@ -46,6 +47,11 @@ class TaggingFeatures(Features):
 
     words: list[np.ndarray]
     """int32 [n] for each window: which word of the split, counted through all sentences, each of its n labels is of."""
+
+
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    return files.splits(data, FILES)
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
@@ -158,27 +164,42 @@ def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[n
 
 
 def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:
-    """precision, recall, f1 over entities, of all types and of each; accuracy over words. See `entities.scores`."""
-    return entities.scores([sentence.tags for sentence in examples.sentences], predicted_tags(examples, features, logits))
+    """precision, recall and f1 over entities, accuracy over words, and the f1 of each type of entity that `labels` has (f1_PER)."""
+    scores = _all_scores(examples, predicted_tags(examples, features, logits))
+    kinds = [kind for prefix, kind in map(entities.split, examples.labels) if prefix == "B"]
+    # Always the same names, so that runs can be compared: a type that is neither there nor predicted has 0.
+    return {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")} | {
+        f"f1_{kind}": scores.get(f"f1_{kind}", 0.0) for kind in kinds}
+
+
+def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, float]:
+    return entities.scores([sentence.tags for sentence in examples.sentences], predicted)
 
 
 def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
                       split: str) -> list[str]:
-    """Writes predictions.conll (of another split than dev, test_predictions.conll …), as the script conlleval reads it.
+    """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_predictions.conll ….
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank in it.
+    by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
     """
+    predicted = predicted_tags(examples, features, logits)
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
     lines, document = [], None
-    for sentence, tags in zip(examples.sentences, predicted_tags(examples, features, logits)):
+    for sentence, tags in zip(examples.sentences, predicted):
         if sentence.document != document:
             document = sentence.document
             lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
         columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
         lines += [*(blank.join(fields) for fields in zip(*columns)), ""]
-    file = epath.Path(directory) / ("predictions.conll" if split == "dev" else f"{split}_predictions.conll")
-    write_atomically(file, ("\n".join(lines) + "\n").encode())
-    return [os.fspath(file)]
+    contents = {"predictions.conll": "\n".join(lines) + "\n"}
+    if examples.has_answers:
+        contents["by_type.json"] = json.dumps(_all_scores(examples, predicted), indent=2, ensure_ascii=False) + "\n"
+    written = []
+    for name, text in contents.items():
+        written.append(os.fspath(epath.Path(directory) / (name if split == "dev" else f"{split}_{name}")))
+        write_atomically(written[-1], text.encode())
+    return written
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
