@@ -18,6 +18,7 @@ from bert_jax.stored import StoredModel
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
 OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
+LONGEST_NAME = 4_096  # characters, as Linux has it
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 LOOKED_FOR = ("a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
               "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)")
@@ -129,6 +130,8 @@ def _reader(array):
 
 def _existing(name: str) -> epath.Path:
     """`name` as a path that is a directory or the prefix of a TensorFlow 1 checkpoint; UserError otherwise."""
+    if len(name) > LONGEST_NAME:
+        raise UserError(f"{name[:60]!r}… is no path: it has {len(name):,} characters; give the directory of a model")
     if "://" in name and not name.startswith("gs://"):
         raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
     path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
@@ -139,7 +142,7 @@ def _existing(name: str) -> epath.Path:
     except ImportError as error:
         raise UserError(f"{name} needs a package for Google Cloud Storage ({error}); pip install gcsfs") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{name[:200]!r} cannot be opened: {error}") from None
+        raise UserError(f"{name!r} cannot be opened: {error}") from None
     if not exists:
         raise UserError(f"there is no {name}: give the directory of a model. Nothing is downloaded: a model known by a name "
                         "must be fetched first, and its directory given")

@@ -1,0 +1,232 @@
+"""`load`: kinds of directories recognised, our checkpoints read by slices and checked, arrays placed on any mesh."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
+
+import bert_jax
+from bert_jax import loading, stored_checkpoint
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import leaf_paths
+from bert_jax.interop import huggingface, tf_checkpoint
+from bert_jax.loading import check_fit, load, open_stored, place
+from bert_jax.sharding import make_mesh, partition_spec
+from bert_jax.stored import StoredArray
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run")
+    return place, write_workdir(place, 2, 5, config=PADDED)
+
+
+def flip_bits(step: pathlib.Path) -> None:
+    """In several places of the file with the arrays: parameters and optimizer state are both hit."""
+    file = max((file for file in (step / "state").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    contents = bytearray(file.read_bytes())
+    for eighth in range(1, 8):
+        contents[len(contents) * eighth // 8] ^= 1
+    file.write_bytes(contents)
+
+
+def assert_are(params: dict, written: dict) -> None:
+    """Bit for bit, but for the padding of the vocabulary."""
+    found, expected = leaf_paths(params), leaf_paths(written)
+    assert set(found) == set(expected)
+    for path, values in expected.items():
+        values = values[:len(WORDS)] if path in ("embeddings/word/table", "mlm/bias") else values
+        assert found[path].dtype == np.float32 and np.asarray(found[path]).tobytes() == values.tobytes(), path
+
+
+def test_a_work_directory_gives_its_newest_step(workdir, monkeypatch):
+    place, written = workdir
+    opened, original = [], stored_checkpoint._open_array
+    monkeypatch.setattr(stored_checkpoint, "_open_array", lambda state, path: opened.append(path) or original(state, path))
+    model = load(place)
+    assert_are(model.params, written[5])
+    assert (model.kind, model.history["step"], model.history["metrics"]) == ("bert_jax", 5, {"mlm_loss": 2.5})
+    assert model.history["config"]["seed"] == 3 and model.head is None and model.tokenizer.tokens == WORDS
+    assert model.config == CONFIG  # the padding of the vocabulary is gone
+    assert {path.split("/")[0] for path in opened} == {"params"}, "optimizer state was read"
+
+
+def test_one_step_of_it_and_a_step_taken_elsewhere(workdir, tmp_path):
+    place, written = workdir
+    step = place / "checkpoints" / "step_000000002"
+    assert_are(load(step).params, written[2])
+    shutil.copytree(step, tmp_path / "taken")
+    alone = load(tmp_path / "taken")
+    assert_are(alone.params, written[2])
+    with pytest.raises(UserError, match="has no vocabulary"):
+        alone.encode("the cat")
+
+
+def test_arrays_are_read_by_slices(workdir):
+    stored, words = open_stored(workdir[0]), workdir[1][5]["embeddings"]["word"]["table"]
+    array = stored.arrays["embeddings/word/table"]
+    assert array.shape == (len(WORDS), 16) and words.shape == (32, 16)
+    np.testing.assert_array_equal(array.read((slice(3, 7), slice(None, None))), words[3:7])
+    np.testing.assert_array_equal(array.read((slice(20, None), slice(4, 6))), words[20:24, 4:6])
+
+
+def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog):
+    place = tmp_path / "run"
+    shutil.copytree(workdir[0], place)
+    flip_bits(place / "checkpoints" / "step_000000005")
+    before = sorted(place.rglob("*"))
+    assert_are(load(place).params, workdir[1][2])
+    assert "step_000000005 is damaged" in caplog.text and sorted(place.rglob("*")) == before
+    with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
+        load(place / "checkpoints" / "step_000000005")
+    flip_bits(place / "checkpoints" / "step_000000002")
+    with pytest.raises(UserError, match="step_000000005: .*; step_000000002: "):
+        load(place)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4, 2), (8, 1, 1)])
+def test_on_a_mesh_every_device_reads_its_part(shape):
+    stored, mesh = stored_model(), make_mesh(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), shape))))
+    reads = {}
+
+    def counted(path, array):
+        def read(index):
+            reads.setdefault(path, []).append(index)
+            return array.read(index)
+        return StoredArray(array.shape, array.dtype, read)
+
+    counting = dataclasses.replace(stored, arrays={path: counted(path, array) for path, array in stored.arrays.items()})
+    whole, parts = leaf_paths(place(stored)), leaf_paths(place(counting, mesh))
+    for path, array in parts.items():
+        spec = partition_spec(mesh, path, array.shape)[0]
+        assert array.sharding.spec == spec and np.array_equal(array, whole[path]), path
+        pieces = np.prod([mesh.shape[axis] for axis in spec if axis] or [1])
+        assert len(reads[path]) == pieces, f"{path} was read {len(reads[path])} times, it has {pieces} parts"
+        assert array.addressable_shards[0].data.size * pieces == array.size
+
+
+def test_on_a_mesh_the_model_says_the_same(workdir):
+    texts, options = ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"], {"layers": "all", "attentions": True}
+    mesh, compute = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), ComputeConfig(dtype="float32", layers="scan")
+    one, eight = (load(workdir[0], mesh=m, compute=compute) for m in (None, mesh))
+    found, expected = (jax.tree.leaves(vars(model.encode(texts, **options))) for model in (eight, one))
+    for a, b in zip(found, expected, strict=True):
+        assert a == b if isinstance(a, str) else np.allclose(a, b, atol=2e-6)
+    for a, b in zip(one.fill_mask("the [MASK] sat", 3)[0], eight.fill_mask("the [MASK] sat", 3)[0]):
+        assert (a.token, a.probability) == (b.token, pytest.approx(b.probability, abs=1e-6))
+
+
+def test_a_hugging_face_directory_gives_the_same_model(tmp_path):
+    stored = stored_model(kind="bert_jax")
+    huggingface.write_huggingface(stored, tmp_path, "float32")
+    model = load(tmp_path)
+    assert model.kind == "huggingface" and model.tokenizer.tokens == WORDS
+    for path, values in leaf_paths(model.params).items():
+        assert np.array_equal(values, stored.arrays[path].read(...)), path
+
+
+def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        (directory / name).parent.mkdir(exist_ok=True, parents=True)
+        (directory / name).write_text("{}")
+    return directory
+
+
+@pytest.mark.parametrize("names, path, opener", [
+    (["config.json", "model.safetensors"], "", "huggingface"),
+    (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
+    (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
+    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
+    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
+    (["model.ckpt-100.index", "events.out"], "", "tf1"),
+    (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
+    (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax")])
+def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
+    for module, name, kind in ((huggingface, "open_huggingface", "huggingface"), (tf_checkpoint, "open_tf_checkpoint", "tf1"),
+                               (stored_checkpoint, "open_checkpoint", "bert_jax")):
+        monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
+    place = make(tmp_path / "m", *names) / path
+    assert open_stored(place) == (opener, str(place))
+
+
+@pytest.mark.parametrize("names, path, message", [
+    ([], "", "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing"),
+    (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
+    (["pytorch_model.bin", "config.json", "vocab.txt"], "", "pytorch_model.bin is a pickle, which can run code.*save_pretrained"),
+    (["model.pt"], "", "model.pt is a pickle"), (["model.pth"], "model.pth", "model.pth is a pickle"),
+    (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"), (["m.pkl"], "m.pkl", "is a pickle"),
+    (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
+    (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
+    (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
+    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded"),
+    (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
+    (["checkpoints/notes.txt"], "", "there is no checkpoint below")])
+def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load(make(tmp_path / "m", *names) / path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "x" * 5000])
+def test_other_places_are_refused(path):
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_a_bucket_without_its_package_is_one_line(monkeypatch):
+    class Remote:
+        def is_dir(self):
+            raise ImportError("Please install gcsfs to access Google Storage")
+    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
+        load("gs://bucket/bert")
+
+
+def test_arrays_that_do_not_fit_are_named_with_both_shapes():
+    arrays = stored_model().arrays
+    with pytest.raises(UserError, match=r"attention/key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
+        check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
+    with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
+        check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
+    with pytest.raises(UserError, match=r"embeddings/extra: stored \[5, 4, 4\], by the configuration none"):
+        check_fit(stored_model(arrays=arrays | {"embeddings/extra": arrays["encoder/attention/key/bias"]}))
+    with pytest.raises(UserError, match="vocabulary .* has 24 entries, its word table 20 rows"):
+        check_fit(stored_model(config=dataclasses.replace(CONFIG, vocab_size=20)))
+    for head in (None, HeadConfig(labels=("a", "b")), HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)):
+        check_fit(stored_model(head=head))
+
+
+def test_half_precision_becomes_float32():
+    stored = stored_model()
+
+    def half(array):
+        return StoredArray(array.shape, np.dtype(np.float16), lambda index: array.read(index).astype(np.float16))
+
+    halves = {path: half(array) for path, array in stored.arrays.items()}
+    for path, values in leaf_paths(place(dataclasses.replace(stored, arrays=halves))).items():
+        assert values.dtype == np.float32
+        np.testing.assert_array_equal(values, stored.arrays[path].read(...).astype(np.float16).astype(np.float32))
+
+
+def test_loading_and_encoding_need_no_tensorflow(workdir):
+    code = ("import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
+            "print(json.dumps([name for name in sys.modules if name.split('.')[0] in ('tensorflow', 'torch', 'transformers')]))")
+    done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
+    assert json.loads(done.stdout) == [], done.stderr
+
+
+def test_the_public_names():
+    assert bert_jax.load is load and bert_jax.PretrainedModel is loading.PretrainedModel
