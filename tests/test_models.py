@@ -1,4 +1,7 @@
-"""The model against independent forward passes (float64 NumPy, PyTorch), closed forms, and its own other roads."""
+"""The model against an independent forward pass (float64 NumPy), closed forms, and its own other roads.
+
+Against PyTorch: test_huggingface.py.
+"""
 
 import dataclasses
 import math
@@ -11,7 +14,6 @@ import numpy as np
 import numpy_bert
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from oracles import make_bert_oracle
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -123,31 +125,6 @@ def test_gradient_equals_finite_differences_in_float64(norm_position):
             slope = (above - numpy_bert.loss(wide, config, batch)) / (2 * step)
             flat[index] = kept
             assert ours[index] == pytest.approx(slope, rel=1e-3, abs=2e-6), path
-
-
-@pytest.mark.parametrize("activation", make_bert_oracle.ACTIVATIONS)
-def test_equals_hugging_face_on_pytorch(activation):
-    """Outputs, loss and gradients recorded by tests/oracles/make_bert_oracle.py."""
-    recorded = np.load(make_bert_oracle.PATH)
-    config = ModelConfig(**make_bert_oracle.SIZES, activation=activation)
-    model, batch = BertForPreTraining(config, FLOAT32), make_bert_oracle.draw_batch()
-    drawn = make_bert_oracle.draw_parameters()
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    params = jax.tree.map_with_path(lambda path, _: drawn["/".join(entry.key for entry in path)], shapes)
-    assert {path: leaf.shape for path, leaf in flatten(shapes).items()} == make_bert_oracle.shapes()
-
-    loss, gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params)
-    actual = all_outputs(model, params, batch) | {"loss": loss}
-    real = batch["attention_mask"].astype(bool)
-    for name in ("mlm_logits", "next_sentence_logits", "pooled", "loss"):
-        np.testing.assert_allclose(actual[name], recorded[f"{activation}/{name}"], atol=1e-5, err_msg=name)
-    ours, theirs = np.stack(actual["hidden_states"]), recorded[f"{activation}/hidden_states"]
-    np.testing.assert_allclose(ours[:, real], theirs[:, real], atol=1e-5)
-    np.testing.assert_allclose(np.stack(actual["attentions"]), recorded[f"{activation}/attentions"], atol=1e-5)
-    for path, value in flatten(gradient).items():
-        expected = recorded[f"{activation}/gradients/{path}"]
-        # The gradient of a key's bias is zero in exact arithmetic: only an absolute bound means something there.
-        np.testing.assert_allclose(make_bert_oracle.gradient_sample(value), expected, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 def test_attention_by_hand():

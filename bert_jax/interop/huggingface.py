@@ -52,7 +52,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
     model = _cut_vocabulary(config.model, tokenizer, directory)
-    wanted = {name for place in places.values() for name in place.names} | {names.DECODER_TABLE}
+    wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
     return StoredModel(
         kind="huggingface", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
         arrays={path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places},
@@ -63,8 +63,8 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
 def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
     """Arrays by their names of today, and the names of buffers, which hold nothing learned."""
     meanings = {name: names.canonical(name) for name in stored if not names.BUFFERS.search(name)}
-    if names.DECODER_BIAS in meanings and "cls.predictions.bias" not in meanings.values():
-        meanings[names.DECODER_BIAS] = "cls.predictions.bias"
+    if names.DECODER_BIAS in meanings and names.TIED[names.DECODER_BIAS] not in meanings.values():
+        meanings[names.DECODER_BIAS] = names.TIED[names.DECODER_BIAS]
     if twice := names.repeated(meanings):
         raise UserError(f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
                         f"{safetensors_files.AWAY}")
@@ -104,18 +104,21 @@ def _check_fit(places: dict[str, names.Place], tensors: dict[str, FileTensor], d
 def _check_tied(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool,
                 directory: epath.Path) -> None:
     """The output table of the masked-language-model head must be the word table: BERT has one for both."""
-    decoder, words = tensors.get(names.DECODER_TABLE), tensors[names.WORD_TABLE]
-    if decoder is None:
-        if has_mlm and not config.tied:
-            raise UserError(f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}")
-        return
-    equal = decoder.shape == words.shape and decoder.dtype in safetensors_files.FLOATS and all(
-        np.array_equal(*(tensor.read((slice(row, row + ROWS_AT_ONCE), slice(None))) for tensor in (decoder, words)),
-                       equal_nan=True)
-        for row in range(0, words.shape[0], ROWS_AT_ONCE))
-    if not equal:
-        raise UserError(f"{directory}: {names.DECODER_TABLE} differs from {names.WORD_TABLE}; BERT uses one table for both, "
-                        "and a model with two cannot be loaded. For its encoder alone, save it as BertModel first")
+    if has_mlm and not config.tied and names.DECODER_TABLE not in tensors:
+        raise UserError(f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}")
+    for copy, original in names.TIED.items():
+        if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
+            raise UserError(f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
+                            "cannot be loaded. For its encoder alone, save it as BertModel first")
+
+
+def _equal(one: FileTensor, other: FileTensor) -> bool:
+    """Whether two arrays hold the same values; some rows at a time."""
+    if one.shape != other.shape or not {one.dtype, other.dtype} <= set(safetensors_files.FLOATS) or not one.shape:
+        return False
+    bounds = ((slice(row, min(row + ROWS_AT_ONCE, one.shape[0])), *(slice(None) for _ in one.shape[1:]))
+              for row in range(0, one.shape[0], ROWS_AT_ONCE))
+    return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
 
 
 def _cut_vocabulary(model, tokenizer: Tokenizer | None, directory: epath.Path):
@@ -180,8 +183,9 @@ def _architecture(stored: StoredModel) -> str:
     if stored.model.norm_position == "pre":
         raise UserError("model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
                         "so this model cannot be written for it")
-    if stored.head is not None and "crf" in stored.parts:
-        raise UserError("the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax")
+    if stored.head is not None and (stored.head.crf or stored.head.features):
+        raise UserError(f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class for "
+                        "that; use --to=bert_jax")
     if stored.head is not None:
         return {"classification": "BertForSequenceClassification", "regression": "BertForSequenceClassification",
                 "choice": "BertForMultipleChoice", "span": "BertForQuestionAnswering",

@@ -15,6 +15,7 @@ from bert_jax.interop.safetensors_files import FileTensor
 
 WORD_TABLE = "bert.embeddings.word_embeddings.weight"
 DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
+TIED = {DECODER_TABLE: WORD_TABLE, DECODER_BIAS: "cls.predictions.bias"}  # second names of one array
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # of LayerNorm, in files converted in 2018 and 2019
