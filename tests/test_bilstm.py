@@ -30,8 +30,8 @@ def no_rank_promotion():
 
 def numpy_lstm(params, tokens):
     """One direction over the tokens of one sequence, [n, I] to [n, S], float64."""
-    parts = [[np.asarray(params[name], np.float64)[..., SIZE * gate:SIZE * (gate + 1)] for name in ("kernel", "recurrent", "bias")]
-             for gate in range(4)]
+    parts = [[np.asarray(params[name], np.float64)[..., SIZE * gate:SIZE * (gate + 1)]
+              for name in ("kernel", "recurrent", "bias")] for gate in range(4)]
     hidden = cell = np.zeros(SIZE)
     outputs = []
     for token in tokens:
@@ -51,7 +51,8 @@ def test_scores_equal_numpy():
     for row in range(BATCH):
         x = hidden_states[-1][row, :MASK[row].sum()]
         for layer in ("layer_0", "layer_1"):
-            x = np.concatenate([numpy_lstm(params[layer]["forward"], x), numpy_lstm(params[layer]["backward"], x[::-1])[::-1]], axis=-1)
+            ahead, behind = numpy_lstm(params[layer]["forward"], x), numpy_lstm(params[layer]["backward"], x[::-1])[::-1]
+            x = np.concatenate([ahead, behind], axis=-1)
         expected = x @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
         np.testing.assert_allclose(scores[row, :len(x)], expected, rtol=1e-5, atol=1e-5)
 
@@ -78,13 +79,15 @@ def test_features_are_those_of_table_7():
 
 def test_fresh_weights_are_the_mean_of_the_layers():
     params = bilstm.init(jax.random.key(0), head("weighted_all"), CONFIG)
-    np.testing.assert_allclose(bilstm.features(params, states(), "weighted_all"), np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
+    mixed = bilstm.features(params, states(), "weighted_all")
+    np.testing.assert_allclose(mixed, np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_trains_the_head_and_not_the_encoder():
     model = BertForTask(CONFIG, head("weighted_last_four"), ComputeConfig(layers="scan"))
     random = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: 0.1 * random.standard_normal(x.shape, np.float32), jax.eval_shape(model.init, jax.random.key(0)))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: 0.1 * random.standard_normal(x.shape, np.float32), shapes)
     batch = {"input_ids": random.integers(5, 20, (BATCH, LENGTH)).astype(np.int32), "attention_mask": MASK,
              "token_type_ids": np.zeros((BATCH, LENGTH), np.int32)}
 

@@ -39,7 +39,8 @@ def test_swag(tmp_path):
     first, second = examples.questions
     assert first[1:] == ("A man, here.", "He", ("runs.", 'says "hi".', "sits,\ndown.", "eats."), 2, "0")
     assert (second.answer, second.index, second.where) == (0, "7", f"{tmp_path}/train.csv, line 4")
-    unlabelled = load(tmp_path, "test.csv", SWAG.replace(",label", "").replace(",2\n", "\n").replace(",0\n", "\n"), split="test")
+    without = SWAG.replace(",label", "").replace(",2\n", "\n").replace(",0\n", "\n")
+    unlabelled = load(tmp_path, "test.csv", without, split="test")
     assert not unlabelled.has_answers and [q.choices for q in unlabelled.questions] == [q.choices for q in examples.questions]
     assert multiple_choice.features(unlabelled, TOKENIZER, TaskOptions()).labels is None
 
@@ -48,7 +49,8 @@ def test_race(tmp_path):
     write(tmp_path, "dev/high/1.txt", ARTICLE)
     examples = load(tmp_path, "dev/middle/2.txt", ARTICLE | {"id": "m2", "answers": ["B", "A"]}, task="race", split="dev")
     assert [(q.stem, q.answer, q.index) for q in examples.questions] == [
-        ("Who runs?", 0, "high1.txt/0"), ("What does _ do?", 2, "high1.txt/1"), ("Who runs?", 1, "m2/0"), ("What does _ do?", 0, "m2/1")]
+        ("Who runs?", 0, "high1.txt/0"), ("What does _ do?", 2, "high1.txt/1"),
+        ("Who runs?", 1, "m2/0"), ("What does _ do?", 0, "m2/1")]
     assert examples.questions[1].choices == ("runs", "sits", "eats")
     middle = multiple_choice.load("race", TaskDataConfig(train=str(tmp_path / "dev" / "middle")), "train")
     assert multiple_choice.splits("race", TaskDataConfig(dir=str(tmp_path))) == ("dev",)
@@ -98,8 +100,9 @@ def test_no_questions(tmp_path):
         load(tmp_path, "train.jsonl", LINE, split="dev")
     with pytest.raises(UserError, match="train.jsonl holds no question"):
         load(tmp_path, "train.jsonl", "\n")
+    write(tmp_path, "train.tsv", "x")
     with pytest.raises(UserError, match="expected SWAG's .csv"):
-        multiple_choice.load("swag", TaskDataConfig(train=str(tmp_path / "train.tsv")) if write(tmp_path, "train.tsv", "x") else None, "train")
+        multiple_choice.load("swag", TaskDataConfig(train=str(tmp_path / "train.tsv")), "train")
 
 
 def test_one_sequence_a_choice(tmp_path):
@@ -123,7 +126,8 @@ def test_accuracy_and_predictions(tmp_path):
     with open(file, newline="") as stream:
         assert file.endswith("/test_predictions.csv") and list(csv.reader(stream)) == [["", "pred"], ["0", "2"], ["7", "1"]]
     race = load(tmp_path, "dev/1.txt", ARTICLE, task="race", split="dev")
-    file, = multiple_choice.write_predictions(race, None, [np.log(np.array([1, 2, 5], np.float32)), np.zeros(3, np.float32)], tmp_path, "dev")
+    logits = [np.log(np.array([1, 2, 5], np.float32)), np.zeros(3, np.float32)]
+    file, = multiple_choice.write_predictions(race, None, logits, tmp_path, "dev")
     with open(file) as stream:
         assert [json.loads(line) for line in stream] == [
             {"id": "high1.txt/0", "answer": "C", "probabilities": [0.125, 0.25, 0.625]},
@@ -139,7 +143,8 @@ def test_tfds(tmp_path):
         def _info(self):
             text, many = builders.features.Text(), builders.features.Sequence
             return builders.core.DatasetInfo(builder=self, features=builders.features.FeaturesDict({
-                "article": text, "questions": many(text), "options": many(many(text)), "answers": many(text), "example_id": text}))
+                "article": text, "questions": many(text), "options": many(many(text)), "answers": many(text),
+                "example_id": text}))
 
         def _split_generators(self, manager):
             return {"train": self._rows()}

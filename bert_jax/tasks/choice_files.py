@@ -34,8 +34,8 @@ def read(path: epath.Path) -> list[Question]:
     """The questions of a file (.csv as SWAG, .jsonl) or of all .txt and .json files below a directory (RACE).
 
     Raises:
-      UserError: another kind of file; a column or field that is missing, empty or of another type; an answer that is none of the
-        choices; questions with different numbers of choices; no question at all. Names file and line.
+      UserError: another kind of file; a column or field that is missing, empty or of another type; an answer that is none of
+        the choices; questions with different numbers of choices; no question at all. Names file and line.
     """
     if path.is_dir():
         files = sorted(file for pattern in ("*.txt", "*/*.txt", "*.json", "*/*.json") for file in path.glob(pattern))
@@ -69,7 +69,8 @@ def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Quest
 def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
     if "sent1" in record:
         endings = [record[f"ending{i}"] for i in range(len(record)) if f"ending{i}" in record]
-        yield _question(where, record["sent1"], record.get("sent2", ""), endings, record.get("label"), record.get("", str(number)))
+        index = record.get("", str(number))  # the rows' own numbers stand in a column without a name
+        yield _question(where, record["sent1"], record.get("sent2", ""), endings, record.get("label"), index)
     elif "article" in record:
         name = record.get("id") or record.get("example_id") or epath.Path(where).name
         asked, options, answers = (_list(where, record, key) for key in ("questions", "options", "answers"))
@@ -87,7 +88,8 @@ def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
 
 
 def _question(where: str, context, stem, choices, answer, index: str) -> Question:
-    for name, text in (("context", context), ("question", stem), *((f"choice {i}", choice) for i, choice in enumerate(choices))):
+    named = [("context", context), ("question", stem), *((f"choice {i}", choice) for i, choice in enumerate(choices))]
+    for name, text in named:
         if not isinstance(text, str):
             raise UserError(f"{where}: {name} is not text but {json.dumps(text)[:60]}")
         if name != "question" and not text.strip():
@@ -107,8 +109,8 @@ def _answer(where: str, value, count: int) -> int | None:
         text = value.strip().upper()
         number = int(text) if text.isdecimal() and len(text) < 4 else _LETTERS.find(text) if len(text) == 1 else -1
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
-        raise UserError(f"{where}: the answer {str(value)[:40]!r} is none of the {count} choices, which are numbered 0 to {count - 1} or "
-                        f"A to {_LETTERS[min(count, len(_LETTERS)) - 1]}")
+        raise UserError(f"{where}: the answer {str(value)[:40]!r} is none of the {count} choices, which are numbered 0 to "
+                        f"{count - 1} or A to {_LETTERS[min(count, len(_LETTERS)) - 1]}")
     return number
 
 
@@ -130,8 +132,8 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
             header = fields
             needed = ("sent1", "sent2", "ending0", "ending1")
             if missing := [name for name in needed if name not in header]:
-                raise UserError(f"{file}, line {number}: no column {', '.join(missing)} among {', '.join(map(repr, header[:20]))} "
-                                "(SWAG's train_full.csv has another form; train.csv is the one)")
+                raise UserError(f"{file}, line {number}: no column {', '.join(missing)} among "
+                                f"{', '.join(map(repr, header[:20]))} (SWAG's train_full.csv has another form than train.csv)")
             continue
         if len(fields) != len(header):
             raise UserError(f"{file}, line {number}: {len(fields)} columns, but the header has {len(header)}")

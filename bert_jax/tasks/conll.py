@@ -37,8 +37,8 @@ def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
       file: local or gs://, UTF-8, with line ends of Unix or Windows.
       data: word_column and tag_column are read.
     Raises:
-      UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the first; there
-        is no such column; an empty word or tag. Names file and line.
+      UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the first;
+        there is no such column; an empty word or tag. Names file and line.
     """
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []

@@ -66,7 +66,7 @@ def recognise(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
-    """(word, what is wrong with its tag) for the first tag that `scheme` does not allow where it stands; None if all are fine."""
+    """(word, what is wrong) for the first tag that `scheme` does not allow where it stands; None if all are fine."""
     if scheme == "plain":
         return None
     before = (OUTSIDE, "")

@@ -27,7 +27,9 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
     for name in names:
         if (directory / name).exists():
             return directory / name
-    holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) if directory.is_dir() else "(there is no such directory)"
+    holds = "(there is no such directory)"
+    if directory.is_dir():
+        holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10])
     other = f"; --data.{split}=FILE names a file of another name" if hasattr(data, split) else ""
     raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found "
                     f"{holds or 'nothing'}{other}")

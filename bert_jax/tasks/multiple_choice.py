@@ -65,13 +65,15 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> Features:
     """For every question, one [CLS] context [SEP] stem choice [SEP] for each choice; the longer segment is cut first."""
     contexts = tokenizer.encode_batch([question.context for question in examples.questions])
-    continued = tokenizer.encode_batch([f"{question.stem} {choice}" for question in examples.questions for choice in question.choices])
+    continued = tokenizer.encode_batch([f"{question.stem} {choice}" for question in examples.questions
+                                        for choice in question.choices])
     count = len(examples.questions[0].choices)
     joined = [[join(tokenizer, context, second, options.max_length) for second in continued[i * count:(i + 1) * count]]
               for i, context in enumerate(contexts)]
     answers = np.array([question.answer for question in examples.questions], np.int32) if examples.has_answers else None
-    return Features(input_ids=[[ids for ids, _ in row] for row in joined], token_type_ids=[[types for _, types in row] for row in joined],
-                    labels=answers, example=np.arange(len(joined), dtype=np.int32), max_length=options.max_length)
+    return Features(input_ids=[[ids for ids, _ in row] for row in joined],
+                    token_type_ids=[[types for _, types in row] for row in joined], labels=answers,
+                    example=np.arange(len(joined), dtype=np.int32), max_length=options.max_length)
 
 
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
@@ -84,8 +86,8 @@ def write_predictions(examples: Examples, features: Features, logits: list[np.nd
                       split: str) -> list[str]:
     """Writes predictions (of another split than dev, test_predictions …) in the order of the questions.
 
-    swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a letter) and
-    the probability of every choice.
+    swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a
+    letter) and the probability of every choice.
     """
     name = "predictions" if split == "dev" else f"{split}_predictions"
     if examples.task == "swag":

@@ -70,7 +70,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if has_answers:
         sentences = conll.in_iob2(sentences, data.scheme)
     elif split == "train" or labels is None:
-        raise UserError(f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside that of the words")
+        raise UserError(f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside the words'")
     labels = _classes(sentences) if labels is None else tuple(labels)
     for sentence in sentences if has_answers else ():
         for tag, place in zip(sentence.tags, sentence.places):
@@ -130,16 +130,19 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
                              first + window.predicted, tags, tokenizer))
         first += document[-1][1]
     ids, labels, words = ([row[part] for row in rows] for part in range(3))
-    return TaggingFeatures(input_ids=ids, token_type_ids=[np.zeros_like(row) for row in ids], labels=labels,
-                           example=owner[[row[0] for row in words]].astype(np.int32), max_length=options.max_length, words=words)
+    sentence = owner[[row[0] for row in words]].astype(np.int32)
+    return TaggingFeatures(input_ids=ids, token_type_ids=[np.zeros_like(row) for row in ids], labels=labels, example=sentence,
+                           max_length=options.max_length, words=words)
 
 
 def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
     """For each document, (first word, end) of its sentences, counted from its beginning."""
+    def document(item: tuple[int, Sentence]):
+        number, sentence = item
+        return sentence.document if context and sentence.document is not None else f"sentence {number} alone"
+
     result = []
-    groups = itertools.groupby(enumerate(sentences), key=lambda item: item[1].document if context and item[1].document is not None
-                               else ("alone", item[0]))
-    for _, group in groups:
+    for _, group in itertools.groupby(enumerate(sentences), key=document):
         ends = np.cumsum([len(sentence.words) for _, sentence in group]).tolist()
         result.append(list(zip([0, *ends], ends)))
     return result
@@ -164,7 +167,7 @@ def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[n
 
 
 def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:
-    """precision, recall and f1 over entities, accuracy over words, and the f1 of each type of entity that `labels` has (f1_PER)."""
+    """precision, recall and f1 over entities, accuracy over words, and the F1 of each type that the labels have (f1_PER)."""
     scores = _all_scores(examples, predicted_tags(examples, features, logits))
     kinds = [kind for prefix, kind in map(entities.split, examples.labels) if prefix == "B"]
     # Always the same names, so that runs can be compared: a type that is neither there nor predicted has 0.
@@ -178,10 +181,10 @@ def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, flo
 
 def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
                       split: str) -> list[str]:
-    """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_predictions.conll ….
+    """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_… of both.
 
-    A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank in it.
-    by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
+    A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank
+    in it. by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
     """
     predicted = predicted_tags(examples, features, logits)
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
