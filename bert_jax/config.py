@@ -323,10 +323,10 @@ def check(config: Config) -> Config:
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     if config.data.copies < 0:
-        raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs of them again and again")
+        raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that come again")
     if config.data.copies and masking.static_masks:
-        raise UserError(f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each other: "
-                        "the first repeats several cuts of the text, the second has one; set one of them to 0")
+        raise UserError(f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each "
+                        "other: the first repeats several cuts of the text, the second has one; set one of them to 0")
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
     check_optimizer(config.optimizer)

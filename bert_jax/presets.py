@@ -6,7 +6,7 @@ Everything is in closed form from a ModelConfig; no array is built and only the 
 import dataclasses
 import difflib
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import Config, MaskingConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
 HEAD_SIZE = 64  # of every published BERT
@@ -30,6 +30,23 @@ def model_config(name: str) -> ModelConfig:
         raise UserError(f"no model size is called {name!r}; {hint} {', '.join(SIZES)}")
     num_layers, hidden_size = SIZES[name]
     return ModelConfig(num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // HEAD_SIZE)
+
+
+def google2018(config: Config) -> Config:
+    """`config` with every option as the code of 2018 has it fixed, on one replica; docs/google2018.md has what that changes.
+
+    Sizes, dropout, phases with their batch sizes and learning rates, and places of files stay: they were arguments there too.
+    """
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, activation="gelu_tanh", layer_norm_epsilon=1e-12, norm_position="post",
+                                  position_init="random", vocab_pad_multiple=1),
+        data=dataclasses.replace(config.data, held_out=0.0, sentence_pairs="nsp", short_sequence_probability=0.1, copies=10),
+        masking=MaskingConfig(loss_epsilon=1e-5),
+        optimizer=OptimizerConfig(name="adamw_bert"),
+        schedule=ScheduleConfig(),
+        compute=dataclasses.replace(config.compute, dtype="float32"),
+        phases=tuple(dataclasses.replace(phase, schedule="continue", moments="keep") for phase in config.phases))
 
 
 @dataclasses.dataclass(frozen=True)

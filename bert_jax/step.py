@@ -33,7 +33,8 @@ def make_train_step(model, optimizer: optax.GradientTransformation, config: Conf
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         gradients, sums = _gradients(model, state.params, batch, key, micro_batches, epsilon, shardings.params)
         metrics = _means(sums, epsilon)
-        state, taken = updated(state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step), config.optimizer.clip_norm)
+        state, taken = updated(state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step),
+                               config.optimizer.clip_norm)
         return state, metrics | taken
 
     return jax.jit(train_step, donate_argnums=0, in_shardings=(shardings, sharding.batch_sharding(mesh)),

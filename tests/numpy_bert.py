@@ -65,15 +65,18 @@ def forward(params, config, batch):
             "next_sentence_logits": dense(pooled, p["next_sentence"])}
 
 
-def loss(params, config, batch):
-    """Weighted mean of the masked-language-model loss plus mean of the next-sentence loss."""
+def loss(params, config, batch, weight_epsilon=0.0):
+    """Weighted mean of the masked-language-model loss plus mean of the next-sentence loss.
+
+    The original adds 1e-5 to the sum of weights: `weight_epsilon`.
+    """
     output = forward(params, config, batch)
     log_words = np.log(softmax(output["mlm_logits"]))
     picked = np.take_along_axis(log_words, batch["masked_ids"][:, :, None], axis=-1)[:, :, 0]
     weights = batch["masked_weights"].astype(np.float64)
     log_next = np.log(softmax(output["next_sentence_logits"]))
     next_sentence = log_next[np.arange(len(log_next)), batch["next_sentence_labels"]]
-    return -(weights * picked).sum() / weights.sum() - next_sentence.mean()
+    return -(weights * picked).sum() / (weights.sum() + weight_epsilon) - next_sentence.mean()
 
 
 def dense(x, p):
