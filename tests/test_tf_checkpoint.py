@@ -34,10 +34,12 @@ def variables(words: int = WORDS, head: dict | None = None, pretraining: bool = 
     shapes = {f"bert/embeddings/{name}_embeddings": (rows, HIDDEN)
               for name, rows in (("word", words), ("position", POSITIONS), ("token_type", 2))}
     dense = {f"bert/encoder/layer_{n}/{name}": (inputs, outputs) for n in range(LAYERS) for name, inputs, outputs in (
-        ("attention/self/query", HIDDEN, HIDDEN), ("attention/self/key", HIDDEN, HIDDEN), ("attention/self/value", HIDDEN, HIDDEN),
-        ("attention/output/dense", HIDDEN, HIDDEN), ("intermediate/dense", HIDDEN, WIDE), ("output/dense", WIDE, HIDDEN))}
+        ("attention/self/query", HIDDEN, HIDDEN), ("attention/self/key", HIDDEN, HIDDEN),
+        ("attention/self/value", HIDDEN, HIDDEN), ("attention/output/dense", HIDDEN, HIDDEN),
+        ("intermediate/dense", HIDDEN, WIDE), ("output/dense", WIDE, HIDDEN))}
     dense |= {"bert/pooler/dense": (HIDDEN, HIDDEN)}
-    norms = ["bert/embeddings", *(f"bert/encoder/layer_{n}/{name}" for n in range(LAYERS) for name in ("attention/output", "output"))]
+    norms = ["bert/embeddings"]
+    norms += [f"bert/encoder/layer_{n}/{name}" for n in range(LAYERS) for name in ("attention/output", "output")]
     if pretraining:
         dense |= {"cls/predictions/transform/dense": (HIDDEN, HIDDEN)}
         norms += ["cls/predictions/transform"]
@@ -127,8 +129,9 @@ def test_logits_are_those_of_the_original(saved):
     directory, values = saved
     stored = open_tf_checkpoint(directory)
     assert (stored.kind, stored.head, stored.parts) == ("tf1", None, ("pooler", "mlm", "next_sentence"))
-    assert stored.model == ModelConfig(vocab_size=WORDS, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=HEADS, activation="gelu_tanh",
-                                       intermediate_size=WIDE, max_position_embeddings=POSITIONS, layer_norm_epsilon=1e-12)
+    assert stored.model == ModelConfig(
+        vocab_size=WORDS, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=HEADS, intermediate_size=WIDE,
+        max_position_embeddings=POSITIONS, activation="gelu_tanh", layer_norm_epsilon=1e-12)
     assert "global_step" in stored.ignored and len(stored.ignored) == 7 and stored.tokenizer.vocab_size == WORDS
     random = np.random.default_rng(1)
     batch = {"input_ids": random.integers(0, WORDS, (3, 10)), "token_type_ids": random.integers(0, 2, (3, 10)),
@@ -149,7 +152,7 @@ def test_reading_needs_no_tensorflow(saved):
 
 HEAD_VARIABLES = {
     None: {},
-    HeadConfig(kind="classification", labels=("LABEL_0", "LABEL_1", "LABEL_2")): {"output_weights": (3, HIDDEN), "output_bias": (3,)},
+    HeadConfig(labels=("LABEL_0", "LABEL_1", "LABEL_2")): {"output_weights": (3, HIDDEN), "output_bias": (3,)},
     HeadConfig(kind="regression"): {"output_weights": (1, HIDDEN), "output_bias": (1,)},
     HeadConfig(kind="span"): {"cls/squad/output_weights": (2, HIDDEN), "cls/squad/output_bias": (2,)},
 }
@@ -232,7 +235,7 @@ BAD = {
     "negative rate": (configured(hidden_dropout_prob=-1), "hidden_dropout_prob=-1 where a number from 0 to 1"),
     "no vocabulary size": (configured(vocab_size=None), "vocab_size=None"),
     "heads": (configured(num_attention_heads=5), "hidden_size=12, not divisible by num_attention_heads=5"),
-    "width": (configured(intermediate_size=24), r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected; .*; and "),
+    "width": (configured(intermediate_size=24), r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected"),
     "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers=1000000000, but .* weights of 2 layers"),
     "token types": (configured(type_vocab_size=16), r"token_type_embeddings is \[2, 12\] where \[16, 12\] is expected"),
     "other vocabulary": (edit("vocab.txt", lambda data: data + b"more\n"), "38 entries, but bert_config.json says vocab_size=37"),
@@ -257,7 +260,8 @@ def test_missing_vocabulary_and_missing_parts(copy, tmp_path):
     assert open_tf_checkpoint(tmp_path / "encoder").parts == ("pooler",)
     del values["bert/pooler/dense/bias"], values["bert/encoder/layer_1/output/LayerNorm/beta"]
     save(tmp_path / "holes", values)
-    with pytest.raises(UserError, match=r"layer_1/output/LayerNorm/beta \[12\] is missing; bert/pooler/dense/bias \[12\] is missing$"):
+    message = r"layer_1/output/LayerNorm/beta \[12\] is missing; bert/pooler/dense/bias \[12\] is missing$"
+    with pytest.raises(UserError, match=message):
         open_tf_checkpoint(tmp_path / "holes")
     save(tmp_path / "other", {"model/layer/kernel": np.zeros((2, 2), np.float32)})
     with pytest.raises(UserError, match="no variable whose name begins with bert/, only model/layer/kernel"):
