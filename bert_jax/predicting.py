@@ -126,10 +126,10 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
 
 def _null_threshold(history: dict) -> float | None:
     """Where a model that was fine-tuned on SQuAD 2.0 says that there is no answer; None for one that always answers."""
-    config = history.get("config") or {}
-    if config.get("task") != "squad_v2":
+    settings = (history.get("config") or {}).get("finetune") or {}
+    if settings.get("task") != "squad_v2":
         return None
-    given = config.get("options", {}).get("null_threshold")
+    given = settings.get("options", {}).get("null_threshold")
     return (history.get("metrics") or {}).get("best_f1_thresh", 0.0) if given is None else given
 
 

@@ -120,7 +120,8 @@ def describe(metrics: dict[str, float]) -> list[str]:
                        ("mfu", "MFU {:.1%}")):
         if name in metrics:
             parts.append(form.format(metrics[name]))
-    parts += [f"{name} {value:.2%}" for name, value in metrics.items() if name.startswith("dev")]
+    parts += [f"{name} {value:.2f}" if name.endswith("_thresh") else f"{name} {value:.2%}"
+              for name, value in metrics.items() if name.startswith("dev")]
     if "seconds_left" in metrics:
         parts.append(f"ETA {duration(metrics['seconds_left'])}")
     return parts

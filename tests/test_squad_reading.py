@@ -2,11 +2,14 @@
 
 import copy
 import json
+import types
 
 import numpy as np
 import pytest
 from test_squad_windows import TOKENIZER
 
+from bert_jax import predicting
+from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
 from bert_jax.tasks import squad, squad_metric
@@ -197,3 +200,19 @@ def test_a_given_threshold_decides(tmp_path):
         assert list(json.loads(open(file).read()).values()) == said
         metrics = squad.score(examples, features, logits)
         assert metrics["f1"] == said.count("cab") / 2 and metrics["best_f1"] == 1 and metrics["best_f1_thresh"] == 5
+        assert squad.tuned(options, metrics).null_threshold == (5 if threshold is None else threshold)
+
+
+@pytest.mark.parametrize("task, given, said", [("squad_v1", None, "ab"), ("squad_v2", None, "ab"), ("squad_v2", 2.5, "")])
+def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, said):
+    history = {"config": {"finetune": {"task": task, "options": {"null_threshold": given}}}, "metrics": {"best_f1_thresh": 3.5}}
+    model = types.SimpleNamespace(head=HeadConfig(kind="span"), history=history, need_tokenizer=lambda: TOKENIZER,
+                                  config=types.SimpleNamespace(max_position_embeddings=24))
+
+    def scores(features):
+        rows = np.zeros((1, len(features.input_ids[0]), 2), np.float32)
+        rows[0, 0], rows[0, features.prefix[0] + 3] = 5, (4, 3)                    # null odds 3
+        return rows
+
+    answer, = predicting.predict(model, ("a b?", "bad ab, ab"), scores)
+    assert answer.text == said and (answer.candidates[0][0] == "") == (task == "squad_v2")

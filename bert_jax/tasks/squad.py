@@ -1,5 +1,6 @@
 """SQuAD 1.1 and 2.0, and whatever has their form: a question, a context, and the part of it that is the answer."""
 
+import dataclasses
 import json
 import os
 
@@ -8,6 +9,7 @@ from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.files import write_atomically
+from bert_jax.finetune_config import TaskOptions
 from bert_jax.tasks import squad_metric
 from bert_jax.tasks.squad_answers import Prediction, predict
 from bert_jax.tasks.squad_reading import Examples, load, splits  # noqa: F401 (these and features are the family's)
@@ -28,7 +30,7 @@ def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) 
 
 def write_predictions(examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
                       split: str) -> list[str]:
-    """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json (for the split test: test_predictions.json, …).
+    """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json.
 
     predictions.json holds final answers: "" where the null odds exceed options.null_threshold, or, if that is None, the
     threshold best for F1 on these very questions, or 0 (the original's) if they are unlabelled.
@@ -42,10 +44,17 @@ def write_predictions(examples: Examples, features: SpanFeatures, logits: list[n
     directory, files = epath.Path(directory), []
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        file = directory / (f"{name}.json" if split == "dev" else f"{split}_{name}.json")
+        file = directory / f"{name}.json"
         write_atomically(file, (json.dumps(content, indent=4, ensure_ascii=False) + "\n").encode())
         files.append(os.fspath(file))
     return files
+
+
+def tuned(options: TaskOptions, metrics: dict[str, float]) -> TaskOptions:
+    """`options` for what is predicted after training: with the threshold that was best on dev (`metrics`), unless one is given."""
+    if options.null_threshold is not None or "best_f1_thresh" not in metrics:
+        return options
+    return dataclasses.replace(options, null_threshold=metrics["best_f1_thresh"])
 
 
 def final_texts(examples: Examples, features: SpanFeatures, predictions: list[Prediction]) -> list[str]:
