@@ -48,12 +48,19 @@ def published_v2(said, odds, golds, threshold):
     result = {}
     for name, scores in raw.items():
         final = {i: float(not golds[i]) if odds[i] > threshold else score for i, score in scores.items()}
-        result[{"exact": "exact_match"}.get(name, name)] = sum(final.values()) / len(final)
+        result[{"exact": "exact_match"}.get(name, name)] = added(final.values()) / len(final)
         for group, wanted in (("HasAns", True), ("NoAns", False)):
             chosen = [score for i, score in final.items() if bool(golds[i]) == wanted]
-            result[f"{group}_{name}"] = sum(chosen) / len(chosen)
+            result[f"{group}_{name}"] = added(chosen) / len(chosen)
         result[f"best_{name}"], result[f"best_{name}_thresh"] = published_threshold(scores, said, odds, golds)
     return result
+
+
+def added(values) -> float:
+    total = 0
+    for value in values:
+        total += value                                                    # `sum` compensates from Python 3.12 on
+    return total
 
 
 def published_threshold(scores, said, odds, golds):
