@@ -25,6 +25,37 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def finetune(arguments: list[str]) -> int:
+    """finetune TASK --init_from=MODEL --data.dir=DIR --workdir=DIR: fine-tune on a task; one run, several seeds or a grid"""
+    from bert_jax.finetune_config import check_finetune, task_defaults
+
+    task, options = positional(arguments, "bert-jax finetune", "TASK")
+    config = check_finetune(parse(task_defaults(task), options, f"bert-jax finetune {task}"))
+    from bert_jax.finetuning import finetune as run
+
+    return run(config).exit_code
+
+
+def predict(arguments: list[str]) -> int:
+    """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE: the answers of a fine-tuned model, or of the mean of several"""
+    workdirs, options = positional(arguments, "bert-jax predict", "WORKDIR")
+    from bert_jax.finetune_config import PredictConfig
+
+    config = parse(PredictConfig, options, "bert-jax predict")
+    from bert_jax.prediction import run_predict
+
+    run_predict(workdirs, config)
+    return 0
+
+
+def results(arguments: list[str]) -> int:
+    """results DIR…: a table over tasks of what finetune left there, with the paper's published row beside it"""
+    from bert_jax.tasks.results_table import run_results
+
+    run_results(arguments)
+    return 0
+
+
 def fill_mask(arguments: list[str]) -> int:
     """fill-mask WORKDIR "text with [MASK]": the likeliest words for each [MASK]"""
     from bert_jax.filling import FillMaskConfig, run_fill_mask
@@ -120,6 +151,7 @@ def demo(arguments: list[str]) -> int:
 COMMANDS = {
     "demo": demo, "train-vocab": train_vocab, "extend-vocab": extend_vocab, "prepare": prepare, "inspect": inspect,
     "info": info, "config": config, "pretrain": pretrain, "evaluate": evaluate, "fill-mask": fill_mask,
+    "finetune": finetune, "predict": predict, "results": results,
     "convert": convert,
 }
 

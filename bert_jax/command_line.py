@@ -85,7 +85,7 @@ def _option_names(default, prefix: str = "") -> list[str]:
     names = []
     for field in dataclasses.fields(default):
         value = getattr(default, field.name, None)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and dataclasses.is_dataclass(value[0] if value else None):
             for index, item in enumerate(value):
                 names += _option_names(item, f"{prefix}{field.name}.{index}.")
         elif dataclasses.is_dataclass(value):
@@ -99,7 +99,7 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
     """The same words with short forms replaced by full ones; unknown options are refused here, by name."""
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
     out, takes_value = [], False
-    for word in arguments:
+    for word, following in zip(arguments, [*arguments[1:], ""]):
         if takes_value or not word.startswith("--"):
             if not takes_value:
                 raise UserError(f"unexpected word {word!r}: options are written --name=value")
@@ -117,11 +117,23 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
             close = difflib.get_close_matches(name, names + phase_fields, n=1) or [n for n in names if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
             raise UserError(f"unknown option --{name}{hint}")
+        if not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false"):  # --grid alone
+            equals, value = "=", "True"
         if value.lower() in ("true", "false"):
             value = value.capitalize()
         takes_value = not equals
-        out.append(f"--{name}{equals}{value}")
+        if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4
+            out += [f"--{name}", *value.split(",")]
+        else:
+            out.append(f"--{name}{equals}{value}")
     return out
+
+
+def _value(config, name: str):
+    """Of the option with this dotted name; None where there is no instance to ask."""
+    for part in name.split("."):
+        config = config[int(part)] if isinstance(config, tuple) else getattr(config, part, None)
+    return config
 
 
 def _one_line(text: str, program: str) -> str:

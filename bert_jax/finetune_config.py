@@ -9,7 +9,8 @@ import difflib
 import math
 from typing import Literal
 
-from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_mesh, check_optimizer, check_schedule
+from bert_jax.config import (
+    ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_mesh, check_optimizer, check_schedule)
 from bert_jax.errors import UserError
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -29,7 +30,7 @@ class TaskDataConfig:
     test: str = ""
     """File to predict, labelled or not."""
     tfds: str = ""
-    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test are then names of its splits."""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
     tfds_dir: str = ""
     """Where TFDS keeps its data. Empty: its own default."""
     text_column: str = ""
@@ -46,7 +47,7 @@ class TaskDataConfig:
     tag_column: int = 0
     """ner: of the tags. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
-    """ner: how the tags of a file mark entities; plain are tags without B- and I-, such as parts of speech. auto: by the tags."""
+    """ner: how the tags of a file mark entities; plain: tags without B- and I-, as parts of speech are. auto: by the tags."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,8 @@ class TaskOptions:
     n_best: int = 20
     """span: answers kept for each question."""
     null_threshold: float | None = None
-    """squad_v2: a question is left unanswered where the score of "no answer" exceeds the best answer's by more. None: tuned on dev."""
+    """squad_v2: a question is left unanswered where "no answer" scores higher than the best answer by more than this.
+    None: tuned on dev."""
     context: bool = True
     """tagging: fill each window with the sentences around it, as the paper's NER does."""
 
@@ -75,9 +77,9 @@ class FinetuneConfig:
     """Fine-tuning one model on one task: one run, several seeds, or a grid."""
 
     task: str = ""
-    """The first word of the command: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad_v1 squad_v2 swag race choice ner text."""
+    """The first word of the command: one of TASKS."""
     init_from: str = ""
-    """Whatever `bert_jax.load` opens: a work directory (of pre-training or of another task), Hugging Face files, a TF1 checkpoint."""
+    """Whatever `bert_jax.load` opens: a work directory (of pre-training or another task), Hugging Face or TF1 files."""
     random_weights: bool = False
     """Take shape and vocabulary from init_from but start from fresh parameters: what pre-training brings is the difference."""
     data: TaskDataConfig = TaskDataConfig()
@@ -98,16 +100,17 @@ class FinetuneConfig:
     layer_decay: float = 1.0
     """Each layer learns this much slower than the one above it (0.95: Zhang et al. 2021; 1: all alike)."""
     reinitialize_layers: int = 0
-    """Fresh parameters for this many top layers and the pooler (Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning")."""
-    head_dropout: float = 0.1
-    """On what the head reads."""
+    """Fresh parameters for this many top layers and the pooler (Zhang et al. 2021, "Revisiting few-sample BERT")."""
+    head_dropout: float | None = None
+    """On what the head reads. None: 0.1."""
     dropout: float | None = None
     """Of the encoder (hidden and attention). None: as the checkpoint's configuration says."""
     crf: bool = False
     """tagging: a linear-chain CRF on the scores."""
     features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
                       "weighted_all"] = ""
-    """tagging: keep the encoder frozen and train a two-layer BiLSTM on these of its layers (paper section 5.3). Empty: fine-tune."""
+    """tagging: keep the encoder frozen and train a two-layer BiLSTM on these of its layers (paper section 5.3), with a learning
+    rate such as 1e-3. Empty: fine-tune."""
     lstm_size: int = 768
     """features: width of the BiLSTM in each direction (the paper's)."""
 
@@ -121,14 +124,33 @@ class FinetuneConfig:
     grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     grid_epochs: tuple[int, ...] = (2, 3, 4)
     select: Literal["last", "best"] = "last"
-    """Which weights of a run count: those after its last epoch (the paper's, whose grid has the epochs), or after its best one on dev."""
+    """Which weights of a run count: those after its last epoch (the paper, whose grid has the epochs), or its best on dev."""
+    keep: Literal["best", "all"] = "best"
+    """Weights kept at the end: those of the chosen run, or also those of every other below runs/ (for ensembles)."""
 
     bucket_window: int = 16
-    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: the plain shuffled order."""
+    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: plain shuffled order."""
     eval_batch_size: int = 64
     save_every_steps: int = 500
     """Also at the end of every epoch; an interrupted run goes on from there."""
     log_every_steps: int = 10
+    compute: ComputeConfig = ComputeConfig()
+    mesh: MeshConfig = MeshConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """Options of `bert-jax predict`."""
+
+    input: str
+    """File in the form of one of the task's own."""
+    output: str
+    """File of the predictions; a directory (with a slash at the end) for everything that the task writes."""
+    split: Literal["test", "dev"] = "test"
+    """Which of them: the two differ in some tasks. Labels are used where there are any."""
+    task: str = ""
+    """Another task that the model's head fits: ax for a model of mnli. Empty: the one it was fine-tuned on."""
+    batch_size: int = 64
     compute: ComputeConfig = ComputeConfig()
     mesh: MeshConfig = MeshConfig()
 
@@ -155,7 +177,8 @@ def task_defaults(task: str) -> FinetuneConfig:
     """
     if task not in TASKS:
         close = difflib.get_close_matches(task.lower().replace("-", "").replace(".", ""), TASKS, n=1)
-        raise UserError(f"unknown task {task!r}" + (f"; perhaps you meant {close[0]}" if close else "") + f"; tasks: {' '.join(TASKS)}")
+        hint = f"; perhaps you meant {close[0]}" if close else ""
+        raise UserError(f"unknown task {task!r}{hint}; tasks: {' '.join(TASKS)}")
     values = dict(_DEFAULTS.get(task, {}))
     options = TaskOptions(max_length=values.pop("max_length", 128))
     return FinetuneConfig(task=task, options=options, **values)
@@ -168,9 +191,11 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
                                  ("workdir", config.workdir, "a directory for the results")):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
-    if not (config.data.dir or config.data.tfds or (config.data.train and config.data.dev)):
-        raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, or --data.tfds=NAME")
-    for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps", "log_every_steps"):
+    if not (config.task == "ax" or config.data.dir or config.data.tfds or (config.data.train and config.data.dev)):
+        raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+                        "or --data.tfds=NAME")
+    for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps",
+                 "log_every_steps"):
         _positive(name, getattr(config, name))
     for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
         if not getattr(config, name):
@@ -183,9 +208,10 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
             raise UserError(f"{name}={value} must lie between {low} and {high}")
     if not 0 < config.layer_decay <= 1:
         raise UserError(f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)")
-    for name in ("reinitialize_layers", "seed"):
-        if getattr(config, name) < 0:
-            raise UserError(f"{name}={getattr(config, name)} must not be negative")
+    if config.reinitialize_layers < 0:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"seed={config.seed} must lie between 0 and {2**31 - 1}")
     if (config.crf or config.features) and config.task != "ner":
         raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
     _check_options(config.options)

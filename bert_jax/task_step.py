@@ -18,14 +18,15 @@ from bert_jax.step import ratio, updated
 Batch = dict[str, jax.Array]  # as tasks/batching.py makes them
 
 
-def make_train_step(model: BertForTask, optimizer: optax.GradientTransformation, clip_norm: float, mesh: Mesh, shardings: TrainState):
+def make_train_step(model: BertForTask, optimizer: optax.GradientTransformation, clip_norm: float, mesh: Mesh,
+                    shardings: TrainState):
     """Compiled (state, batch, rate, seed) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss (mean over the rows, words or windows that count), learning_rate, grad_norm, skipped
     and, but for regression, accuracy. Dropout follows from seed and step.
     """
 
-    def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+    def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
 
         def loss(params):
@@ -54,7 +55,8 @@ def make_predict_step(model: BertForTask, mesh: Mesh, shardings):
     def predict_step(params, batch: Batch) -> jax.Array:
         return predictions(model, jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
-    return jax.jit(predict_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh))
+    return jax.jit(predict_step, in_shardings=(shardings, sharding.batch_sharding(mesh)),
+                   out_shardings=sharding.replicated(mesh))
 
 
 def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:

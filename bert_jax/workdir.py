@@ -5,11 +5,14 @@ import datetime
 import importlib.metadata
 import json
 import os
+import pathlib
 import platform
 import shlex
 import socket
+import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 
 import jax
 from absl import logging
@@ -64,9 +67,21 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
     Raises:
       UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
     """
-    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
-    resumed = has_checkpoint(path)
+    return take(path, identity, to_dict(config), tokenizer, resumed=has_checkpoint(path),
+                check=lambda place: _check_continues(place, config, identity))
+
+
+def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tokenizer, *, resumed: bool,
+         check: Callable[[epath.Path], None]) -> WorkDirectory:
+    """What `open_workdir` does, for a run of any kind.
+
+    Args:
+      identity: what the run must have in common with what is there; goes into run.json.
+      settings: content of config.json.
+      resumed: whether there is something to go on with; then `check` is called, to refuse it.
+    """
+    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
         return WorkDirectory(path, resumed, None)
     _check_not_foreign(path)
@@ -74,10 +89,10 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
     owner = Owner(path)
     try:
         if resumed:
-            _check_continues(path, config, identity)
-        starts = _read_json(path / "run.json").get("starts", []) if resumed else []
-        _write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
-        _write_json(path / "config.json", to_dict(config))
+            check(path)
+        starts = read_json(path / "run.json").get("starts", []) if resumed else []
+        write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
+        write_json(path / "config.json", settings)
         tokenizer.save(path / "tokenizer")
     except BaseException:
         owner.release()
@@ -95,12 +110,12 @@ def read_config(path: str | os.PathLike) -> Config:
     file = epath.Path(path) / "config.json"
     if not file.exists():
         raise UserError(f"{path} is not the work directory of a run: it has no config.json")
-    return from_dict(Config, _read_json(file))
+    return from_dict(Config, read_json(file))
 
 
 def read_identity(path: str | os.PathLike) -> dict:
     """store_fingerprint and tokenizer_fingerprint of the data that the run in `path` is trained on."""
-    return _read_json(epath.Path(path) / "run.json")
+    return read_json(epath.Path(path) / "run.json")
 
 
 def _check_not_foreign(path: epath.Path) -> None:
@@ -124,7 +139,7 @@ def _check_writable(path: epath.Path) -> None:
 
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
-    saved = _read_json(path / "run.json")
+    saved = read_json(path / "run.json")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):
@@ -154,19 +169,37 @@ def _lengthens(line: str, config: Config) -> bool:
     return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
 
 
-def _start() -> dict:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:  # used from a source tree
-            versions[package] = None
+            found[package] = None
+    return found
+
+
+def commit() -> str | None:
+    """Commit of the source tree that this code runs from, "-dirty" where files differ from it; None if it is installed."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        return subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+                              capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _start() -> dict:
     return {"time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname(),
             "hosts": jax.process_count(), "devices": jax.device_count(), "device_kind": jax.devices()[0].device_kind,
-            "command": shlex.join(sys.argv), "versions": versions}
+            "command": shlex.join(sys.argv), "versions": versions()}
 
 
-def _read_json(file: epath.Path) -> dict:
+def read_json(file: epath.Path) -> dict:
+    """The object in a file of ours; UserError where there is none."""
     try:
         values = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -177,5 +210,6 @@ def _read_json(file: epath.Path) -> dict:
     return values
 
 
-def _write_json(file: epath.Path, values: dict) -> None:
+def write_json(file: epath.Path, values: dict) -> None:
+    """Replaces the file at once, never by halves."""
     write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())

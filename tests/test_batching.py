@@ -14,8 +14,9 @@ def make_features(size=103, kind="classification", max_length=100):
     ids = [np.full(length, index + 1, np.int32) for index, length in enumerate(lengths)]
     types = [(np.arange(length) >= 2).astype(np.int32) for length in lengths]
     labels = {"classification": np.arange(size, dtype=np.int32), "regression": np.arange(size, dtype=np.float32) / 2,
-              "span": np.stack([np.arange(size), np.arange(size) + 1], 1).astype(np.int32), "choice": np.arange(size, dtype=np.int32),
-              "tagging": [np.where(np.arange(length) % 2, index, -1).astype(np.int32) for index, length in enumerate(lengths)]}[kind]
+              "span": np.stack([np.arange(size), np.arange(size) + 1], 1).astype(np.int32),
+              "choice": np.arange(size, dtype=np.int32),
+              "tagging": [np.where(np.arange(n) % 2, index, -1).astype(np.int32) for index, n in enumerate(lengths)]}[kind]
     if kind == "choice":
         ids, types = ([[entry[:2], entry] for entry in entries] for entries in (ids, types))
     return Features(ids, types, labels, np.arange(size, dtype=np.int32), max_length)
@@ -56,7 +57,8 @@ def test_rows_hold_the_sequences_and_the_last_ones_only_fill(kind):
     length = batch["input_ids"].shape[-1]
     assert length in ladder(100) and batch["input_ids"].shape == ((5, 2, length) if kind == "choice" else (5, length))
     for row, index in enumerate(indices):
-        ids, types = (entries[index] if kind == "choice" else [entries[index]] for entries in (features.input_ids, features.token_type_ids))
+        ids, types = features.input_ids[index], features.token_type_ids[index]
+        ids, types = (ids, types) if kind == "choice" else ([ids], [types])
         for candidate, (wanted_ids, wanted_types) in enumerate(zip(ids, types)):
             where = (row, candidate) if kind == "choice" else row
             size = len(wanted_ids)
@@ -64,7 +66,8 @@ def test_rows_hold_the_sequences_and_the_last_ones_only_fill(kind):
             np.testing.assert_array_equal(batch["token_type_ids"][where], np.pad(wanted_types, (0, length - size)))
             np.testing.assert_array_equal(batch["attention_mask"][where], np.arange(length) < size)
         if kind == "tagging":
-            np.testing.assert_array_equal(batch["labels"][row], np.pad(features.labels[index], (0, length - size), constant_values=-1))
+            wanted = np.pad(features.labels[index], (0, length - size), constant_values=-1)
+            np.testing.assert_array_equal(batch["labels"][row], wanted)
         else:
             np.testing.assert_array_equal(batch["labels"][row], features.labels[index])
     np.testing.assert_array_equal(batch["weights"], [1, 1, 1, 0, 0])
@@ -80,7 +83,8 @@ def test_all_batches_of_a_run_have_a_handful_of_shapes():
     assert shapes <= {(9, rung) for rung in (16, 32, 48, 64, 96, 100)} and len(shapes) > 3
 
 
-@pytest.mark.parametrize("max_length, expected", [(8, (8,)), (16, (16,)), (128, (16, 32, 48, 64, 96, 128)), (150, (16, 32, 48, 64, 96, 128, 150))])
+@pytest.mark.parametrize("max_length, expected", [
+    (8, (8,)), (16, (16,)), (128, (16, 32, 48, 64, 96, 128)), (150, (16, 32, 48, 64, 96, 128, 150))])
 def test_ladder_ends_at_the_longest_sequence(max_length, expected):
     assert ladder(max_length) == expected
 

@@ -58,7 +58,8 @@ def test_scores_equal_the_numpy_model_with_an_affine_map_on_it(kind):
     params = perturbed(jax.eval_shape(model.init, jax.random.key(0)))
     # The NumPy model computes the pre-training heads as well; what they hold does not matter here.
     rest = perturbed(jax.eval_shape(BertForPreTraining(SMALL).init, jax.random.key(0)))
-    flat = {name: value.reshape(-1, shape[-1]) for name, value in batch.items()} | {"masked_positions": np.zeros((math.prod(shape[:-1]), 1), int)}
+    flat = {name: value.reshape(-1, shape[-1]) for name, value in batch.items()}
+    flat["masked_positions"] = np.zeros((math.prod(shape[:-1]), 1), int)
     below = numpy_bert.forward(rest | {k: v for k, v in params.items() if k not in ("head", "crf")}, SMALL, flat)
     read = below["last_hidden_state"] if kind in ("span", "tagging") else below["pooled"]
     expected = read @ params["head"]["kernel"].astype(np.float64) + params["head"]["bias"]
@@ -69,7 +70,8 @@ def test_scores_equal_the_numpy_model_with_an_affine_map_on_it(kind):
 
 
 @pytest.mark.parametrize("head, expected", [
-    (HeadConfig(labels=("0", "1")), 109_483_778), (HeadConfig(labels=("a", "b", "c")), 109_484_547), (HeadConfig(kind="span"), 108_893_186)])
+    (HeadConfig(labels=("0", "1")), 109_483_778), (HeadConfig(labels=("a", "b", "c")), 109_484_547),
+    (HeadConfig(kind="span"), 108_893_186)])
 def test_parameter_counts_of_the_published_classes_of_base(head, expected):
     """Of BertForSequenceClassification with 2 and 3 labels and BertForQuestionAnswering (which has no pooler)."""
     shapes = jax.eval_shape(BertForTask(ModelConfig(vocab_size=30_522), head).init, jax.random.key(0))
@@ -131,7 +133,8 @@ def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     ends = [-log_softmax(logits[row, :mask[row].sum(), end].astype(float))[labels[row, end]] for row, end in
             ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))]
     np.testing.assert_allclose(sums["loss"] / sums["weight"], np.mean(ends), rtol=1e-6)
-    longer = jax.device_get(span.loss_sums(jnp.pad(jnp.asarray(logits), ((0, 0), (0, 3), (0, 0))), labels, np.pad(mask, ((0, 0), (0, 3))), WEIGHTS))
+    wider = ((0, 0), (0, 3))
+    longer = span.loss_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
     for name in sums:
         np.testing.assert_allclose(longer[name], sums[name], rtol=1e-6)
 

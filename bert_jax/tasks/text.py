@@ -18,6 +18,11 @@ MAIN_METRIC = {"text": "accuracy"}
 features = sentences.features
 
 
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    return files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
+
+
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
     """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, or TFDS.
 

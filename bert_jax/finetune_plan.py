@@ -1,0 +1,44 @@
+"""Which runs a command asks for, and the learning rate of each step of one."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from bert_jax.config import ScheduleConfig
+from bert_jax.finetune_config import FinetuneConfig
+from bert_jax.optim.schedules import shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training from the checkpoint to the last epoch."""
+
+    batch_size: int
+    learning_rate: float
+    epochs: int
+    seed: int
+
+    @property
+    def setting(self) -> str:
+        """What runs of different seeds have in common."""
+        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}"
+
+    @property
+    def name(self) -> str:
+        """Of its directory below runs/."""
+        return f"{self.setting}_seed{self.seed}"
+
+
+def plan(config: FinetuneConfig) -> list[Run]:
+    """Every seed of every setting; the first seed of all settings comes first."""
+    settings = [(config.batch_size, config.learning_rate, config.epochs)]
+    if config.grid:
+        settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
+    return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
+
+
+def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:
+    """float32 [steps]: the rate of the update that takes the state from step to step + 1."""
+    warmup = int(warmup_share * steps)
+    return np.float32(run.learning_rate) * np.asarray(shape(schedule, np.arange(steps), steps, warmup))

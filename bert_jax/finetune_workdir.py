@@ -1,0 +1,96 @@
+"""The work directory of fine-tuning: one owner, the same settings for all its runs, and the chosen weights on top.
+
+DIR/runs/NAME/training      train states of a run that goes on; gone when it is finished
+DIR/runs/NAME/checkpoints   the weights of a finished run that count
+DIR/runs/NAME/results.json  written last: the run is finished
+DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
+DIR/results.json, predictions/SPLIT/
+"""
+
+import jax
+from absl import logging
+from etils import epath
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint_record import read_record
+from bert_jax.config import CheckpointConfig, differences
+from bert_jax.errors import UserError
+from bert_jax.loading import place
+from bert_jax.stored_checkpoint import open_checkpoint
+from bert_jax.tokenization import Tokenizer
+from bert_jax.workdir import WorkDirectory, read_json, take
+
+LATEST = CheckpointConfig(keep_last=1, keep_best=0)
+HARMLESS = ("compute.", *(f"finetune.{name}" for name in (
+    "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
+    "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
+    "compute.", "mesh.", "data.")))
+"""Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and the
+data is compared by its content."""
+
+
+def open_workdir(path: str, settings: dict, fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
+    """Takes `path` for fine-tuning; runs that it holds must have been made with the same data and settings.
+
+    Raises:
+      UserError: not writable; another process writes to it; it holds something else, or runs with other settings.
+    """
+    identity = {"features_fingerprint": fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
+    directory = epath.Path(path)
+    resumed = (directory / "run.json").exists() and any((directory / name).exists() for name in ("runs", "checkpoints"))
+    return take(path, identity, settings, tokenizer, resumed=resumed,
+                check=lambda place: _check_continues(place, settings, identity))
+
+
+def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
+    """Puts the weights of the run that `record` is of into DIR/checkpoints, unless they are there; returns them on `mesh`."""
+    if _published(workdir) == record["run"]:
+        return place(open_checkpoint(workdir.path), mesh)
+    directory = workdir.path / "runs" / record["run"]
+    if not Checkpoints(directory / "checkpoints", read_only=True).steps():
+        raise UserError(f"the weights of the best run are gone from {directory}; remove that directory to train it again")
+    stored = open_checkpoint(directory)
+    params = place(stored, mesh)
+    remove(workdir.checkpoints)
+    with Checkpoints(workdir.checkpoints, LATEST) as checkpoints:
+        checkpoints.save(record["step"], {"params": params}, position={"step": record["step"]}, config=stored.history["config"],
+                         metrics=record["metrics"])
+    return params
+
+
+def remove(directory: epath.Path) -> None:
+    """Deletes a directory, on the first host; the others wait."""
+    if jax.process_index() == 0 and directory.exists():
+        directory.rmtree()
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(f"bert_jax:removed:{directory.name}")
+
+
+def _published(workdir: WorkDirectory) -> str | None:
+    """Name of the run whose weights lie on top."""
+    steps = Checkpoints(workdir.checkpoints, read_only=True).directories()
+    try:
+        return read_record(steps[-1] / "record")["config"]["run"] if steps else None
+    except UserError:
+        raise
+    except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
+        logging.warning("%s is damaged (%s); it is written again", steps[-1], error)
+        return None
+
+
+def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
+    saved = read_json(path / "run.json")
+    if "features_fingerprint" not in saved:
+        raise UserError(f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(read_json(path / "config.json"), settings):
+        key = line.split(": ", 1)[0]
+        if any(key == name or (name.endswith(".") and key.startswith(name)) for name in HARMLESS):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    if lines:
+        raise UserError(f"{path} holds runs with other data or settings ({'; '.join(lines)}). Go on with those "
+                        f"({path / 'config.json'}), or start this in another --workdir")

@@ -1,0 +1,249 @@
+"""`finetune`: a task from its files to results.json, readable from top to bottom."""
+
+import contextlib
+import dataclasses
+import time
+
+import jax
+import numpy as np
+from etils import epath
+from rich.console import Console
+
+from bert_jax import hardware, sharding
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, to_dict
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import FinetuneConfig, check_finetune
+from bert_jax.finetune_plan import Run, learning_rates, plan
+from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
+from bert_jax.finetune_workdir import LATEST, open_workdir, publish, remove
+from bert_jax.loading import open_stored
+from bert_jax.metrics import Metrics, Rates
+from bert_jax.prediction import diagnose, predict_logits
+from bert_jax.signals import StopSignals
+from bert_jax.sinks import read_rows
+from bert_jax.stored import StoredModel
+from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
+from bert_jax.tasks.batching import TrainingBatches
+from bert_jax.tasks.collapse import collapsed
+from bert_jax.tasks.task_data import TaskData, read_task
+from bert_jax.workdir import write_json
+
+STATES = CheckpointConfig(keep_last=2, keep_best=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    results: dict
+    """Content of results.json; empty if a signal ended the command before its last run."""
+    exit_code: int
+    """0; 130 or 143 if a signal ended it, which has saved its state then."""
+
+
+def finetune(config: FinetuneConfig) -> Result:
+    """Trains every run of the plan that is not finished, or until a signal; then chooses, predicts and writes results.json.
+
+    Raises:
+      UserError: the options, the checkpoint, the data or the work directory cannot be used, and nothing has been changed; or
+        a checkpoint could not be written.
+    """
+    hardware.initialize_distributed()
+    mesh = sharding.make_mesh(check_finetune(config).mesh)
+    if config.task == "ax":  # a test of models of mnli: there is nothing to train
+        return Result(diagnose(config, mesh), 0)
+    stored = open_stored(config.init_from)
+    if stored.tokenizer is None:
+        raise UserError(f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
+                        "was trained with")
+    data = read_task(config, stored.model, stored.tokenizer)
+    stored, note = fitting_head(stored, data.head)
+    programs = make_programs(config, stored.model, data.head, mesh)
+
+    with contextlib.ExitStack() as closing:
+        workdir = closing.enter_context(open_workdir(
+            config.workdir, settings(config, programs), data.fingerprint(), stored.tokenizer))
+        signals = closing.enter_context(StopSignals())
+        _announce(config, data, note)
+        for run in plan(config):
+            directory = workdir.path / "runs" / run.name
+            if (directory / RECORD).exists():
+                continue
+            record = train(run, config, data, stored, programs, directory, signals)
+            if record is None:
+                return Result({}, signals.exit_code)
+            if config.keep == "all" and workdir.owner is not None:
+                stored.tokenizer.save(directory / "tokenizer")
+            _write_once(directory / RECORD, record)
+            remove(directory / "training")
+        records = finished_runs(workdir.path / "runs")
+        params = publish(workdir, best(records, data.main_metric), mesh)
+        _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size)
+        results = summary(config, records, data.main_metric, {"data": _sizes(data), "labels": list(data.head.labels)})
+        _write_once(workdir.path / RECORD, results)
+        if config.keep == "best":
+            for record in records:
+                remove(workdir.path / "runs" / record["run"] / "checkpoints")
+    if jax.process_index() == 0:
+        show(results)
+    return Result(results, 0)
+
+
+def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, directory: epath.Path,
+          signals: StopSignals) -> dict | None:
+    """One run, from the checkpoint or from where it was interrupted: its record, or None if a signal ended it.
+
+    Leaves the weights that count in `directory`/checkpoints.
+    """
+    mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
+    batches = TrainingBatches(data.train.features, run.batch_size, window=config.bucket_window, seed=run.seed,
+                              multiple=mesh.shape["data"] * mesh.shape["fsdp"])
+    epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
+    rates, mine = learning_rates(run, config.schedule, config.warmup_share, total), sharding.host_rows(mesh, batches.rows)
+    record_config = settings(config, programs, run)
+
+    with contextlib.ExitStack() as closing:
+        states = closing.enter_context(Checkpoints(directory / "training", STATES))
+        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST))
+        # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
+        restored = states.restore(programs.abstract)
+        state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
+        if report is not None:
+            _say(f"{len(report.loaded)} arrays loaded from {stored.path}, fresh: {', '.join(report.fresh) or 'none'}")
+        begin = int(state.step)
+        metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
+        reporter = _Reporter(metrics, config.log_every_steps, total)
+        dev = _evaluations(metrics)
+
+        for step in range(begin, total + 1):
+            if step and step % epoch == 0 and (step not in dev or step == total):
+                reporter.finish()
+                with reporter.rates.paused():
+                    scores, logits = evaluate(data, programs, state.params, config.eval_batch_size)
+                    earlier = [dev[other][data.main_metric] for other in dev if other < step]
+                    if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
+                        weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
+                                     metrics=scores)
+                    if step not in dev:
+                        metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+                    dev[step] = scores
+                    states.save(step, state, position={"step": step}, config=record_config)
+            if step == total:
+                break
+            batch = batches.batch(step)
+            batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
+            state, values = programs.train_step(state, batch, rates[step], seed)
+            reporter.dispatched(step + 1, values, batch["input_ids"].shape)
+            states.poll()
+            stopping = signals.stop_at(step + 1)
+            if stopping or (step + 1) % config.save_every_steps == 0:
+                states.save(step + 1, state, position={"step": step + 1}, config=record_config)
+            if stopping:
+                reporter.finish()
+                return None
+        weights.wait()
+        counted = weights.latest_step()
+
+    rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"]
+    loss = float(np.mean([row["loss"] for row in rows if row["step"] > total - epoch]))
+    skipped = int(sum(row["skipped_steps"] for row in rows))
+    return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted],
+            "collapsed": collapsed(data.head, data.train.features, data.evaluations["dev"].features, logits, loss, skipped),
+            "step": counted, "steps": total, "training_loss": loss,
+            "epochs": [{"epoch": step // epoch, **scores} for step, scores in sorted(dev.items())],
+            "hyperparameters": _hyperparameters(run, config), "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+
+
+def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], list[np.ndarray]]:
+    """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and the scores on dev."""
+    results, first = {}, None
+    for name, split in data.evaluations.items():
+        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh)
+        prefix = name.removeprefix("dev").removeprefix("_")
+        results |= {f"{prefix}_{key}" if prefix else key: float(value)
+                    for key, value in data.family.score(split.examples, split.features, logits).items()}
+        first = logits if first is None else first
+    return results, first
+
+
+def settings(config: FinetuneConfig, programs: Programs, run: Run | None = None) -> dict:
+    """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
+    if run is not None:
+        config = dataclasses.replace(config, **dataclasses.asdict(run))
+    return {"model": to_dict(programs.model.config), "head": to_dict(programs.model.head), "compute": to_dict(config.compute),
+            "finetune": to_dict(config), **({} if run is None else {"run": run.name})}
+
+
+class _Reporter:
+    """Rows of metrics.jsonl: means over the steps since the last row, fetched once a row, so that the device never waits."""
+
+    def __init__(self, metrics: Metrics, every: int, total: int):
+        self.rates = Rates()
+        self._metrics, self._every, self._total, self._pending = metrics, every, total, []
+        self._steps = self._tokens = 0
+
+    def dispatched(self, step: int, values: dict[str, jax.Array], shape: tuple[int, ...]) -> None:
+        self._pending.append(values)
+        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + int(np.prod(shape))
+        self.rates.count(shape[0], int(np.prod(shape)))
+        self._metrics.advance(step)
+        if step % self._every == 0 or step == self._total:
+            self.finish()
+
+    def finish(self) -> None:
+        if not self._pending:
+            return
+        fetched, self._pending = jax.device_get(self._pending), []
+        row = {name: float(np.mean([values[name] for values in fetched])) for name in fetched[0] if name != "skipped"}
+        row["learning_rate"] = float(fetched[-1]["learning_rate"])
+        row["skipped_steps"] = float(sum(values["skipped"] for values in fetched))
+        tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
+        self._metrics.write(self._step, row | self.rates.report(tokens_left))
+
+
+def _evaluations(metrics: Metrics) -> dict[int, dict[str, float]]:
+    """Dev metrics by step, of the epochs before this start."""
+    return {int(row["step"]): {name.removeprefix("dev_"): value for name, value in row.items() if name.startswith("dev_")}
+            for row in read_rows(metrics.file) if row["kind"] == "evaluation"}
+
+
+def _hyperparameters(run: Run, config: FinetuneConfig) -> dict:
+    return {"batch_size": run.batch_size, "learning_rate": run.learning_rate, "epochs": run.epochs,
+            "warmup_share": config.warmup_share, "schedule": config.schedule.name, "optimizer": config.optimizer.name,
+            "weight_decay": config.optimizer.weight_decay,
+            "layer_decay": config.layer_decay, "reinitialize_layers": config.reinitialize_layers,
+            "max_length": config.options.max_length, "select": config.select}
+
+
+def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int) -> None:
+    """Files of the benchmark's form for every split that is not trained on."""
+    for name, split in (data.evaluations | data.tests).items():
+        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh)
+        if jax.process_index() == 0:
+            (directory / name).mkdir(parents=True, exist_ok=True)
+            data.family.write_predictions(split.examples, split.features, logits, directory / name, name)
+
+
+def _write_once(file: epath.Path, values: dict) -> None:
+    if jax.process_index() == 0:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, values)
+
+
+def _sizes(data: TaskData) -> dict[str, int]:
+    return {name: len(split.examples) for name, split in ({"train": data.train} | data.evaluations | data.tests).items()}
+
+
+def _announce(config: FinetuneConfig, data: TaskData, note: str) -> None:
+    sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
+    runs = plan(config)
+    _say(f"{hardware.hardware()}" + (f"; {idle}" if (idle := hardware.idle_accelerator()) else ""))
+    _say(f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
+         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head"))
+    if note:
+        _say(note)
+    _say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _say(text: str) -> None:
+    if jax.process_index() == 0:
+        Console(highlight=False).print(text, markup=False, soft_wrap=True)

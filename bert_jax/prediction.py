@@ -1,0 +1,180 @@
+"""From sequences to scores, by one fine-tuned model or the mean of several, and `bert-jax predict`."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh
+from rich.console import Console
+
+from bert_jax import sharding
+from bert_jax.config import HeadConfig, from_dict
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions
+from bert_jax.models.task import BertForTask
+from bert_jax.stored import StoredModel
+from bert_jax.task_step import make_predict_step
+from bert_jax.tasks.batching import evaluation_batches, padded, round_up
+from bert_jax.tasks.families import family as family_of
+from bert_jax.tasks.features import Features
+from bert_jax.workdir import commit, versions, write_json
+
+
+def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
+    """Scores of every sequence, in order and without padding, float32.
+
+    Args:
+      predict_step: from `make_predict_step`; compiled once a rung of the ladder of lengths.
+
+    Returns:
+      classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+    """
+    rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
+    mine = sharding.host_rows(mesh, rows)
+    inputs = ("input_ids", "token_type_ids", "attention_mask", *(("labels",) if head.crf else ()))
+    results: list = [None] * len(features)
+
+    def collect(indices: np.ndarray, scores: jax.Array) -> None:
+        for index, row in zip(indices, np.asarray(scores)):
+            results[index] = row[:len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
+
+    pending = None
+    for indices in evaluation_batches(features, batch_size):
+        batch = padded(features, indices, rows)
+        scores = predict_step(params, sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows))
+        if pending is not None:  # fetched one batch late, so that the device never waits for Python
+            collect(*pending)
+        pending = indices, scores
+    collect(*pending)
+    return results
+
+
+def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
+    """Scores of an ensemble: log of the mean probability (over classes, candidates or positions); the mean for regression.
+
+    For a CRF, whose scores are the best path's, each word gets the share of the models that vote for a label.
+    """
+    if len(predictions) == 1:
+        return predictions[0]
+    if head.kind == "regression" or head.crf:
+        return [np.mean(rows, axis=0) for rows in zip(*predictions)]
+    axis = 0 if head.kind == "span" else -1
+    members = [[row - np.logaddexp.reduce(row, axis=axis, keepdims=True) for row in rows] for rows in zip(*predictions)]
+    return [np.logaddexp.reduce(rows, axis=0) - np.float32(np.log(len(rows))) for rows in members]
+
+
+def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
+    """Predicts `config.input` with the model in a directory, or the mean of several (commas between); writes `config.output`.
+
+    Returns:
+      The task's metrics, printed too, where the input has labels; else {}.
+
+    Raises:
+      UserError: no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a bad input file.
+    """
+    from bert_jax.loading import open_stored
+
+    if not config.input or not config.output:
+        raise UserError("give --input=FILE and --output=FILE")
+    members = [open_stored(path) for path in workdirs.split(",")]
+    first = members[0]
+    for member in members:
+        _check_member(member, first)
+    task, options = _trained_on(first, config.task)
+    family = family_of(task)
+    data = dataclasses.replace(_data_options(first), **{config.split: config.input})
+    examples = family.load(task, data, config.split, first.head.labels)
+    features = family.features(examples, first.tokenizer, options)
+    mesh = sharding.make_mesh(config.mesh)
+    logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
+    _write(family, examples, features, logits, config.output, config.split)
+    scores = family.score(examples, features, logits) if examples.has_answers else {}
+    for name, value in scores.items():
+        Console(highlight=False).print(f"{name} {value:.4f}")
+    return scores
+
+
+def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
+    """Applies a model of mnli to AX: predictions for every split that the data has, and results.json with the labelled one's figures.
+
+    Raises:
+      UserError: init_from has no head for mnli's classes; no file of AX.
+    """
+    from bert_jax.loading import open_stored
+
+    stored = open_stored(config.init_from)
+    _check_member(stored, stored)
+    _, options = _trained_on(stored, config.task)
+    family, directory, results = family_of(config.task), epath.Path(config.workdir), {}
+    for split in family.splits(config.task, config.data) or ("test",):
+        examples = family.load(config.task, config.data, split, stored.head.labels)
+        features = family.features(examples, stored.tokenizer, options)
+        logits = _member_logits(stored, features, PredictConfig(input="", output="", compute=config.compute), mesh)
+        _write(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
+        if examples.has_answers:
+            results = family.score(examples, features, logits)
+    setting = {"setting": "not trained on it", "runs": 1, "collapsed": 0, "mean": results,
+               "standard_deviation": dict.fromkeys(results)}
+    content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task], "init_from": config.init_from,
+               "random_weights": False, "settings": [setting], "runs": [], "commit": commit(), "versions": versions()}
+    if jax.process_index() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(directory / "results.json", content)
+    return content
+
+
+def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
+    from bert_jax.loading import check_fit, place
+
+    check_fit(stored)
+    params = place(stored, mesh)
+    model = BertForTask(stored.model, stored.head, config.compute)
+    step = make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
+    return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
+
+
+def _check_member(member: StoredModel, first: StoredModel) -> None:
+    if member.head is None:
+        raise UserError(f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one")
+    if member.tokenizer is None:
+        raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
+    if (member.head.kind, member.head.labels) != (first.head.kind, first.head.labels):
+        shown = [f"{stored.path}: {stored.head.kind} {', '.join(stored.head.labels)}" for stored in (member, first)]
+        raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
+    if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
+        raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
+
+
+def _trained_on(stored: StoredModel, task: str) -> tuple[str, TaskOptions]:
+    """The task to predict, and how its examples become sequences: as in fine-tuning."""
+    settings = (stored.history.get("config") or {}).get("finetune")
+    if settings is None and not task:
+        raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
+    options = TaskOptions(max_length=min(128, stored.model.max_position_embeddings))
+    return task or settings["task"], from_dict(TaskOptions, settings["options"], "options.") if settings else options
+
+
+def _data_options(stored: StoredModel) -> TaskDataConfig:
+    """Names of columns and the like from fine-tuning, without its files."""
+    settings = (stored.history.get("config") or {}).get("finetune")
+    data = from_dict(TaskDataConfig, settings["data"], "data.") if settings else TaskDataConfig()
+    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="")
+
+
+def _write(family, examples, features: Features, logits: list[np.ndarray], output: str, split: str) -> None:
+    """All files of the family into a directory, or its main one to `output`."""
+    if jax.process_index() != 0:
+        return
+    if output.endswith(os.sep) or epath.Path(output).is_dir():
+        family.write_predictions(examples, features, logits, output, split)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        main, *_ = family.write_predictions(examples, features, logits, directory, split)
+        epath.Path(output).parent.mkdir(parents=True, exist_ok=True)
+        with open(main, "rb") as source, epath.Path(output).open("wb") as target:
+            shutil.copyfileobj(source, target)

@@ -1,0 +1,63 @@
+"""Runs that have learned nothing, told from the rest: small tasks now and then end in a model that ignores its input."""
+
+import numpy as np
+
+from bert_jax.config import HeadConfig
+from bert_jax.tasks.features import Features
+
+
+def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.ndarray], training_loss: float,
+              skipped_steps: int) -> str | None:
+    """Why a finished run counts as collapsed, in words, or None.
+
+    Args:
+      logits: its scores on `dev`, one entry a sequence.
+      training_loss: mean over the last epoch.
+      skipped_steps: updates left out because the loss or the gradient was no number.
+    """
+    reasons = []
+    if skipped_steps:
+        reasons.append(f"loss or gradient was not finite in {skipped_steps} steps")
+    if answer := _constant_answer(head, dev, logits):
+        reasons.append(f"every prediction is {answer}")
+    chance = prior_loss(head, train)
+    if chance is not None and not training_loss < 0.99 * chance:
+        reasons.append(f"training loss of the last epoch {training_loss:.4f}, {chance:.4f} without reading the input")
+    if head.kind in ("classification", "choice"):
+        labels = np.asarray(dev.labels)
+        accuracy, majority = np.mean([row.argmax() for row in logits] == labels), np.bincount(labels).max() / len(labels)
+        if accuracy <= majority:
+            reasons.append(f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}")
+    return "; ".join(reasons) or None
+
+
+def prior_loss(head: HeadConfig, features: Features) -> float | None:
+    """Loss of the best answer that ignores the input: entropy of the labels in nats, their variance for regression.
+
+    None for spans and tags, where knowing the length or the most frequent tag is already much.
+    """
+    if head.kind in ("span", "tagging"):
+        return None
+    if head.kind == "regression":
+        return float(np.var(features.labels))
+    shares = np.bincount(features.labels) / len(features)
+    return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+
+
+def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarray]) -> str | None:
+    """The one answer that is given to everything, in words; None where there are two, or only one sequence."""
+    if len(logits) < 2:
+        return None
+    if head.kind == "regression":
+        return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
+    if head.kind == "span":
+        answers = {tuple(row.argmax(axis=0).tolist()) for row in logits}
+        return f"the tokens {answers.pop()}" if len(answers) == 1 else None
+    if head.kind == "tagging":
+        answers = {int(tag) for row, labels in zip(logits, features.labels) for tag in row[labels >= 0].argmax(axis=-1)}
+    else:
+        answers = {int(row.argmax()) for row in logits}
+    if len(answers) > 1:
+        return None
+    (answer,) = answers
+    return repr(head.labels[answer]) if head.labels else f"candidate {answer}"

@@ -1,0 +1,92 @@
+"""One table over tasks: what `finetune` left in each directory, with the paper's published figures beside it."""
+
+import json
+import os
+from collections.abc import Sequence
+
+from etils import epath
+from rich.console import Console
+
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+
+METRICS = {"mnli": ("accuracy", "mismatched_accuracy"), "qqp": ("f1",), "qnli": ("accuracy",), "sst2": ("accuracy",),
+           "cola": ("matthews",), "stsb": ("spearman",), "mrpc": ("f1",), "rte": ("accuracy",), "wnli": ("accuracy",),
+           "squad_v1": ("exact_match", "f1"), "squad_v2": ("exact_match", "f1"), "swag": ("accuracy",), "ner": ("f1",),
+           "race": ("accuracy",), "choice": ("accuracy",), "text": ("accuracy",), "ax": ("matthews",)}
+"""What a cell shows, in the order of the columns: of GLUE, what the paper's table 1 shows."""
+
+PUBLISHED = {
+    "BERT-base": {"mnli": (84.6, 83.4), "qqp": (71.2,), "qnli": (90.5,), "sst2": (93.5,), "cola": (52.1,), "stsb": (85.8,),
+                  "mrpc": (88.9,), "rte": (66.4,), "squad_v1": (80.8, 88.5), "swag": (81.6,), "ner": (96.4,)},
+    "BERT-large": {"mnli": (86.7, 85.9), "qqp": (72.1,), "qnli": (92.7,), "sst2": (94.9,), "cola": (60.5,), "stsb": (86.5,),
+                   "mrpc": (89.3,), "rte": (70.1,), "squad_v1": (84.1, 90.9), "squad_v2": (78.7, 81.9), "swag": (86.6,),
+                   "ner": (96.6,)},
+}
+"""Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG and NER on dev (tables 2, 3, 4 and 7)."""
+
+
+def run_results(words: Sequence[str]) -> None:
+    """`bert-jax results DIR… [--output=DIR]`: prints the table; with output, writes results_table.md and .json there."""
+    outputs = [word.partition("=")[2] for word in words if word.startswith("--output=")]
+    directories = [word for word in words if not word.startswith("--")]
+    unknown = [word for word in words if word.startswith("--") and not word.startswith("--output=")]
+    if unknown or not directories:
+        raise UserError(f"usage: bert-jax results DIR… [--output=DIR]{'; unknown: ' + ' '.join(unknown) if unknown else ''}")
+    rows = [{"model": os.path.basename(os.path.normpath(directory)), "source": "measured", "split": "dev",
+             "tasks": measured(directory)} for directory in directories]
+    rows += [{"model": model, "source": "published", "split": "GLUE test; others dev",
+              "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()}}
+             for model, figures in PUBLISHED.items()]
+    text = markdown(rows)
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+    for output in outputs:
+        epath.Path(output).mkdir(parents=True, exist_ok=True)
+        write_atomically(epath.Path(output) / "results_table.md", (text + "\n").encode())
+        write_atomically(epath.Path(output) / "results_table.json", (json.dumps(rows, indent=2) + "\n").encode())
+
+
+def measured(directory: str) -> dict[str, dict]:
+    """By task, from `directory`/results.json and `directory`/*/results.json: the best setting's metrics in percent, their
+    standard deviation, and the number of runs."""
+    place = epath.Path(directory)
+    files = [place / "results.json", *(sorted(place.glob("*/results.json"), key=str) if place.is_dir() else [])]
+    found: dict[str, dict] = {}
+    for file in files:
+        if not file.exists():
+            continue
+        try:
+            results = json.loads(file.read_text())
+            task, setting = results["task"], results["settings"][0]
+            cell = {name: 100 * setting["mean"][name] for name in METRICS[task] if name in setting["mean"]}
+            cell["standard_deviation"] = {name: None if value is None else 100 * value
+                                          for name, value in setting["standard_deviation"].items() if name in cell}
+            cell |= {"runs": setting["runs"], "collapsed": setting["collapsed"], "init_from": results["init_from"],
+                     "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error})") from None
+        if task in found:
+            raise UserError(f"{directory} has two results of {task}, {found[task]['directory']} and {file.parent}; give each alone")
+        found[task] = cell
+    if not found:
+        raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
+    return found
+
+
+def markdown(rows: list[dict]) -> str:
+    """The table with a column a task, in the paper's order; only tasks that were measured."""
+    tasks = [task for task in METRICS if any(task in row["tasks"] for row in rows if row["source"] == "measured")]
+    header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        cells = [_cell(row["tasks"].get(task), METRICS[task]) for task in tasks]
+        lines.append([row["model"], f"{row['source']}, {row['split']}", *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(figures: dict | None, metrics: tuple[str, ...]) -> str:
+    if figures is None:
+        return "–"
+    shown = "/".join(f"{figures[name]:.1f}" for name in metrics if name in figures)
+    spread = figures.get("standard_deviation", {}).get(metrics[-1])
+    return shown + ("" if spread is None else f" ± {spread:.1f} ({figures['runs']} runs)")

@@ -1,0 +1,78 @@
+"""Everything that fine-tuning reads before it starts: the splits of a task as sequences, and the head that they call for."""
+
+import dataclasses
+import hashlib
+import types
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import FinetuneConfig
+from bert_jax.tasks.families import family as family_of, main_metric
+from bert_jax.tasks.features import Features
+from bert_jax.tokenization import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    examples: Any
+    """Of the family's own kind; has labels, has_answers and a length."""
+    features: Features
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    task: str
+    family: types.ModuleType
+    """load, features, score, write_predictions, head, MAIN_METRIC."""
+    head: HeadConfig
+    train: Split
+    evaluations: dict[str, Split]
+    """dev and, for MNLI, dev_mismatched; the first selects."""
+    tests: dict[str, Split]
+    """Whatever test sets the data has, labelled or not: predictions are written for them."""
+
+    @property
+    def main_metric(self) -> str:
+        return main_metric(self.task, self.head.labels)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the sequences and labels of training and dev set: what must not change within a work directory."""
+        digest = hashlib.sha256()
+        for split in (self.train, *self.evaluations.values()):
+            for part in (split.features.input_ids, split.features.token_type_ids, split.features.labels):
+                for entry in part:
+                    for values in entry if isinstance(entry, list) else [entry]:
+                        digest.update(np.ascontiguousarray(values).tobytes() + b"|")
+        return digest.hexdigest()
+
+
+def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) -> TaskData:
+    """Reads and tokenizes train, dev and, where there is one, test.
+
+    Raises:
+      UserError: what the family says of the files; max_length beyond the model's positions; a dev set without labels.
+    """
+    if config.options.max_length > model.max_position_embeddings:
+        raise UserError(f"options.max_length={config.options.max_length}, but {config.init_from} has "
+                        f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}")
+    family = family_of(config.task)
+
+    def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
+        examples = family.load(config.task, config.data, name, labels)
+        return Split(examples, family.features(examples, tokenizer, config.options))
+
+    train = split("train")
+    labels = train.examples.labels
+    others = [name for name in family.splits(config.task, config.data) if name not in ("train", "dev")]
+    evaluations = {name: split(name, labels) for name in ("dev", *(name for name in others if name.startswith("dev")))}
+    if not evaluations["dev"].examples.has_answers:
+        raise UserError("the dev set has no labels, so nothing could be chosen by it; give a labelled one with --data.dev=FILE")
+    changes = {"crf": config.crf, "features": config.features, "lstm_size": config.lstm_size}
+    if config.head_dropout is not None:
+        changes["dropout"] = config.head_dropout
+    head = dataclasses.replace(family.head(config.task, labels), **changes)
+    tests = {name: split(name, labels) for name in others if name.startswith("test")}
+    return TaskData(config.task, family, head, train, evaluations, tests)
