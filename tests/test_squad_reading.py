@@ -89,6 +89,7 @@ PARAGRAPH = ["data", 0, "paragraphs", 0]
     ([], "the file has no 'data', "),
     ({"data": {}}, "the file: 'data' is {}, not of type list"),
     ({"data": []}, "holds no question"),
+    (of(question("q0"), question("q1")), "none of 2 questions has an answer"),
     ({"data": [1]}, r"data\[0\] has no 'paragraphs', 1"),
     (changed([*PARAGRAPH, "context"], None), r"data\[0\], paragraphs\[0\]: 'context' is None, not of type str"),
     (changed([*PARAGRAPH, "context"], " \n"), "question q0: its context has no words"),

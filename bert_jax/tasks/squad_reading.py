@@ -73,6 +73,8 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if not records:
         raise UserError(f"{source} holds no question")
     labelled = any(record.get("answers") or "is_impossible" in record for _, record in records)
+    if split == "train" and not labelled:
+        raise UserError(f"{source}: none of {len(records)} questions has an answer; training needs them")
     problems: list[str] = []
     questions, seen = [], set()
     for context, record in records:
