@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29; an uncased one may have a stray symbol
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
 
 
@@ -76,13 +77,15 @@ def _duplicates(tokens: list[str]) -> str:
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     """Whether text is lowered for this vocabulary; refuses what Google's validate_case_matches_checkpoint refuses."""
     capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
+    source, remedy = f"lowercase={lowercase}", "set lowercase=False"
     if lowercase is None:
         config = file.parent / CONFIG_FILE  # it describes the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
-        return stored.get("do_lower_case", not capitals)
-    if lowercase and capitals:
-        raise UserError(f"lowercase=True, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} entries have "
-                        f"capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False")
+        lowercase = stored.get("do_lower_case", not capitals)
+        source, remedy = f"{config} says do_lower_case={str(lowercase).lower()}", "correct do_lower_case there"
+    if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
+        raise UserError(f"{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} entries have "
+                        f"capitals, for example {capitals[0]!r}, and would never be used); {remedy}")
     if not lowercase and not capitals and "##a" in tokens:
         logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
     return lowercase
