@@ -77,15 +77,16 @@ def _duplicates(tokens: list[str]) -> str:
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     """Whether text is lowered for this vocabulary; refuses what Google's validate_case_matches_checkpoint refuses."""
     capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
-    source, remedy = f"lowercase={lowercase}", "set lowercase=False"
+    source = ""
     if lowercase is None:
         config = file.parent / CONFIG_FILE  # it describes the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
         lowercase = stored.get("do_lower_case", not capitals)
-        source, remedy = f"{config} says do_lower_case={str(lowercase).lower()}", "correct do_lower_case there"
+        source = f" (by {config})"
     if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
-        raise UserError(f"{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} entries have "
-                        f"capitals, for example {capitals[0]!r}, and would never be used); {remedy}")
+        raise UserError(f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
+                        f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False, or "
+                        f'"do_lower_case": false in the {CONFIG_FILE} of a model')
     if not lowercase and not capitals and "##a" in tokens:
         logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
     return lowercase

@@ -7,9 +7,11 @@ hold it to that: with a reason the readings differ, without one they agree to th
 import json
 
 import pytest
+from etils import epath
 
 import difficult_text
 from bert_jax.errors import UserError
+from bert_jax.interop.tokenizer_files import read_tokenizer
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 from google_tokenization import google
 from oracles import make_tokenizer_oracle as oracle
@@ -67,12 +69,14 @@ def test_published_facts_about_characters(character, pieces):
 
 
 def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tmp_path):
-    """As Google's validate_case_matches_checkpoint; a stray capital among many entries is no cased vocabulary."""
+    """As Google's validate_case_matches_checkpoint, on every road; a stray capital among many is no cased vocabulary."""
     tokens = [*difficult_text.SPECIALS, "the", "The", "##s", "Cat"]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(UserError, match="tokenizer_config.json says do_lower_case=true.*cased vocabulary.*'The'.*correct"):
+    with pytest.raises(UserError, match=r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"):
         load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match="lowercase=True, but .*cased vocabulary.*\"do_lower_case\": false"):
+        read_tokenizer(epath.Path(tmp_path))  # of a Hugging Face directory
     assert not load_tokenizer(tmp_path, lowercase=False).lowercase
     many = [*difficult_text.SPECIALS, "The", *(f"w{i}" for i in range(200))]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in many))
