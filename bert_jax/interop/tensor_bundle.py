@@ -2,7 +2,7 @@
 
 A checkpoint PREFIX is PREFIX.index, a table (LevelDB's format, not compressed) from names to dtype, shape, shard, offset,
 size and checksum, and the shards PREFIX.data-0000i-of-0000N, raw little-endian values. TensorFlow's own reader ends the
-whole process where an index is malformed (a negative dimension is enough) and takes longer to import than BERT-large to
+whole process where an index is malformed (a negative dimension is enough) and takes longer to import than BERT-base to
 read. Here every number is held against the lengths of the files before anything is allocated.
 """
 

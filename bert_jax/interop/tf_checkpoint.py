@@ -208,7 +208,8 @@ def _check_expressible(stored: StoredModel) -> None:
 
 
 def _save(stored: StoredModel, prefix: epath.Path) -> None:
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or its announcement stands among our lines
+    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+        os.environ.setdefault(name, value)  # or what it found in the processor stands among our lines
     import tensorflow as tf
 
     sizes, tensors = axis_sizes(stored.model, stored.head), {}
