@@ -85,8 +85,8 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
         source = f" (by {config})"
     if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
         raise UserError(f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
-                        f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False or "
-                        f'"do_lower_case": false in the {CONFIG_FILE} of a model')
+                        f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
+                        f'or "do_lower_case": false in the {CONFIG_FILE} of a model')
     if not lowercase and not capitals and "##a" in tokens:
         logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
     return lowercase
