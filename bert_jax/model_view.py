@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import math
+import os
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def describe(model) -> str:
     config, tokenizer = model.config, model.tokenizer
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
     words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
-    lines = [f"BERT from {model.path} ({model.kind}{step})",
+    lines = [f"BERT from {_nearby(model.path)} ({model.kind}{step})",
              f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
              f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
              f"{config.vocab_size:,} ({words})"]
@@ -87,6 +88,11 @@ def parameter_table(params: dict) -> Table:
     table.add_section()
     table.add_row("total", "float32", f"{total:,}")
     return table
+
+
+def _nearby(path: str) -> str:
+    """Seen from the current directory, where that is shorter."""
+    return path if "://" in path else min(path, os.path.relpath(path), key=len)
 
 
 @functools.lru_cache

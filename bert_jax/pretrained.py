@@ -33,7 +33,8 @@ class PretrainedModel:
     arrays, docs/checkpoints.md lists the paths), tokenizer (None where the directory has no vocabulary), network (the model
     as functions of params), layers, path, kind, history (step, metrics, config: whatever the directory tells), mesh.
 
-    Texts are one string, one pair as a tuple, or a list of either.
+    Texts are one string, one pair as a tuple, or a list of either; [MASK] in one of them is the mask, except for `predict`,
+    which takes every text literally, as fine-tuning did.
     """
 
     def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
@@ -155,7 +156,7 @@ class PretrainedModel:
         return describe(self)
 
     def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
-        features = tokenize(self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate)
+        features = tokenize(self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate, masks=True)
         if self.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
             raise UserError("this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself")
         return features

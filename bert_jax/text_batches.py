@@ -14,12 +14,12 @@ Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
 """One text, one pair (a tuple), or several of either (any other iterable)."""
 
 
-def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int, max_length: int | None = None,
-             truncate: bool = True) -> Features:
+def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int, max_length: int | None = None, truncate: bool = True,
+             masks: bool = False) -> Features:
     """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of every text, for a model that takes `longest` tokens.
 
     What is longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair the longer text does, until both
-    fit), and a warning is logged; truncate=False makes that an error.
+    fit), and a warning is logged; truncate=False makes that an error. masks: "[MASK]" in a text is the mask, not these letters.
 
     Raises:
       UserError: not texts, or too long with truncate=False.
@@ -28,8 +28,9 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int, max_length: int |
         raise UserError(f"max_length={max_length} must lie between 5 and the {longest} positions of the model")
     limit = longest if max_length is None else max_length
     firsts, seconds = _columns(texts)
-    second_ids = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
-    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(tokenizer.encode_batch(firsts), seconds)]
+    first_ids = _encoded(tokenizer, firsts, masks)
+    second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
+    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds)]
     sizes = [len(a) + 2 if b is None else len(a) + len(b) + 3 for a, b in pairs]
     if long := [number for number, size in enumerate(sizes) if size > limit]:
         if not truncate:
@@ -58,7 +59,7 @@ def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, B
 
 def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     """First and second texts; None where there is no second."""
-    rows = [texts] if isinstance(texts, (str, tuple)) else list(texts)
+    rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
     pairs = [row if isinstance(row, tuple) else (row, None) for row in rows]
@@ -67,6 +68,12 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
             raise UserError(f"text {number} is {rows[number]!r:.60}; expected a str, a tuple of two, or a list of these")
         check_utf8(*pair)
     return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
+    mask = tokenizer.tokens[tokenizer.mask_id]
+    return [tokenizer.encode_masked(text) if masks and mask in text else ids
+            for text, ids in zip(texts, tokenizer.encode_batch(texts))]
 
 
 def check_utf8(*texts: str | None) -> None:
