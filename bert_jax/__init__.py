@@ -11,6 +11,8 @@ _HOMES = {
     "CheckpointConfig": "config", "EvaluationConfig": "config", "UserError": "errors", "model_config": "presets",
     "BertForPreTraining": "models.bert", "pretrain": "pretraining", "load": "loading", "PretrainedModel": "pretrained",
     "open_store": "data.store", "Examples": "data.examples", "load_tokenizer": "tokenization",
+    "finetune": "finetuning", "FinetuneConfig": "finetune_config", "TaskDataConfig": "finetune_config",
+    "TaskOptions": "finetune_config", "task_defaults": "finetune_config",
 }
 __all__ = sorted(_HOMES)
 

@@ -108,7 +108,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
         if report is not None:
-            _say(f"{len(report.loaded)} arrays loaded from {stored.path}, fresh: {', '.join(report.fresh) or 'none'}")
+            _say(f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {', '.join(report.fresh) or 'none'}")
         begin = int(state.step)
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
         reporter = _Reporter(metrics, config.log_every_steps, total)

@@ -45,7 +45,7 @@ def run_convert(source: str, destination: str, config: ConvertConfig) -> None:
     chosen = select(stored, config.parts)
     with new_directory(destination) as directory:
         _write(chosen, directory, config.to, os.path.basename(os.path.normpath(destination)))
-    _print_summary(stored, chosen, destination, config.to)
+    _print_summary(source, stored, chosen, destination, config.to)
 
 
 def select(stored: StoredModel, parts: str) -> StoredModel:
@@ -127,11 +127,11 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
         write_tf_checkpoint(stored, directory)
 
 
-def _print_summary(stored: StoredModel, chosen: StoredModel, destination: str, to: str) -> None:
+def _print_summary(source: str, stored: StoredModel, chosen: StoredModel, destination: str, to: str) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]
-    lines = [f"from {stored.path} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
+    lines = [f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
              f"features, {_listed(stored.parts)}",
              f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
     if left:
