@@ -14,13 +14,14 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization import WORD_START
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType of sentencepiece_model.proto
+APART = "\1"  # a control character, which SentencePiece's own tables drop
 
 
 def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
     """The vocabulary and normalization of a SentencePiece model for Hugging Face `tokenizers`; no specials are added yet.
 
-    It gives the same ids except where several marks are stacked on a letter or control characters stand beside one:
-    `tokenizers` normalizes such a group as a whole, SentencePiece from left to right.
+    It gives the same ids except where a letter has several marks that are written apart: all that can be composed is, and
+    SentencePiece composes the letter with the first one only.
 
     Args:
       model: contents of the .model file.
@@ -42,12 +43,24 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
                         "space in front of the text, no repeated spaces, marks at the start of words, and no pieces for bytes")
     pieces = [_piece(_fields(message)) for message in fields[1]]
     fast = tokenizers.Tokenizer(models.Unigram(pieces, unknown, False) if kind == UNIGRAM else _bpe(pieces, unknown))
-    table = option(normalizer, 2, b"")
     fast.normalizer = normalizers.Sequence([
-        *([normalizers.Precompiled(table)] if table else []), normalizers.Strip(),
+        *_by_characters(option(normalizer, 2, b"")), normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
         normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     fast.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "always")
     return fast
+
+
+def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
+    """The replacements of a model's own table, applied to single characters as SentencePiece does.
+
+    `tokenizers` applies it to what is seen as one character, and drops the marks of A + ring if the table knows A. So text is
+    composed first, and what cannot be composed is held apart by a control character while the table is applied.
+    """
+    if not table:
+        return []
+    between = tokenizers.Regex("(?<=.)(?=.)")
+    return [normalizers.NFC(), normalizers.Replace(between, APART), normalizers.Precompiled(table),
+            normalizers.Replace(APART, ""), normalizers.NFC()]
 
 
 def _piece(fields: dict[int, list]) -> tuple[str, float]:
