@@ -44,9 +44,8 @@ class Report:
         result.add_column("arrays", overflow="fold")
         result.add_column("values", justify="right")
         result.add_column("remark", overflow="fold")
-        everything = [*self.loaded, *self.resized, *self.fresh]
         for name, sizes in (("loaded", self.loaded), ("fresh", self.fresh)):
-            for group, paths in _groups(sizes, everything).items():
+            for group, paths in _groups(sizes).items():
                 result.add_row(name, group, f"{sum(sizes[path] for path in paths):,}", "")
         for remark in dict.fromkeys(remark for _, remark in self.resized.values()):
             sizes = {path: size for path, (size, other) in self.resized.items() if other == remark}
@@ -166,12 +165,9 @@ def _once(read):
     return shared
 
 
-def _groups(paths, everything) -> dict[str, list[str]]:
-    """`paths` by what stands for them: a top-level name and a count where all below it in `everything` is among them."""
-    groups: dict[str, list[str]] = {}
+def _groups(paths) -> dict[str, list[str]]:
+    """`paths` by what stands for them: several below one top-level name are its arrays and their number."""
+    tops: dict[str, list[str]] = {}
     for path in paths:
-        top = path.split("/")[0]
-        siblings = [other for other in everything if other.split("/")[0] == top]
-        whole = len(siblings) > 1 and all(other in paths for other in siblings)
-        groups.setdefault(f"{top}/… ({len(siblings)} arrays)" if whole else path, []).append(path)
-    return groups
+        tops.setdefault(path.split("/")[0], []).append(path)
+    return {f"{top}/… ({len(below)} arrays)" if len(below) > 1 else below[0]: below for top, below in tops.items()}

@@ -18,7 +18,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.stored import StoredArray, StoredModel
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary_extension import extend
-from test_tokenization import SPECIALS, foreign_model, google_wordpiece
+from google_tokenization import google_wordpiece
+from test_tokenization import SPECIALS, foreign_model
 
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
 TOKENIZER = WordPieceTokenizer(WORDS, True)
