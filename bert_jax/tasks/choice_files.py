@@ -6,6 +6,7 @@
 """
 
 import json
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.tasks import rows
 
-_LETTERS = "ABCDEFGHIJ"
+LETTERS = string.ascii_uppercase
 
 
 class Question(NamedTuple):
@@ -94,8 +95,8 @@ def _question(where: str, context, stem, choices, answer, index: str) -> Questio
             raise UserError(f"{where}: {name} is not text but {json.dumps(text)[:60]}")
         if name != "question" and not text.strip():
             raise UserError(f"{where}: {name} is empty")
-    if len(choices) < 2:
-        raise UserError(f"{where}: {len(choices)} choices; a question needs at least two (SWAG: ending0, ending1, …)")
+    if not 2 <= len(choices) <= len(LETTERS):
+        raise UserError(f"{where}: {len(choices)} choices; a question has 2 to {len(LETTERS)} (SWAG: ending0, ending1, …)")
     context, stem, *choices = map(_whole_characters, (context, stem, *choices))
     return Question(where, context, stem, tuple(choices), _answer(where, answer, len(choices)), index)
 
@@ -107,10 +108,10 @@ def _answer(where: str, value, count: int) -> int | None:
     number = value
     if isinstance(value, str):
         text = value.strip().upper()
-        number = int(text) if text.isdecimal() and len(text) < 4 else _LETTERS.find(text) if len(text) == 1 else -1
+        number = int(text) if text.isdecimal() and len(text) < 4 else LETTERS.find(text) if len(text) == 1 else -1
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
         raise UserError(f"{where}: the answer {str(value)[:40]!r} is none of the {count} choices, which are numbered 0 to "
-                        f"{count - 1} or A to {_LETTERS[min(count, len(_LETTERS)) - 1]}")
+                        f"{count - 1} or A to {LETTERS[count - 1]}")
     return number
 
 
