@@ -164,7 +164,7 @@ def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, p
 @pytest.mark.parametrize("names, path, message", [
     ([], "", "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing"),
     (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
-    (["pytorch_model.bin", "config.json", "vocab.txt"], "", "pytorch_model.bin is a pickle, which can run code.*save_pretrained"),
+    (["pytorch_model.bin", "config.json", "vocab.txt"], "", "model.bin is a pickle, which can run code.*save_pretrained"),
     (["model.pt"], "", "model.pt is a pickle"), (["model.pth"], "model.pth", "model.pth is a pickle"),
     (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"), (["m.pkl"], "m.pkl", "is a pickle"),
     (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
@@ -197,7 +197,7 @@ def test_a_bucket_without_its_package_is_one_line(monkeypatch):
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
-    with pytest.raises(UserError, match=r"attention/key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
+    with pytest.raises(UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
         check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
     with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
@@ -223,7 +223,7 @@ def test_half_precision_becomes_float32():
 
 def test_loading_and_encoding_need_no_tensorflow(workdir):
     code = ("import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
-            "print(json.dumps([name for name in sys.modules if name.split('.')[0] in ('tensorflow', 'torch', 'transformers')]))")
+            "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))")
     done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout) == [], done.stderr
 
