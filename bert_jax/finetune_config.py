@@ -195,7 +195,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
                         "or --data.tfds=NAME")
     for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps",
-                 "log_every_steps"):
+                 "log_every_steps", "lstm_size"):
         _positive(name, getattr(config, name))
     for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
         if not getattr(config, name):
