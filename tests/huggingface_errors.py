@@ -41,15 +41,15 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
     return result | {f"gradients/{path}": value for path, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))}
 
 
-def compare(name: str, activation: str) -> dict[str, tuple[float, float, float, float]]:
+def compare(name: str, activation: str, path=make_huggingface_oracle.PATH) -> dict[str, tuple[float, float, float, float]]:
     """Quantity → (largest error of ours, largest error of PyTorch's float32, relative error of our norm, largest value).
 
     Ours and the largest value are over the samples, PyTorch's error is over the whole array.
     """
-    recorded, case = np.load(make_huggingface_oracle.PATH), f"{name}/{activation}"
+    recorded, case = np.load(path), f"{name}/{activation}"
     actual = ours(name, activation)
     names = recorded[f"{case}/names"].tolist()
-    assert set(names) == set(actual)
+    assert set(names) == set(actual), "the oracle was made from other parameters"
     errors = {}
     for quantity, truth, theirs in zip(names, recorded[f"{case}/values"], recorded[f"{case}/errors"]):
         difference = np.abs(random_bert.sample(actual[quantity], quantity) - truth)

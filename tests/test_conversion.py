@@ -126,14 +126,15 @@ def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
 
 def test_the_card_has_the_manifest_but_no_path_and_no_markup(tmp_path, small_store):
     manifest = json.loads((small_store / "manifest.json").read_text())
-    config = {"data": {"path": str(small_store), "cache": "/home/me/cache"}, "workdir": "/home/me/run", "init_from": "/a/b/start"}
+    config = {"data": {"path": str(small_store), "cache": "/home/me/cache"}, "workdir": "/home/me/run",
+              "init_from": "/a/b/start"}
     head = HeadConfig(kind="classification", labels=("a|b", "<script>\n# c"))
     history = {"config": config, "run": {"store_fingerprint": open_store(small_store).fingerprint}, "metrics": None, "step": 3}
     write_huggingface(stored_model(head=head, kind="bert_jax", history=history), tmp_path, "fine-tuned")
     card = (tmp_path / "README.md").read_text()
     counts = manifest["counts"]
-    for line in (f"| tokens | {counts['tokens']:,} |", "| source 1 | corpus.txt (text,", '"path": "store"', '"init_from": "start"',
-                 "| labels | a b, script # c |", "pipeline_tag: text-classification"):
+    for line in (f"| tokens | {counts['tokens']:,} |", "| source 1 | corpus.txt (text,", '"path": "store"',
+                 '"init_from": "start"', "| labels | a b, script # c |", "pipeline_tag: text-classification"):
         assert line in card, line
     assert "/home/me" not in card and str(small_store) not in card and "## Metrics" not in card
 
@@ -192,7 +193,8 @@ def test_sentencepiece_vocabularies_as_tokenizer_json(tmp_path, method):
     # Two marks on a letter, written apart; U+0344 is two in one.
     assert differing == [text for text in texts if "e\u0301\u0323" in text or "\u0344" in text]
     assert written.decode(tokenizer.encode("the gardener digs")) == "the gardener digs"
-    stored = stored_model(config=dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer, kind="bert_jax")
+    config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size)
+    stored = stored_model(config=config, tokenizer=tokenizer, kind="bert_jax")
     write_huggingface(stored, tmp_path / "out", "with SentencePiece")
     assert_same(stored, open_huggingface(tmp_path / "out"))
 
@@ -239,8 +241,11 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch, failure):
 
 def test_arrays_are_written_one_at_a_time(tmp_path):
     stored, held = make("pretraining"), []
-    arrays = {path: dataclasses.replace(array, read=lambda index, array=array, path=path: held.append(path) or array.read(index))
-              for path, array in stored.arrays.items()}
+
+    def counted(path, array):
+        return dataclasses.replace(array, read=lambda index: held.append(path) or array.read(index))
+
+    arrays = {path: counted(path, array) for path, array in stored.arrays.items()}
     write_huggingface(dataclasses.replace(stored, arrays=arrays), tmp_path, "streamed")
     layered = [path for path in arrays if path.startswith("encoder/")]
     assert sorted(held) == sorted([*arrays, *(layered * (CONFIG.num_layers - 1))])

@@ -57,7 +57,7 @@ def refusal(place) -> str:
 @pytest.mark.parametrize("name, activation", [
     pytest.param(*case, marks=pytest.mark.slow) if case[0] == "base" else case for case in random_bert.CASES])
 def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):
-    """Our float32 is as near to PyTorch's float64 as PyTorch's own float32 is; the largest of 32 samples and the norm of each."""
+    """Our float32 is as near to PyTorch's float64 as PyTorch's own float32 is: 32 samples and the norm of each array."""
     for quantity, (error, theirs, norm_error, size) in huggingface_errors.compare(name, activation).items():
         assert error <= 8 * theirs + 8 * 2**-23 * size, quantity
         if not quantity.endswith("key/bias"):  # the gradient of a key's bias is zero in exact arithmetic: only rounding is left
@@ -71,7 +71,8 @@ CLASSES = {  # name: (arrays, our parts, what config.json says, the head)
     "BertForMaskedLM": (ENCODER | MLM, ("mlm",), {}, None),
     "BertForNextSentencePrediction": (ENCODER | POOLER | PAIRS, ("pooler", "next_sentence"), {}, None),
     "BertForSequenceClassification": (
-        ENCODER | POOLER | HEAD, ("pooler", "head"), {"id2label": {"0": "no", "2": "yes", "1": "so"}, "classifier_dropout": 0.3},
+        ENCODER | POOLER | HEAD, ("pooler", "head"),
+        {"id2label": {"0": "no", "2": "yes", "1": "so"}, "classifier_dropout": 0.3},
         HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3)),
     "regression": (ENCODER | POOLER | ONE, ("pooler", "head"), {"architectures": ["BertForSequenceClassification"],
                    "id2label": {"0": "LABEL_0"}}, HeadConfig(kind="regression", dropout=0.2)),
@@ -186,7 +187,8 @@ def test_links_that_lead_out_are_refused(tmp_path, file):
 
 
 def test_an_index_that_does_not_fit_its_files(tmp_path):
-    assert "says that extra is in model-00001" in refusal(sharded(tmp_path, extra={"extra": "model-00001-of-00002.safetensors"}))
+    place = sharded(tmp_path, extra={"extra": "model-00001-of-00002.safetensors"})
+    assert "says that extra is in model-00001" in refusal(place)
     index = tmp_path / "model.safetensors.index.json"
     for text, says in (("{", "cannot be read"), ("[]", "weight_map"), ('{"weight_map": {"a": 3}}', "weight_map"),
                        ('{"weight_map": {"a": "x", "a": "y"}}', "'a' stands there twice")):
@@ -295,7 +297,8 @@ def test_activations_and_problem_types(tmp_path):
 
 
 def test_config_json_that_is_none(tmp_path):
-    for text, says in (("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "JSON object"), ('{"id2label": 3}', "id2label=3")):
+    for text, says in (("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "JSON object"),
+                       ('{"id2label": 3}', "id2label=3")):
         (directory(tmp_path) / "config.json").write_text(text)
         assert says in refusal(tmp_path)
     (tmp_path / "config.json").unlink()

@@ -184,8 +184,8 @@ def _architecture(stored: StoredModel) -> str:
         raise UserError("model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
                         "so this model cannot be written for it")
     if stored.head is not None and (stored.head.crf or stored.head.features):
-        raise UserError(f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class for "
-                        "that; use --to=bert_jax")
+        raise UserError(f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class "
+                        "for that; use --to=bert_jax")
     if stored.head is not None:
         return {"classification": "BertForSequenceClassification", "regression": "BertForSequenceClassification",
                 "choice": "BertForMultipleChoice", "span": "BertForQuestionAnswering",

@@ -26,7 +26,8 @@ def model_card(stored: StoredModel, architecture: str, name: str) -> str:
     """Markdown with the front matter that the hub reads; paths of the machine that trained the model are left out."""
     opener, task = CLASSES[architecture]
     front = ["---", "library_name: transformers", "tags: [bert, bert_jax]", *([f"pipeline_tag: {task}"] if task else []), "---"]
-    sections = [f"# {name}", _summary(stored), _usage(opener), "## Configuration", _table(_configuration(stored)),
+    options = ", add_pooling_layer=False" if architecture == "BertModel" and "pooler" not in stored.parts else ""
+    sections = [f"# {name}", _summary(stored), _usage(opener, options), "## Configuration", _table(_configuration(stored)),
                 *_training(stored.history.get("config")), *_data(stored.history), *_metrics(stored.history), "## Limits",
                 "Licence, languages and intended use are not recorded with a model: whoever publishes it has to state them."]
     return "\n".join(front) + "\n\n" + "\n\n".join(sections) + "\n"
@@ -37,16 +38,17 @@ def _summary(stored: StoredModel) -> str:
              "head": f"head for {stored.head.kind}" if stored.head else "head"}
     having = ", ".join(parts[part] for part in stored.parts if part in parts)
     kind = ((stored.history.get("run") or {}).get("source") or {}).get("kind", stored.kind)  # of a converted one: the first
-    origin = {"huggingface": "brought from Hugging Face by bert_jax", "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
+    origin = {"huggingface": "brought from Hugging Face by bert_jax",
+              "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
               "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}"}[kind]
     parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
     return f"A BERT encoder with {having or 'no head'}, {origin}; {parameters:,} parameters in float32."
 
 
-def _usage(opener: str) -> str:
+def _usage(opener: str, options: str) -> str:
     return ("```python\n"
             f"from transformers import AutoTokenizer, {opener}\n\n"
-            f'model = {opener}.from_pretrained("PATH")\n'
+            f'model = {opener}.from_pretrained("PATH"{options})\n'
             'tokenizer = AutoTokenizer.from_pretrained("PATH")\n'
             "```\n\n"
             'or, in JAX, `bert_jax.load("PATH")`.')

@@ -70,12 +70,15 @@ def record(name: str, activation: str) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
+    """All cases into PATH, or those of the sizes named after another path."""
+    path, chosen = (pathlib.Path(sys.argv[1]), sys.argv[2:]) if len(sys.argv) > 1 else (PATH, random_bert.SIZES)
     arrays = {}
     for case in random_bert.CASES:
-        arrays |= record(*case)
-        print(*case)
-    np.savez_compressed(PATH, **arrays)
-    print(f"{PATH.name}: {PATH.stat().st_size:,} bytes")
+        if case[0] in chosen:
+            arrays |= record(*case)
+            print(*case)
+    np.savez_compressed(path, **arrays)
+    print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

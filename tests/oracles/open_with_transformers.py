@@ -49,8 +49,9 @@ def open_tokenizer(request: dict) -> dict:
     tokenizer = transformers.AutoTokenizer.from_pretrained(request["path"])
     pair = tokenizer("one text", "another")
     return {"ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in request["texts"]],
-            "pair": [pair["input_ids"], pair["token_type_ids"], pair["attention_mask"]], "mask_token_id": tokenizer.mask_token_id,
-            "pad_token_id": tokenizer.pad_token_id, "model_max_length": tokenizer.model_max_length,
+            "pair": [pair["input_ids"], pair["token_type_ids"], pair["attention_mask"]],
+            "specials": [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id,
+                         tokenizer.mask_token_id], "model_max_length": tokenizer.model_max_length,
             "decoded": tokenizer.decode(pair["input_ids"], skip_special_tokens=True)}
 
 
