@@ -33,7 +33,8 @@ class Encoding:
 
     def __repr__(self) -> str:
         n, length, size = self.last_hidden_state.shape
-        return f"Encoding of {n:,} texts: up to {length} tokens, {len(self.hidden_states)} × hidden states of {size}"
+        texts = "1 text" if n == 1 else f"{n:,} texts"
+        return f"Encoding of {texts}: up to {length} tokens, {len(self.hidden_states)} × hidden states of {size}"
 
 
 class Collector:

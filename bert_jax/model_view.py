@@ -101,6 +101,7 @@ def _block_structure(config: ModelConfig) -> nnx.GraphDef:
 
 
 def _text(heading: str, table: Table) -> str:
-    console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None)
+    # In a notebook rich would show the table there and then, not write it to the file.
+    console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None, force_jupyter=False)
     console.print(table)
     return f"{heading}\n{console.file.getvalue().rstrip()}"
