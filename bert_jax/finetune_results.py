@@ -64,7 +64,7 @@ def show(results: dict) -> None:
         table.add_row(setting["setting"], str(setting["runs"]), *(figure(setting, name) for name in metrics))
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
-    chosen = ", ".join(f"{name} {100 * value:.2f}" for name, value in results["metrics"].items())
+    chosen = ", ".join(f"{name} {_scale(name) * value:.2f}" for name, value in results["metrics"].items())
     console.print(f"chosen: {results['chosen']['run']} ({chosen}); {results['chosen']['by']}", markup=False, soft_wrap=True)
     for record in results["runs"]:
         if record["collapsed"]:
@@ -73,5 +73,10 @@ def show(results: dict) -> None:
 
 def figure(setting: dict, metric: str) -> str:
     """Mean in percent, ± standard deviation where there are several runs."""
-    spread = setting["standard_deviation"][metric]
-    return f"{100 * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
+    spread, scale = setting["standard_deviation"][metric], _scale(metric)
+    return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+
+
+def _scale(metric: str) -> int:
+    """Fractions are shown in percent; a threshold is a difference of scores."""
+    return 1 if metric.endswith("_thresh") else 100

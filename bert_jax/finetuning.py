@@ -26,6 +26,8 @@ from bert_jax.stored import StoredModel
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
 from bert_jax.tasks.batching import TrainingBatches
 from bert_jax.tasks.collapse import collapsed
+from bert_jax.tasks.squad import tuned
+from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.workdir import write_json
 
@@ -76,8 +78,9 @@ def finetune(config: FinetuneConfig) -> Result:
             _write_once(directory / RECORD, record)
             remove(directory / "training")
         records = finished_runs(workdir.path / "runs")
-        params = publish(workdir, best(records, data.main_metric), mesh)
-        _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size)
+        chosen = best(records, data.main_metric)
+        params = publish(workdir, chosen, mesh)
+        _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size, chosen["metrics"])
         results = summary(config, records, data.main_metric, {"data": _sizes(data), "labels": list(data.head.labels)})
         _write_once(workdir.path / RECORD, results)
         if config.keep == "best":
@@ -214,13 +217,17 @@ def _hyperparameters(run: Run, config: FinetuneConfig) -> dict:
             "max_length": config.options.max_length, "select": config.select}
 
 
-def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int) -> None:
-    """Files of the benchmark's form for every split that is not trained on."""
+def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
+                       metrics: dict[str, float]) -> None:
+    """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev."""
     for name, split in (data.evaluations | data.tests).items():
-        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh)
+        features = split.features
+        if name in data.tests and isinstance(features, SpanFeatures):  # answered by dev's threshold, never by one of its own
+            features = dataclasses.replace(features, options=tuned(features.options, metrics))
+        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
-            data.family.write_predictions(split.examples, split.features, logits, directory / name, name)
+            data.family.write_predictions(split.examples, features, logits, directory / name, name)
 
 
 def _write_once(file: epath.Path, values: dict) -> None:

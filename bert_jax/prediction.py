@@ -22,6 +22,7 @@ from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.squad import tuned
 from bert_jax.workdir import commit, versions, write_json
 
 
@@ -156,7 +157,9 @@ def _trained_on(stored: StoredModel, task: str) -> tuple[str, TaskOptions]:
     if settings is None and not task:
         raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
     options = TaskOptions(max_length=min(128, stored.model.max_position_embeddings))
-    return task or settings["task"], from_dict(TaskOptions, settings["options"], "options.") if settings else options
+    if settings is not None:
+        options = tuned(from_dict(TaskOptions, settings["options"], "options."), stored.history.get("metrics") or {})
+    return task or settings["task"], options
 
 
 def _data_options(stored: StoredModel) -> TaskDataConfig:
