@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from bert_jax import cli, sharding
+from bert_jax.config import Config, from_dict
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.loading import load
 from bert_jax.sinks import read_rows
 from bert_jax.tokenization import load_tokenizer
+from test_pod import finish, launch, logs
 
 CONFIG = {"model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 32},
           "data": {"held_out": 0.1, "loader": "plain"}, "evaluation": {"sequences": 32, "batch_size": 32},
@@ -109,6 +111,19 @@ def _check_rows(old, new) -> None:
             np.testing.assert_allclose(after[i], before[pieces].mean(0), rtol=1e-5, atol=1e-7)
     assert new.tokenizer.tokens[200] == "hedgehog"
     assert old.tokenizer.encode(new.tokenizer.tokens[203]) == [old.tokenizer.unk_id]
+
+
+@pytest.mark.slow
+def test_two_hosts_read_their_own_parts(place):
+    """Vocabulary and hidden size split over two processes of two devices: the parameters of a single process."""
+    config = from_dict(Config, CONFIG | {
+        "workdir": str(place / "pod"), "init_from": str(place / "source"), "mesh": {"tensor": 2, "fsdp": 2},
+        "data": CONFIG["data"] | {"path": str(place / "extended")}, "phases": [CONFIG["phases"][0] | {"steps": 1}]})
+    assert finish(launch(config, hosts=2), config) == [0, 0], logs(config)
+    _check_rows(load(place / "source"), load(place / "pod"))
+    alone, pod = (leaf_paths(jax.device_get(load(place / name).params)) for name in ("source", "pod"))
+    for path in alone.keys() - {"embeddings/word/table", "mlm/bias"}:
+        np.testing.assert_array_equal(pod[path], alone[path], err_msg=path)
 
 
 @pytest.mark.parametrize("options, says", [
