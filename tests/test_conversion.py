@@ -49,10 +49,11 @@ MODELS = {  # name: (parts, head, class of transformers, its parameters: as its 
     "span": (None, HeadConfig(kind="span"), "BertForQuestionAnswering", ENCODER + ["qa_outputs.weight", "qa_outputs.bias"])}
 
 
-def make(name, **changes):
+def make(name):
+    """A model with these parts; those with a head have the other GELU."""
     parts, head, *_ = MODELS[name]
-    return stored_model(parts=parts or PARTS, head=head, kind="bert_jax", **changes) if head else stored_model(
-        parts=parts, kind="bert_jax", **changes)
+    config = dataclasses.replace(CONFIG, activation="gelu_erf" if head else "gelu_tanh")
+    return stored_model(config, parts, head, kind="bert_jax")
 
 
 def contents(stored) -> dict[str, bytes]:
