@@ -31,7 +31,7 @@ class ConvertConfig:
     encoder: with its pooler, if it has one, the exact contents of AutoModel."""
 
 
-def run_convert(source: str, destination: str, config: ConvertConfig) -> None:
+def run_convert(source: str | os.PathLike, destination: str | os.PathLike, config: ConvertConfig) -> None:
     """Converts the model in `source`, whose kind is recognised, to the new directory `destination`, and prints what it did.
 
     Raises:
@@ -127,7 +127,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
         write_tf_checkpoint(stored, directory)
 
 
-def _print_summary(source: str, stored: StoredModel, chosen: StoredModel, destination: str, to: str) -> None:
+def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination, to: str) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]
