@@ -136,6 +136,14 @@ def test_a_hugging_face_directory_gives_the_same_model(tmp_path):
         assert np.array_equal(values, stored.arrays[path].read(...)), path
 
 
+def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
+    huggingface.write_huggingface(stored_model(kind="bert_jax"), tmp_path, "test")
+    stored, file = open_stored(tmp_path), tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(UserError, match="model.safetensors has become shorter"):
+        place(stored)
+
+
 def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
     directory.mkdir(exist_ok=True)
     for name in names:

@@ -8,12 +8,14 @@ import collections
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 import safetensors
 from etils import epath
@@ -22,7 +24,7 @@ from bert_jax.errors import UserError
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large is 50 kB; a parsed header takes some twenty times its size
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 AWAY = "fetch the file anew, or have its owner save the model again"
 
 
@@ -79,26 +81,60 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
 def open_file(file: epath.Path) -> dict[str, FileTensor]:
     """The arrays of one file by name; UserError if its header lies."""
     with _local(file) as local:
-        names, size = _names(local, file), os.path.getsize(local)
+        (names, header, start), size = _header(local, file), os.path.getsize(local)
         try:
-            handle = safetensors.safe_open(local, framework="numpy")
-            slices = {name: handle.get_slice(name) for name in handle.keys()}
+            with safetensors.safe_open(local, framework="numpy") as handle:
+                parts = {name: handle.get_slice(name) for name in handle.keys()}
+                kinds = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
         except (safetensors.SafetensorError, OSError) as error:
             reason = str(error).removeprefix("Error while deserializing header: ")[:200]
             raise UserError(f"{file} is no whole safetensors file ({size:,} bytes): {reason}; {AWAY}") from None
+        contents = _Contents(local)
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
     if repeated:
         raise UserError(f"{file} is damaged: its header names {repeated[0]!r:.120} {names.count(repeated[0])} times; {AWAY}")
-    return {name: FileTensor(tuple(part.get_shape()), part.get_dtype(), os.fspath(file), _reader(part))
-            for name, part in slices.items()}
+    begins = {name: start + header[name]["data_offsets"][0] for name in kinds}
+    return {name: FileTensor(shape, dtype, os.fspath(file), _reader(contents, begins[name], shape, dtype))
+            for name, (shape, dtype) in kinds.items()}
 
 
-def _reader(part) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    return lambda index: np.ascontiguousarray(part[index], dtype=np.float32)
+class _Contents:
+    """An open file, closed when nobody reads from it any more; outlives the name of the copy of a remote file.
+
+    Not a mapping: the pages of one count as memory of the process as long as it lasts.
+    """
+
+    def __init__(self, path: str):
+        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
+
+    def __del__(self):
+        os.close(self._descriptor)
+
+    def read(self, start: int, values: np.ndarray) -> None:
+        """Fills `values`, which is contiguous, with the bytes from position `start` on."""
+        left = memoryview(values.reshape(-1).view(np.uint8))
+        while left:
+            count = os.preadv(self._descriptor, [left], start)
+            if not count:
+                raise UserError(f"{self._path} has become shorter while it was read; {AWAY}")
+            left, start = left[count:], start + count
 
 
-def _names(local: str, file: epath.Path) -> list[str]:
-    """The names in a header in their order, repetitions included; [] where the library will say what is wrong."""
+def _reader(contents: _Contents, start: int, shape: tuple[int, ...], dtype: str) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    """Reads the rows that an index names and cuts the other axes afterwards."""
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        first, stop, step = index[0].indices(shape[0]) if shape else (0, 1, 1)
+        values = np.empty((max(0, stop - first), *shape[1:]), FLOATS[dtype])
+        contents.read(start + first * math.prod(shape[1:]) * values.itemsize, values)
+        return np.ascontiguousarray(values[(slice(None, None, step), *index[1:])] if shape else values[0], dtype=np.float32)
+    return read
+
+
+def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
+    """The names in a header in their order, repetitions included; the header; where the arrays begin.
+
+    All of them empty where the library will say what is wrong.
+    """
     with open(local, "rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -116,16 +152,16 @@ def _names(local: str, file: epath.Path) -> list[str]:
 
     try:
         json.loads(header, object_pairs_hook=collect)
+        return names, json.loads(header), 8 + length
     except (ValueError, RecursionError):
-        return []
-    return names
+        return [], {}, 0
 
 
 @contextlib.contextmanager
 def _local(file: epath.Path) -> Iterator[str]:
-    """A local path with the contents of `file`: the library maps files into memory, so a remote one is copied first.
+    """A local path with the contents of `file`: the library reads local files only, so a remote one is copied first.
 
-    The copy loses its name when this ends; its contents stay as long as they are mapped.
+    The copy loses its name when this ends; who has opened it can go on reading.
     """
     if "://" not in os.fspath(file):
         yield os.fspath(file)
