@@ -3,7 +3,7 @@
     python tests/huggingface_errors.py     # prints the table of docs/checkpoints.md
 """
 
-import sys
+import dataclasses
 
 import jax
 import numpy as np
@@ -41,31 +41,41 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
     return result | {f"gradients/{path}": value for path, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))}
 
 
-def compare(name: str, activation: str, path=make_huggingface_oracle.PATH) -> dict[str, tuple[float, float, float, float]]:
-    """Quantity → (largest error of ours, largest error of PyTorch's float32, relative error of our norm, largest value).
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One quantity against the truth in float64: largest absolute errors at the samples, PyTorch's also over the whole array."""
 
-    Ours and the largest value are over the samples, PyTorch's error is over the whole array.
-    """
-    recorded, case = np.load(path), f"{name}/{activation}"
-    actual = ours(name, activation)
+    error: float
+    their_error: float
+    their_largest_error: float
+    norm_error: float
+    """Of ours, relative."""
+    size: float
+    """Largest sample."""
+
+
+def compare(name: str, activation: str, path=make_huggingface_oracle.PATH) -> dict[str, Comparison]:
+    """What our float32 and PyTorch's are worth, by quantity."""
+    recorded, case, actual = np.load(path), f"{name}/{activation}", ours(name, activation)
     names = recorded[f"{case}/names"].tolist()
     assert set(names) == set(actual), "the oracle was made from other parameters"
-    errors = {}
+    found = {}
     for quantity, truth, theirs in zip(names, recorded[f"{case}/values"], recorded[f"{case}/errors"]):
         difference = np.abs(random_bert.sample(actual[quantity], quantity) - truth)
-        errors[quantity] = (difference[1:].max(), theirs, difference[0] / truth[0], np.abs(truth[1:]).max())
-    return errors
+        found[quantity] = Comparison(difference[1:].max(), *theirs, difference[0] / truth[0], np.abs(truth[1:]).max())
+    return found
 
 
 def main() -> None:
     for case in random_bert.CASES:
         groups = {}
-        for quantity, (own, theirs, *_) in compare(*case).items():
-            group = groups.setdefault(quantity.split("/")[0], [0.0, 0.0])
-            group[:] = max(group[0], own), max(group[1], theirs)
-        print(f"| {case[0]}, {case[1]} | " + " | ".join(f"{own:.1e} / {theirs:.1e}" for own, theirs in groups.values()) + " |",
-              file=sys.stdout, flush=True)
-    print(list(groups))
+        for quantity, found in compare(*case).items():
+            group = groups.setdefault("key bias" if quantity.endswith("key/bias") else quantity.split("/")[0], [0.0, 0.0])
+            group[:] = max(group[0], found.error), max(group[1], found.their_error)
+        if case == random_bert.CASES[0]:
+            print(f"| model | {' | '.join(groups)} |\n|---|{'---|' * len(groups)}")
+        cells = (f"{own:.1e} ({theirs:.1e})" for own, theirs in groups.values())
+        print(f"| {case[0]}, {case[1]} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Everything is computed twice, in float64, which is taken as the truth, and in float32, whose distance from it is the error
 that float32 arithmetic makes in an independent implementation. Stored of each quantity: its norm and samples in float64,
-and the largest error of PyTorch's float32 over the whole array.
+and the largest error of PyTorch's float32, at the samples and over the whole array.
 """
 
 import pathlib
@@ -59,14 +59,16 @@ def run(model, sizes: dict) -> dict[str, np.ndarray]:
 
 
 def record(name: str, activation: str) -> dict[str, np.ndarray]:
-    """{case/names, case/values [quantities, 1 + samples], case/errors [quantities]}."""
+    """{case/names, case/values [quantities, 1 + samples], case/errors [quantities, 2]}."""
     sizes = random_bert.sizes(name)
     truth = run(build(sizes, activation, "float64"), sizes)
     narrow = run(build(sizes, activation, "float32"), sizes)
-    case = f"{name}/{activation}"
-    return {f"{case}/names": np.array(list(truth)),
-            f"{case}/values": np.stack([random_bert.sample(value, quantity) for quantity, value in truth.items()]),
-            f"{case}/errors": np.array([np.abs(narrow[quantity] - value).max() for quantity, value in truth.items()])}
+    case, values, errors = f"{name}/{activation}", [], []
+    for quantity, value in truth.items():
+        values.append(random_bert.sample(value, quantity))
+        at_samples = np.abs(random_bert.sample(narrow[quantity], quantity) - values[-1])[1:].max()
+        errors.append((at_samples, np.abs(narrow[quantity] - value).max()))
+    return {f"{case}/names": np.array(list(truth)), f"{case}/values": np.stack(values), f"{case}/errors": np.array(errors)}
 
 
 def main() -> None:
