@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.pretrained import PretrainedModel
-from bert_jax.stored import StoredModel
+from bert_jax.stored import StoredModel, empty
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
@@ -123,22 +123,14 @@ def _reader(array):
     def read(index: tuple[slice, ...]) -> np.ndarray:
         spans = tuple(axis.indices(size) for axis, size in zip(index, array.shape))
         if spans not in parts:
-            parts[spans] = _aligned(array.read(tuple(slice(*span) for span in spans)))
+            values = array.read(tuple(slice(*span) for span in spans))
+            if values.dtype != np.float32 or not values.flags.c_contiguous or values.ctypes.data % 64:
+                aligned = empty(values.shape)
+                aligned[...] = values
+                values = aligned
+            parts[spans] = values
         return parts[spans]
     return read
-
-
-def _aligned(values: np.ndarray) -> np.ndarray:
-    """A float32 copy at an address divisible by 64, which a CPU device takes over as it is.
-
-    Of any other the device makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
-    """
-    size = 4 * values.size
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    copy = memory[start:start + size].view(np.float32).reshape(values.shape)
-    copy[...] = values
-    return copy
 
 
 def _existing(name: str) -> epath.Path:

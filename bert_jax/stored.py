@@ -5,6 +5,7 @@ every writer starts from the same description.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +24,8 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[tuple[slice, ...]], np.ndarray]
-    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything."""
+    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything.
+    Nobody changes them afterwards: a device may take their memory over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,3 +52,14 @@ class StoredModel:
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that are there."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
+
+
+def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
+
+    Of any other it makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start:start + size].view(dtype).reshape(shape)

@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.interop.safetensors_files import FileTensor
+from bert_jax.stored import empty
 
 WORD_TABLE = "bert.embeddings.word_embeddings.weight"
 DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
@@ -56,10 +57,10 @@ class Place:
         """The part of our array that `index` names; only the layers and rows it needs are read."""
         bounds = [slice(*part.indices(size)) for part, size in zip(index, self.shape, strict=True)]
         if self.layers is None:
-            return self._read_one(tensors[self.name], bounds)
+            return np.ascontiguousarray(self._read_one(tensors[self.name], bounds))
         layers = range(self.layers)[bounds[0]]
         shape = tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape))
-        values = np.empty(shape, np.float32)
+        values = empty(shape)
         for row, layer in enumerate(layers):
             values[row] = self._read_one(tensors[self.name.format(layer)], bounds[1:])
         return values
@@ -77,7 +78,7 @@ class Place:
             shape += [max(0, head.stop - head.start), *self.split[first + 1:first + count]]
             inner += [slice(None, None, head.step), *wanted[first + 1:first + count]]
             first += count
-        return np.ascontiguousarray(tensor.read(tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes))
+        return tensor.read(tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
         """One array of theirs from ours (of one layer)."""

@@ -21,6 +21,7 @@ import safetensors
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.stored import empty
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large is 50 kB; a parsed header takes some twenty times its size
@@ -124,7 +125,7 @@ def _reader(contents: _Contents, start: int, shape: tuple[int, ...], dtype: str)
     """Reads the rows that an index names and cuts the other axes afterwards."""
     def read(index: tuple[slice, ...]) -> np.ndarray:
         first, stop, step = index[0].indices(shape[0]) if shape else (0, 1, 1)
-        values = np.empty((max(0, stop - first), *shape[1:]), FLOATS[dtype])
+        values = empty((max(0, stop - first), *shape[1:]), FLOATS[dtype])
         contents.read(start + first * math.prod(shape[1:]) * values.itemsize, values)
         return np.ascontiguousarray(values[(slice(None, None, step), *index[1:])] if shape else values[0], dtype=np.float32)
     return read
