@@ -14,7 +14,7 @@ import huggingface_errors
 import random_bert
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.interop import huggingface, huggingface_names
+from bert_jax.interop import huggingface, huggingface_names, safetensors_files
 from bert_jax.interop.huggingface import open_huggingface
 from bert_jax.interop.safetensors_files import FileTensor
 
@@ -171,6 +171,29 @@ def test_a_snapshot_of_the_hub_cache_is_made_of_links(tmp_path):
         file.rename(blobs / str(number))
         file.symlink_to(f"../../blobs/{number}")
     np.testing.assert_array_equal(whole(open_huggingface(snapshot).arrays["pooler/bias"]), DRAWN["pooler/bias"])
+
+
+class Remote:
+    """A file of an object store as epath shows it."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __fspath__(self):
+        return f"gs://bucket/{self.file.name}"
+
+    def open(self, mode):
+        return self.file.open(mode)
+
+
+def test_a_remote_file_is_copied_and_the_copy_goes(tmp_path, monkeypatch):
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(safetensors_files.tempfile, "tempdir", str(copies))
+    tensors = safetensors_files.open_file(Remote(directory(tmp_path / "remote") / "model.safetensors"))
+    assert list(copies.iterdir()) == []
+    for name, value in STATE.items():
+        np.testing.assert_array_equal(tensors[name].read((slice(None),) * value.ndim), value)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "..", "a/b.safetensors", "a\\b.safetensors", ""])

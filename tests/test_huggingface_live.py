@@ -6,6 +6,7 @@ Elsewhere, name the Python of an environment that has them:
     BERT_JAX_PEER=peer/bin/python python -m pytest tests/test_huggingface_live.py
 """
 
+import gzip
 import importlib.util
 import json
 import os
@@ -30,7 +31,7 @@ from bert_jax.interop.tokenizer_files import write_tokenizer
 from bert_jax.loading import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.tokenization import WordPieceTokenizer
+from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 
 ORACLES = pathlib.Path(__file__).with_name("oracles")
@@ -147,6 +148,19 @@ def test_auto_tokenizer_gives_our_ids(opened, tokenizers, name):
     assert report["pair"][0] == [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
     assert report["pair"][1] == [0] * (len(a) + 2) + [1] * (len(b) + 1) and set(report["pair"][2]) == {1}
     assert (tuple(report["specials"]), report["model_max_length"]) == (tokenizer.special_ids, LENGTH)
+
+
+def test_auto_tokenizer_gives_our_ids_on_wikipedia(peer, shared_data, tmp_path):
+    tokenizer = load_tokenizer(shared_data / "vocab" / "uncased")
+    write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 512)
+    with gzip.open(shared_data / "wiki" / "wiki_valid.txt.gz", "rt", encoding="utf-8") as file:
+        texts = [line for line in file.read().split("\n") if line.strip()]
+    request = {"models": [], "inputs": {}, "tokenizers": [{"path": str(tmp_path / "out"), "texts": texts}]}
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    run(peer, "open_with_transformers.py", tmp_path / "request.json", tmp_path / "result.npz")
+    ids = json.loads(str(np.load(tmp_path / "result.npz")["report"]))["tokenizers"][0]["ids"]
+    print(f"{len(texts):,} lines, {sum(map(len, ids)):,} tokens")
+    assert ids == tokenizer.encode_batch(texts)
 
 
 def test_the_numbers_of_this_transformers(peer, tmp_path):
