@@ -128,8 +128,9 @@ class FinetuneConfig:
     keep: Literal["best", "all"] = "best"
     """Weights kept at the end: those of the chosen run, or also those of every other below runs/ (for ensembles)."""
 
-    bucket_window: int = 16
-    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: plain shuffled order."""
+    bucket_window: int = 4
+    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: plain shuffled order.
+    In a wide window a batch holds few classes where these differ in length, which small data sets suffer from."""
     eval_batch_size: int = 64
     save_every_steps: int = 500
     """Also at the end of every epoch; an interrupted run goes on from there."""

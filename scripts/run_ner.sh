@@ -1,0 +1,20 @@
+#!/bin/sh
+# Fine-tunes a cased checkpoint on named entities in CoNLL form; started again, it goes on where it stopped.
+#
+#   scripts/run_ner.sh CHECKPOINT CONLL OUTPUT [--seeds=3 --crf …]
+#
+# CONLL holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb). FEATURES=1 also runs the feature-based
+# rows of the paper's table 7: a BiLSTM on frozen layers, each in a work directory of its own.
+set -eu
+[ $# -ge 3 ] || { sed -n '2,7p' "$0"; exit 2; }
+checkpoint=$1 conll=$2 output=$3
+shift 3
+
+bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/ner" "$@"
+if [ -n "${FEATURES:-}" ]; then
+  for layers in embeddings second_to_last last weighted_last_four concat_last_four weighted_all; do
+    bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$layers/ner" --features="$layers" \
+      --learning_rate=1e-3 "$@"
+  done
+fi
+bert-jax results "$output" --output="$output"
