@@ -1,5 +1,7 @@
 """A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside."""
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 
 import jax
@@ -166,5 +168,11 @@ class PretrainedModel:
             raise UserError(f"batch_size={batch_size} must be positive")
         count = -(-len(features) // batch_size)
         show = count >= LONG if progress is None else progress
-        return track(batches(features, batch_size), "texts", total=count, disable=not show, console=Console(stderr=True),
-                     transient=True)
+        console = Console(stderr=True)
+        return track(batches(features, batch_size), "texts", total=count, console=console, transient=True,
+                     disable=not (show and _can_draw(console)))
+
+
+def _can_draw(console: Console) -> bool:
+    """On a terminal, and in a notebook that has ipywidgets; without them rich would print a warning and no bar."""
+    return importlib.util.find_spec("ipywidgets") is not None if console.is_jupyter else sys.stderr.isatty()
