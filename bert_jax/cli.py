@@ -60,9 +60,9 @@ def fill_mask(arguments: list[str]) -> int:
     """fill-mask MODEL "text with [MASK]": the likeliest words for each [MASK]"""
     from bert_jax.filling import FillMaskConfig, run_fill_mask
 
-    workdir, rest = positional(arguments, "bert-jax fill-mask", "MODEL")
+    path, rest = positional(arguments, "bert-jax fill-mask", "MODEL")
     text, options = positional(rest, "bert-jax fill-mask MODEL", "TEXT")
-    run_fill_mask(workdir, text, parse(FillMaskConfig(), options, "bert-jax fill-mask"))
+    run_fill_mask(path, text, parse(FillMaskConfig(), options, "bert-jax fill-mask"))
     return 0
 
 

@@ -200,7 +200,7 @@ CASES = [
          ("broken_run/config.json cannot be read",)),
     Case("evaluate on another vocabulary", "evaluate @/run --data.path=@/other_store",
          ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer")),
-    Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no checkpoint")),
+    Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
     Case("fill-mask without a mask", "fill-mask @/run sparrow", ("no [MASK] in 'sparrow'", "write [MASK]")),
     Case("fill-mask without a text", "fill-mask @/run", ("TEXT", "usage")),
     Case("fill-mask in another encoding", "fill-mask @/run \udce9[MASK]", ("is not UTF-8",)),
