@@ -16,7 +16,8 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
-METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
+METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"}}
 
 
 def execute(file: pathlib.Path, model: str, timeout: float = 600) -> nbformat.NotebookNode:
@@ -31,7 +32,8 @@ def execute(file: pathlib.Path, model: str, timeout: float = 600) -> nbformat.No
     client = NotebookClient(notebook, km=kernels, timeout=timeout, record_timing=False,
                             resources={"metadata": {"path": str(file.parent)}})
     with tempfile.TemporaryDirectory() as settings:  # a user's own IPython start-up files stay out of it
-        client.execute(cleanup_kc=True, env={**os.environ, "BERT_JAX_MODEL": model, "JAX_PLATFORMS": "cpu", "IPYTHONDIR": settings})
+        own = {"BERT_JAX_MODEL": model, "JAX_PLATFORMS": "cpu", "IPYTHONDIR": settings}
+        client.execute(cleanup_kc=True, env={**os.environ, **own})
     notebook.metadata = nbformat.from_dict(METADATA)
     return notebook
 
