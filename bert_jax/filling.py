@@ -35,6 +35,8 @@ def fill_mask(model, text: str, top_k: int = 5) -> list[list[Candidate]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not 0 < top_k <= tokenizer.vocab_size:
         raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
+    if not isinstance(text, str):
+        raise UserError(f"fill_mask takes one text, a str, and was given {text!r:.60}; call it once for each of several")
     check_utf8(text)
     ids = np.array([tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id], np.int32)
     positions = np.flatnonzero(ids == tokenizer.mask_id)

@@ -1,7 +1,7 @@
 """What is made of hidden states: one vector a text, and the combinations of layers that the paper feeds to other models."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import jax
@@ -44,14 +44,16 @@ def combine(hidden_states: Sequence[jax.Array], combination: Combination, weight
 
 def layers_read(combination: str, num_layers: int, weights=None) -> int:
     """How many of the last layers `combination` needs in a model of `num_layers`; UserError where that cannot be."""
-    if combination not in LAYERS_READ:
+    if not isinstance(combination, str) or combination not in LAYERS_READ:
         raise UserError(f"there is no combination of layers {combination!r}; there are {', '.join(LAYERS_READ)}")
     count = LAYERS_READ[combination] or num_layers
     if count > num_layers:
         raise UserError(f"{combination} needs {count} layers and the model has {num_layers}; use last or weighted_all")
-    if combination.startswith("weighted") != (weights is not None) or (weights is not None and len(weights) != count):
+    given = None if weights is None else np.shape(weights)
+    if given != ((count,) if combination.startswith("weighted") else None):
         wanted = f"{count} numbers" if combination.startswith("weighted") else "None"
-        raise UserError(f"weights={'None' if weights is None else f'{len(weights)} numbers'}, but {combination} takes {wanted}")
+        seen = "None" if given is None else f"{given[0]} numbers" if len(given) == 1 else f"an array of shape {list(given)}"
+        raise UserError(f"weights={seen}, but {combination} takes {wanted}")
     return count
 
 
@@ -87,7 +89,7 @@ def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[i
         if layers not in ("last", "all"):
             raise UserError(f"layers={layers!r} must be 'last', 'all' or numbers: 0 (embeddings) to {num_layers}")
         return None if layers == "last" else tuple(range(count))
-    numbers = (layers,) if isinstance(layers, (int, np.integer)) else tuple(layers)
+    numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
             raise UserError(f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "

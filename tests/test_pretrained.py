@@ -231,12 +231,15 @@ def test_without_a_pooler_pooled_is_none():
     (lambda m: m.encode([("a", "b", "c")]), "tuple of two"), (lambda m: m.encode([["a", "b"]]), "text 0 is"),
     (lambda m: m.encode("\ud83d"), "not UTF-8"), (lambda m: m.encode("a", layers="first"), "'last', 'all'"),
     (lambda m: m.encode("a", layers=6), "no 6; 0 is the embeddings, 1 to 5"), (lambda m: m.encode("a", layers=[True]), "True"),
+    (lambda m: m.encode("a", layers=None), "there is no None"), (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
     (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"), (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
     (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
     (lambda m: m.encode("a", max_length=2), "max_length=2"), (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
     (lambda m: m.embed("a", "top"), "layers 'top'"), (lambda m: m.embed("a", "weighted_all"), "takes 5 numbers"),
     (lambda m: m.embed("a", "weighted_last_four", weights=[1, 2]), "weights=2 numbers, but .* takes 4"),
-    (lambda m: m.embed("a", weights=[1]), "last takes None"),
+    (lambda m: m.embed("a", weights=[1]), "last takes None"), (lambda m: m.embed("a", [1, 2]), r"layers \[1, 2\]"),
+    (lambda m: m.embed("a", "weighted_all", weights=1.0), r"an array of shape \[\], but .* takes 5"),
+    (lambda m: m.fill_mask(["a [MASK]", "[MASK]"]), r"takes one text, a str, .*\['a \[MASK\]', '\[MASK\]'\]"),
     (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
     (lambda m: m.embed("a", pooling=None), "pooling=None"), (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0")])
 def test_bad_calls_get_one_clear_line(model, call, message):
