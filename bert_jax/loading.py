@@ -137,6 +137,8 @@ def _existing(name: str) -> epath.Path:
     """`name` as a path that is a directory or the prefix of a TensorFlow 1 checkpoint; UserError otherwise."""
     if len(name) > LONGEST_NAME:
         raise UserError(f"{name[:60]!r}… is no path: it has {len(name):,} characters; give the directory of a model")
+    if not name.strip():
+        raise UserError("the path of the model is empty; give the directory of a model")
     if "://" in name and not name.startswith("gs://"):
         raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
     path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
@@ -146,11 +148,13 @@ def _existing(name: str) -> epath.Path:
         exists = path.exists()
     except ImportError as error:
         raise UserError(f"{name} needs a package for Google Cloud Storage ({error}); pip install gcsfs") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name!r} cannot be opened: {error}") from None
+    except Exception as error:  # OSError, ValueError; of a bucket, whatever its client library raises
+        if "://" not in name and not isinstance(error, (OSError, ValueError)):
+            raise
+        raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
-        raise UserError(f"there is no {name}: give the directory of a model. Nothing is downloaded: a model known by a name "
-                        "must be fetched first, and its directory given")
+        raise UserError(f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: a model known by a "
+                        "name must be fetched first, and its directory given")
     if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
         raise _refused(path.parent, path.name)
     if path.suffix in ARCHIVES:

@@ -1,6 +1,5 @@
 """Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
 
-import json
 import os
 
 import numpy as np
@@ -15,6 +14,7 @@ from bert_jax.fingerprint import fingerprint
 from bert_jax.stored import StoredArray, StoredModel
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
+from bert_jax.workdir import read_json
 
 PARAMETERS = "params/"
 VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
@@ -33,10 +33,9 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
     refused = {}
     for step in reversed(steps):
-        found, problem = attempt(_read_step, step)
+        found, problem = attempt(_open_step, step, path)
         if problem is None:
-            content, arrays = found
-            return _describe(path, path.parent.parent if is_step(path) else path, content, arrays)
+            return found
         logging.warning("checkpoint %s is damaged (%s); trying an older one", step, problem)
         refused[step.name] = problem
     if refused:
@@ -48,6 +47,11 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
 def is_step(path: epath.Path) -> bool:
     """Whether `path` is the directory of one step of ours."""
     return (path / "record").is_dir() and (path / "state").is_dir()
+
+
+def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
+    content, arrays = _read_step(step)
+    return _describe(path, path.parent.parent if step == path else path, content, arrays)
 
 
 def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
@@ -85,7 +89,7 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
             arrays[name] = _first_rows(arrays[name], model.vocab_size)
     run = home / "run.json"
     history = {"step": content["step"], "metrics": content["metrics"], "config": config,
-               "run": json.loads(run.read_text()) if run.exists() else None}
+               "run": read_json(run) if run.exists() else None}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
@@ -93,6 +97,8 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
 
 
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:
+    rows = min(rows, array.shape[0])  # fewer than the configuration says are the loader's to refuse
+
     def read(index):
         start, stop, step = index[0].indices(rows)
         return array.read((slice(start, stop, step), *index[1:]))

@@ -14,6 +14,7 @@ from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import loading, stored_checkpoint
+from bert_jax.checkpoint_record import sealed
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
@@ -93,6 +94,27 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
     flip_bits(place / "checkpoints" / "step_000000002")
     with pytest.raises(UserError, match="step_000000005: .*; step_000000002: "):
         load(place)
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda content: content["config"]["model"].update(vocab_size=99), r"mlm/bias: stored \[24\], by the configuration \[99\]"),
+    (lambda content: content["config"].pop("model"), "step_000000005: KeyError: 'model'"),
+    (lambda content: content.pop("metrics"), "step_000000005: KeyError: 'metrics'")])
+def test_a_record_that_lies_under_a_good_checksum(tmp_path, change, says):
+    write_workdir(tmp_path, 5)
+    file = next((tmp_path / "checkpoints" / "step_000000005" / "record").iterdir())
+    content = json.loads(file.read_text())["content"]
+    change(content)
+    file.write_text(json.dumps(sealed(content)))
+    with pytest.raises(UserError, match=says):
+        load(tmp_path)
+
+
+def test_a_damaged_run_json_is_named(tmp_path):
+    write_workdir(tmp_path, 5)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match="run.json cannot be read"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4, 2), (8, 1, 1)])
@@ -187,7 +209,8 @@ def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, messag
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "x" * 5000])
+@pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "",
+                                  "x" * 5000])
 def test_other_places_are_refused(path):
     with pytest.raises(UserError) as caught:
         load(path)
@@ -200,6 +223,18 @@ def test_a_bucket_without_its_package_is_one_line(monkeypatch):
             raise ImportError("Please install gcsfs to access Google Storage")
     monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
+        load("gs://bucket/bert")
+
+
+def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
+    class Unreachable(Exception):
+        """As TensorFlow's FailedPreconditionError, which is no OSError."""
+
+    class Remote:
+        def is_dir(self):
+            raise Unreachable("cannot resolve host:\n\t when reading")
+    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
         load("gs://bucket/bert")
 
 
