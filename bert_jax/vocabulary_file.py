@@ -95,7 +95,7 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
 def _read_config(file: epath.Path) -> dict:
     try:
         config = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}); mend or delete it") from None
     if not isinstance(config, dict) or not isinstance(config.get("do_lower_case", True), bool):
         raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')

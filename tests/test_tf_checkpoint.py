@@ -196,8 +196,8 @@ def test_which_checkpoint_of_a_directory(saved, tmp_path):
     state.write_text('model_checkpoint_path: "/where/it/was/trained/model.ckpt-500"\n')
     assert bias(tmp_path) == 500
     assert bias(tmp_path / "model.ckpt-1000") == bias(tmp_path / "model.ckpt-1000.index") == 1000
-    for contents in ("", 'model_checkpoint_path: "../model.ckpt-7"'):
-        state.write_text(contents)
+    for contents in (b"", b'model_checkpoint_path: "../model.ckpt-7"', b'\xff\xfe'):
+        state.write_bytes(contents)
         with pytest.raises(UserError, match="holds 2 checkpoints .*model.ckpt-1000"):
             open_tf_checkpoint(tmp_path)
     (tmp_path / "model.ckpt-500.index").unlink()
@@ -229,6 +229,8 @@ BAD = {
     "no configuration": (lambda directory: (directory / "bert_config.json").unlink(), "bert_config.json is missing"),
     "not JSON": (edit("bert_config.json", lambda data: data[:-2]), "is not JSON"),
     "deep JSON": (edit("bert_config.json", lambda data: b"[" * 100_000), "is not JSON"),
+    "deep JSON of the tokenizer": (lambda directory: (directory / "tokenizer_config.json").write_text("[" * 100_000),
+                                   "is not JSON"),
     "a list": (edit("bert_config.json", lambda data: b"[]"), "must hold a JSON object"),
     "relu": (configured(hidden_act="relu"), "hidden_act='relu'; only 'gelu'"),
     "size as text": (configured(hidden_size="12"), "hidden_size='12' where a positive whole number"),
@@ -320,6 +322,8 @@ HOSTILE = {  # most of these end the process of TensorFlow's own reader
     "outside": (table(HEADER, handle=number(2**40) + number(100)), "outside the file"),
     "long name": (table(HEADER | {b"w" * 5000: variable()}), "does not fit"),
     "not text": (table(HEADER | {b"\xff": variable()}), "is damaged"),
+    "too many": (table(HEADER | {number(i): b"" for i in range(1 << 14)}), "more than 16,384 entries"),
+    "a product without end": (table(HEADER | {b"w": variable((2**62,) * 100_000)}), "100,000 dimensions"),
     "enormous": (bytes(2**24 + 1), "needs fewer than"),
 }
 

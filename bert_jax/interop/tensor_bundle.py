@@ -20,6 +20,7 @@ FLOAT32 = 1  # DT_FLOAT of TensorFlow's types.proto
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes: two block handles, padded, and the magic number
 _LONGEST_INDEX, _LONGEST_NAME = 1 << 24, 1 << 12  # BERT-large with both Adam slots: 100 kB and 80 characters
+_MOST_ENTRIES, _MOST_DIMENSIONS = 1 << 14, 8  # 1,200 and 2; names that share their beginnings grow a thousandfold
 _POLYNOMIAL = np.uint32(0x82F63B78)  # of CRC-32C, reflected
 _LANES = 8192  # a power of two
 
@@ -79,6 +80,8 @@ def _variable(name: str, entry: bytes, prefix: epath.Path, num_shards: int) -> V
         raise ValueError(f"{name} is stored in slices")
     dtype, shard, offset, size, checksum = (fields.get(number, 0) for number in (1, 3, 4, 5, 6))
     dimensions = [dict(_fields(value)).get(1, 0) for number, value in _fields(fields.get(2, b"")) if number == 2]
+    if len(dimensions) > _MOST_DIMENSIONS:
+        raise ValueError(f"{name} has {len(dimensions):,} dimensions")
     if shard >= num_shards:
         raise ValueError(f"{name} lies in shard {shard} of {num_shards}")
     if dtype == FLOAT32 and 4 * math.prod(dimensions) != size:
@@ -110,7 +113,10 @@ def _table(data: bytes) -> dict[bytes, bytes]:
         if offset < done:
             raise ValueError("blocks overlap")
         done = offset + size
-        entries.update(_block(data, (offset, size)))
+        for name, entry in _block(data, (offset, size)):
+            entries[name] = entry
+            if len(entries) > _MOST_ENTRIES:
+                raise ValueError(f"more than {_MOST_ENTRIES:,} entries")
     return entries
 
 

@@ -68,7 +68,8 @@ def _find_prefix(path: epath.Path) -> epath.Path:
     if len(found) == 1:
         return path / found[0]
     state = path / "checkpoint"
-    named = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"/\n]+)"', state.read_text() if state.exists() else "", re.M)
+    text = state.read_bytes().decode(errors="replace") if state.exists() else ""
+    named = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"/\n]+)"', text, re.M)
     if named and named[1] in found:
         return path / named[1]
     raise UserError(f"{path} holds {len(found)} checkpoints ({', '.join(found[:3])}{', …' * (len(found) > 3)}) and no file "
