@@ -368,6 +368,7 @@ TOKENIZERS = {  # changes of tokenizer.json, what the message says
     "no vocabulary": (dict(model={"vocab": []}), "no vocabulary"),
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
     "added tokens": (dict(added_tokens=[{"content": "<e1>"}]), "adds 1 tokens to its vocabulary, first '<e1>'"),
+    "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
     "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not by BertNormalizer"),
     "accents kept": (dict(normalizer=NORMALIZER | {"strip_accents": False}), "strip_accents=False with do_lower_case=True"),
     "ideographs joined": (dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}), "tokenize_chinese_chars=False"),

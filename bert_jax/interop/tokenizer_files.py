@@ -105,7 +105,7 @@ def _read_fast(file: epath.Path) -> _Fast:
                         f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read")
     tokens = _in_order(model.get("vocab"), file)
     known = set(tokens)
-    added = [entry.get("content") for entry in map(_object, values.get("added_tokens") or [])]
+    added = [entry.get("content") for entry in map(_object, _list(values.get("added_tokens")))]
     if foreign := [token for token in added if token not in known]:
         raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
                         "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead")
@@ -169,3 +169,7 @@ def _read_json(file: epath.Path) -> dict:
 
 def _object(value) -> dict:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value) -> list:
+    return value if isinstance(value, list) else []
