@@ -42,14 +42,21 @@ def run_convert(source: str | os.PathLike, destination: str | os.PathLike, confi
     check_destination(destination)
     stored = open_stored(source)
     check_fit(stored)
-    chosen = select(stored, config.parts)
+    chosen = select(stored, config.parts, config.to)
     with new_directory(destination) as directory:
         _write(chosen, directory, config.to, os.path.basename(os.path.normpath(destination)))
     _print_summary(source, stored, chosen, destination, config.to)
 
 
-def select(stored: StoredModel, parts: str) -> StoredModel:
-    """`stored` with some of its parts only; see ConvertConfig.parts."""
+def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
+    """`stored` with some of its parts only; see ConvertConfig.parts.
+
+    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers have none beside such a head, and
+    would report it as unexpected.
+    """
+    if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
+        return dataclasses.replace(stored, arrays={path: array for path, array in stored.arrays.items()
+                                                   if not path.startswith("pooler/")})
     if parts == "all":
         return stored
     if parts == "mlm" and "mlm" not in stored.parts:
@@ -62,6 +69,8 @@ def select(stored: StoredModel, parts: str) -> StoredModel:
 
 def check_destination(destination: str | os.PathLike) -> None:
     """UserError unless `destination` is absent or an empty directory."""
+    if not os.fspath(destination).strip() or "\0" in os.fspath(destination):
+        raise UserError(f"the destination {os.fspath(destination)!r} is no path; give a new directory to write to")
     path = epath.Path(destination)
     if path.exists() and not path.is_dir():
         raise UserError(f"{destination} is a file; give a new directory to write to")
@@ -74,10 +83,13 @@ def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
     """A directory to fill, which gets its name when all went well and is removed otherwise.
 
     An object store has no atomic rename: there it is filled under its own name.
+
+    Raises:
+      UserError: it cannot be made, or the disk is full.
     """
     check_destination(destination)
     remote = "://" in os.fspath(destination)
-    target = epath.Path(destination if remote else os.path.abspath(destination))
+    target = epath.Path(destination if remote else os.path.realpath(destination))  # a link stays, what it names is made
     partial = target if remote else target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         partial.mkdir(parents=True, exist_ok=remote)
@@ -87,8 +99,10 @@ def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
         yield partial
         if not remote:
             os.rename(partial, target)
-    except BaseException:
+    except BaseException as error:
         partial.rmtree() if remote else shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was left there") from None
         raise
 
 
@@ -135,7 +149,7 @@ def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination
              f"features, {_listed(stored.parts)}",
              f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
     if left:
-        lines.append(f"left out by parts: {_listed(left)}")
+        lines.append(f"left out: {_listed(left)}")
     if stored.ignored:
         lines.append(f"ignored in the source: {_listed(stored.ignored)}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
