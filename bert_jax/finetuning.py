@@ -115,7 +115,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         begin = int(state.step)
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
         reporter = _Reporter(metrics, config.log_every_steps, total)
-        dev = _evaluations(metrics)
+        dev = _evaluations(metrics, begin)
 
         for step in range(begin, total + 1):
             if step and step % epoch == 0 and (step not in dev or step == total):
@@ -126,6 +126,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                     if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
                         weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
                                      metrics=scores)
+                        weights.wait()  # or the state below could be all that a kill leaves, and nobody would save them again
                     if step not in dev:
                         metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
                     dev[step] = scores
@@ -151,7 +152,8 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
     skipped = int(sum(row["skipped_steps"] for row in rows))
     return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted],
             "collapsed": collapsed(data.head, data.train.features, data.evaluations["dev"].features, logits, loss, skipped),
-            "step": counted, "steps": total, "training_loss": loss,
+            "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
+            "init_from_step": stored.history.get("step"),
             "epochs": [{"epoch": step // epoch, **scores} for step, scores in sorted(dev.items())],
             "hyperparameters": _hyperparameters(run, config), "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
 
@@ -203,10 +205,10 @@ class _Reporter:
         self._metrics.write(self._step, row | self.rates.report(tokens_left))
 
 
-def _evaluations(metrics: Metrics) -> dict[int, dict[str, float]]:
-    """Dev metrics by step, of the epochs before this start."""
+def _evaluations(metrics: Metrics, begin: int) -> dict[int, dict[str, float]]:
+    """Dev metrics by step, of the epochs up to `begin`; the first host may still be dropping later rows from the file."""
     return {int(row["step"]): {name.removeprefix("dev_"): value for name, value in row.items() if name.startswith("dev_")}
-            for row in read_rows(metrics.file) if row["kind"] == "evaluation"}
+            for row in read_rows(metrics.file) if row["kind"] == "evaluation" and row["step"] <= begin}
 
 
 def _hyperparameters(run: Run, config: FinetuneConfig) -> dict:

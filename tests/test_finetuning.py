@@ -34,6 +34,7 @@ from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.tasks.collapse import collapsed
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.results_table import METRICS, _cell
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 
@@ -126,6 +127,7 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert json.loads((work / "results.json").read_text()) == results
     assert results["task"] == "text" and results["main_metric"] == "accuracy" and results["labels"] == ["garden", "harbour"]
     assert results["hyperparameters"]["learning_rate"] == 2e-3 and results["versions"]["jax"] == jax.__version__
+    assert [record["init_from_step"] for record in results["runs"]] == [0, 0]
     assert results["data"] == {"train": 320, "dev": 40, "test": 20}
     assert [record["run"] for record in results["runs"]] == [f"batch16_rate0.002_epochs2_seed{seed}" for seed in (0, 1)]
     accuracies = [record["metrics"]["accuracy"] for record in results["runs"]]
@@ -369,6 +371,7 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert lines[0] == "| model |  | sst2 (accuracy) | squad_v1 (exact_match/f1) |"
     assert lines[2] == "| ours | measured, dev | 80.0 ± 1.0 (3 runs) | 70.0/80.0 ± 1.0 (3 runs) |"
     assert lines[4] == "| BERT-base | published, GLUE test; others dev | 93.5 | 80.8/88.5 |"
+    assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
     assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
