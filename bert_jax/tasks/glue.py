@@ -15,6 +15,8 @@ from bert_jax.tasks.glue_tasks import GLUE_TASKS, GlueTask
 from bert_jax.tasks.sentences import Record, Sentences
 
 MAIN_METRIC = {task: spec.metrics[0] for task, spec in GLUE_TASKS.items()}
+HIGHEST_SCORE = 5
+"""Of STS-B: the sentences say the same; 0: nothing in common."""
 features = sentences.features
 
 
@@ -55,7 +57,10 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         logging.warning("%s %s: %d examples; the benchmark has %d", task, split, len(records), spec.rows[split])
     spelled = ("0", "1") if spec.numbered and not data.tfds else spec.labels
     numbers = {spelling: labels.index(name) for spelling, name in zip(spelled, spec.labels)}
-    return sentences.collect(task, records, tuple(labels), numbers, unlabelled=split.startswith("test"))
+    examples = sentences.collect(task, records, tuple(labels), numbers, unlabelled=split.startswith("test"))
+    if not spec.labels and examples.has_answers:
+        _check_range(records, examples.answers)
+    return examples
 
 
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
@@ -78,7 +83,7 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
     spec = GLUE_TASKS[examples.task]
     found = sentences.predictions(examples, logits)
     if not spec.labels:
-        answers = [f"{value:.3f}" for value in np.clip(found, 0, 5)]
+        answers = [f"{value:.3f}" for value in np.clip(found, 0, HIGHEST_SCORE)]
     else:
         names = [examples.labels[number] for number in found]
         answers = [str(spec.labels.index(name)) for name in names] if spec.numbered else names
@@ -99,6 +104,12 @@ def submission_name(task: str, split: str) -> str:
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     """A classifier with the task's classes, or a regressor for STS-B."""
     return sentences.head(task, labels)
+
+
+def _check_range(records: list[Record], scores: np.ndarray) -> None:
+    outside = np.flatnonzero((scores < 0) | (scores > HIGHEST_SCORE))
+    if len(outside):
+        raise UserError(f"{records[outside[0]].where}: the score {scores[outside[0]]:g} does not lie between 0 and {HIGHEST_SCORE}")
 
 
 def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
