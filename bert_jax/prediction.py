@@ -13,16 +13,16 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax import sharding
-from bert_jax.config import HeadConfig, from_dict
+from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions
+from bert_jax.finetune_config import FinetuneConfig, PredictConfig
 from bert_jax.models.task import BertForTask
 from bert_jax.stored import StoredModel
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.features import Features
-from bert_jax.tasks.squad import tuned
+from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.workdir import commit, versions, write_json
 
 
@@ -86,9 +86,9 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     first = members[0]
     for member in members:
         _check_member(member, first)
-    task, options = _trained_on(first, config.task)
-    family = family_of(task)
-    data = dataclasses.replace(_data_options(first), **{config.split: config.input})
+    task = _task(first, config.task)
+    family, options = family_of(task), recorded_options(first.history, task, first.model.max_position_embeddings)
+    data = dataclasses.replace(recorded_data(first.history), **{config.split: config.input})
     examples = family.load(task, data, config.split, first.head.labels)
     features = family.features(examples, first.tokenizer, options)
     mesh = sharding.make_mesh(config.mesh)
@@ -110,7 +110,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
-    _, options = _trained_on(stored, config.task)
+    options = recorded_options(stored.history, config.task, stored.model.max_position_embeddings)
     family, directory, results = family_of(config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
@@ -151,22 +151,10 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
 
 
-def _trained_on(stored: StoredModel, task: str) -> tuple[str, TaskOptions]:
-    """The task to predict, and how its examples become sequences: as in fine-tuning."""
-    settings = (stored.history.get("config") or {}).get("finetune")
-    if settings is None and not task:
+def _task(stored: StoredModel, asked: str) -> str:
+    if not (task := asked or recorded_task(stored.history)):
         raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
-    options = TaskOptions(max_length=min(128, stored.model.max_position_embeddings))
-    if settings is not None:
-        options = tuned(from_dict(TaskOptions, settings["options"], "options."), stored.history.get("metrics") or {})
-    return task or settings["task"], options
-
-
-def _data_options(stored: StoredModel) -> TaskDataConfig:
-    """Names of columns and the like from fine-tuning, without its files."""
-    settings = (stored.history.get("config") or {}).get("finetune")
-    data = from_dict(TaskDataConfig, settings["data"], "data.") if settings else TaskDataConfig()
-    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="")
+    return task
 
 
 def _write(family, examples, features: Features, logits: list[np.ndarray], output: str, split: str) -> None:

@@ -17,7 +17,7 @@ from bert_jax.filling import Candidate, fill_mask
 from bert_jax.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.model_view import Layers, describe
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
-from bert_jax.predicting import predict
+from bert_jax.answers import predict
 from bert_jax.runner import Runner
 from bert_jax.stored import StoredModel
 from bert_jax.tasks.batching import Batch

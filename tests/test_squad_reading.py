@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_squad_windows import TOKENIZER
 
-from bert_jax import predicting
+from bert_jax import answers
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
@@ -215,5 +215,5 @@ def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, 
         rows[0, 0], rows[0, features.prefix[0] + 3] = 5, (4, 3)                    # null odds 3
         return rows
 
-    answer, = predicting.predict(model, ("a b?", "bad ab, ab"), scores)
+    answer, = answers.predict(model, ("a b?", "bad ab, ab"), scores)
     assert answer.text == said and (answer.candidates[0][0] == "") == (task == "squad_v2")

@@ -1,6 +1,7 @@
 """What a fine-tuned model says to new texts: classes, numbers, tags, choices, answers.
 
-Features and answers are made by the task families, so that a loaded model answers as its evaluation did.
+Features and answers are made by the task families with the options of fine-tuning, so that a loaded model answers as its
+evaluation did. `bert-jax predict` does the same for the files of a task (prediction.py).
 """
 
 import dataclasses
@@ -10,12 +11,12 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
-from bert_jax.tasks import squad_answers, squad_reading, squad_windows, tagging
+from bert_jax.tasks import squad, squad_answers, squad_reading, squad_windows, tagging
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.features import Features, join
+from bert_jax.tasks.recorded import recorded_options, recorded_task
 from bert_jax.text_batches import check_utf8, tokenize
 
-SPAN_LENGTH = 384  # tokens of a window, as published for SQuAD
 SEVERAL = "; several are given as a list"
 
 Scores = Callable[[Features], list[np.ndarray]]
@@ -58,14 +59,18 @@ def predict(model, inputs, scores: Scores) -> list:
 
 def _labels(model, texts, scores: Scores) -> list[Label]:
     found = []
-    for row in scores(tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings)):
+    for row in scores(_sequences(model, texts)):
         shares = _softmax(row)
         found.append(Label(model.head.labels[int(shares.argmax())], dict(zip(model.head.labels, map(float, shares)))))
     return found
 
 
 def _numbers(model, texts, scores: Scores) -> list[float]:
-    return [float(row) for row in scores(tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings))]
+    return [float(row) for row in scores(_sequences(model, texts))]
+
+
+def _sequences(model, texts) -> Features:
+    return tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings, _longest(model))
 
 
 def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
@@ -77,7 +82,7 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
         check_utf8(*row)
     _check(bool(words), rows, "a sentence")
     examples = tagging.Examples(tuple(Sentence(row, None, None, row) for row in words), model.head.labels, has_answers=False)
-    options = TaskOptions(max_length=model.config.max_position_embeddings, context=False)
+    options = dataclasses.replace(_options(model, "ner"), context=False)
     features = tagging.features(examples, model.need_tokenizer(), options)
     tags = tagging.predicted_tags(examples, features, scores(features))
     return [list(zip(row, names)) for row, names in zip(words, tags)]
@@ -85,7 +90,7 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
 
 def _choices(model, questions, scores: Scores) -> list[Choice]:
     rows = [questions] if isinstance(questions, tuple) else list(questions)
-    tokenizer, longest = model.need_tokenizer(), model.config.max_position_embeddings
+    tokenizer, longest = model.need_tokenizer(), _longest(model)
     ids, types = [], []
     for row in rows:
         _check(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], (list, tuple))
@@ -112,25 +117,22 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
     contexts = tuple(dict.fromkeys(context for _, context in rows))
     numbered = tuple(squad_reading.Question(str(number), question, contexts.index(context))
                      for number, (question, context) in enumerate(rows))
-    threshold = _null_threshold(model.history)
-    examples = squad_reading.Examples("squad_v1" if threshold is None else "squad_v2", contexts, numbered, has_answers=False)
-    length = min(SPAN_LENGTH, model.config.max_position_embeddings)
-    options = TaskOptions(max_length=length, max_query_length=min(64, length // 3))
-    features = squad_windows.features(examples, model.need_tokenizer(), options)
-    found = []
-    for prediction in squad_answers.predict(examples, features, scores(features)):
-        candidates = tuple((entry["text"], entry["probability"]) for entry in prediction.entries())
-        found.append(Answer(prediction.guess if threshold is None else prediction.text(threshold), candidates))
-    return found
+    task = "squad_v2" if recorded_task(model.history) == "squad_v2" else "squad_v1"
+    examples = squad_reading.Examples(task, contexts, numbered, has_answers=False)
+    features = squad_windows.features(examples, model.need_tokenizer(), _options(model, task))
+    predictions = squad_answers.predict(examples, features, scores(features))
+    return [Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
+            for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)]
 
 
-def _null_threshold(history: dict) -> float | None:
-    """Where a model that was fine-tuned on SQuAD 2.0 says that there is no answer; None for one that always answers."""
-    settings = (history.get("config") or {}).get("finetune") or {}
-    if settings.get("task") != "squad_v2":
-        return None
-    given = settings.get("options", {}).get("null_threshold")
-    return (history.get("metrics") or {}).get("best_f1_thresh", 0.0) if given is None else given
+def _options(model, task: str) -> TaskOptions:
+    return recorded_options(model.history, task, model.config.max_position_embeddings)
+
+
+def _longest(model) -> int:
+    """Tokens of a text: as in fine-tuning; of a model from elsewhere, as many as it has positions."""
+    task = recorded_task(model.history)
+    return _options(model, task).max_length if task else model.config.max_position_embeddings
 
 
 def _check(good: bool, seen, wanted: str) -> None:

@@ -1,0 +1,38 @@
+"""How a fine-tuned model was taught to read: its task and the options of its sequences, as its checkpoint records them.
+
+Whoever lets a model predict asks here, so that new inputs are cut, windowed and answered as in its evaluation.
+"""
+
+import dataclasses
+
+from bert_jax.config import from_dict
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.tasks.squad import tuned
+
+
+def recorded_task(history: dict) -> str:
+    """The task that the model of this `history` (StoredModel.history) was fine-tuned on; "" if it came from elsewhere."""
+    return _settings(history).get("task", "")
+
+
+def recorded_data(history: dict) -> TaskDataConfig:
+    """Names of columns and the like, without the files."""
+    data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
+    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="")
+
+
+def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
+    """Options of its sequences, with the threshold of "no answer" that was best on dev unless one was given.
+
+    Of a model from elsewhere the defaults of `task`; within `positions` tokens in either case.
+    """
+    options = task_defaults(task).options
+    if "options" in _settings(history):
+        recorded = from_dict(TaskOptions, _settings(history)["options"], "options.")
+        options = tuned(recorded, history.get("metrics") or {})
+    length, query = min(options.max_length, positions), options.max_query_length
+    return dataclasses.replace(options, max_length=length, max_query_length=query if query + 3 < length else length // 3)
+
+
+def _settings(history: dict) -> dict:
+    return (history.get("config") or {}).get("finetune") or {}
