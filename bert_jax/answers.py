@@ -5,7 +5,7 @@ evaluation did. `bert-jax predict` does the same for the files of a task (predic
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -74,13 +74,12 @@ def _sequences(model, texts) -> Features:
 
 
 def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
-    rows = [sentences] if isinstance(sentences, (str, tuple)) else list(sentences)
+    rows = _rows(sentences, (str, tuple), "a sentence")
     words = [tuple(row.split()) if isinstance(row, str) else row for row in rows]
     for row in words:
         _check(isinstance(row, tuple) and row and all(isinstance(word, str) and word for word in row), row,
                "a sentence as a str, or as a tuple of its words")
         check_utf8(*row)
-    _check(bool(words), rows, "a sentence")
     examples = tagging.Examples(tuple(Sentence(row, None, None, row) for row in words), model.head.labels, has_answers=False)
     options = dataclasses.replace(_options(model, "ner"), context=False)
     features = tagging.features(examples, model.need_tokenizer(), options)
@@ -89,7 +88,7 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
 
 
 def _choices(model, questions, scores: Scores) -> list[Choice]:
-    rows = [questions] if isinstance(questions, tuple) else list(questions)
+    rows = _rows(questions, (tuple,), "(text, [candidate, candidate, …])")
     tokenizer, longest = model.need_tokenizer(), _longest(model)
     ids, types = [], []
     for row in rows:
@@ -100,7 +99,6 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
         pairs = [join(tokenizer, first, second, longest) for second in tokenizer.encode_batch(list(row[1]))]
         ids.append([pair[0] for pair in pairs])
         types.append([pair[1] for pair in pairs])
-    _check(bool(rows), rows, "(text, [candidate, candidate, …])")
     _check(len({len(row) for row in ids}) == 1, [len(row) for row in ids], "the same number of candidates for every question")
     features = Features(ids, types, None, np.arange(len(ids), dtype=np.int32), longest)
     shares = [_softmax(row) for row in scores(features)]
@@ -108,12 +106,11 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
 
 
 def _answers(model, questions, scores: Scores) -> list[Answer]:
-    rows = [questions] if isinstance(questions, tuple) else list(questions)
+    rows = _rows(questions, (tuple,), "(question, context)")
     for row in rows:
         _check(isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) and text.strip() for text in row), row,
                "(question, context)")
         check_utf8(*row)
-    _check(bool(rows), rows, "(question, context)")
     contexts = tuple(dict.fromkeys(context for _, context in rows))
     numbered = tuple(squad_reading.Question(str(number), question, contexts.index(context))
                      for number, (question, context) in enumerate(rows))
@@ -133,6 +130,13 @@ def _longest(model) -> int:
     """Tokens of a text: as in fine-tuning; of a model from elsewhere, as many as it has positions."""
     task = recorded_task(model.history)
     return _options(model, task).max_length if task else model.config.max_position_embeddings
+
+
+def _rows(inputs, one: tuple[type, ...], wanted: str) -> list:
+    """`inputs` as a list, whether they are one, of a type in `one`, or several."""
+    rows = [inputs] if isinstance(inputs, one) or not isinstance(inputs, Iterable) else list(inputs)
+    _check(bool(rows), rows, wanted)
+    return rows
 
 
 def _check(good: bool, seen, wanted: str) -> None:
