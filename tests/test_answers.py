@@ -93,7 +93,8 @@ def test_without_an_answer_where_the_model_was_trained_to_say_so(models, thresho
 
 @pytest.mark.parametrize("name, inputs, message", [
     ("classification", [3], "text 0 is 3"), ("tagging", [], "a sentence"), ("tagging", [["the"]], "a tuple of its words"),
-    ("tagging", "", "a tuple of its words"), ("tagging", None, "cannot read None"), ("choice", ("a", "b"), r"expected \(text, \[candidate"),
+    ("tagging", "", "a tuple of its words"), ("tagging", None, "cannot read None"),
+    ("choice", ("a", "b"), r"expected \(text, \[candidate"),
     ("choice", [("a", ["b", "c"]), ("a", ["b", "c", "d"])], "the same number of candidates"), ("choice", [], "candidate"),
     ("choice", 5, "cannot read 5; expected .text"), ("span", None, "cannot read None"),
     ("span", ("who", " "), r"expected \(question, context\)"), ("span", ["who"], r"expected \(question, context\)")])
