@@ -1,6 +1,7 @@
 """Files of SQuAD's form, good and bad; TFDS through a small builder of ours; and the files that come out at the end."""
 
 import copy
+import dataclasses
 import json
 import types
 
@@ -161,7 +162,10 @@ def test_tfds(tmp_path):
             raise NotImplementedError
 
     TinySquad(data_dir=str(tmp_path)).download_and_prepare()
-    examples = squad.load("squad_v2", TaskDataConfig(tfds="tiny_squad", tfds_dir=str(tmp_path)), "dev")
+    data = TaskDataConfig(tfds="tiny_squad", tfds_dir=str(tmp_path))
+    assert squad.splits("squad_v2", data) == ("train", "dev")
+    assert squad.splits("squad_v2", dataclasses.replace(data, test="train[:1]")) == ("train", "dev", "test")
+    examples = squad.load("squad_v2", data, "dev")
     same = load(tmp_path, V2, "squad_v2", "dev")
     assert sorted(examples.questions, key=lambda q: q.id) == list(same.questions) and examples.contexts == same.contexts
 

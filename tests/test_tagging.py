@@ -109,7 +109,6 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     data = write(tmp_path, FOUR_COLUMNS)
     assert tagging.splits("ner", data) == ("train",)
     assert tagging.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
-    assert tagging.splits("ner", TaskDataConfig(tfds="conll2003")) == ("train", "dev", "test")
     examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
     features = tagging.features(examples, TOKENIZER, TaskOptions())
     assert tagging.score(examples, features, one_hot(features, 3)) == {

@@ -69,6 +69,9 @@ def test_names_of_splits(directory):
     assert [tfds.split_name(data, split) for split in ("train", "dev", "test")] == ["train[:2]", "validation", "test"]
     assert tfds.split_name(data, "dev_mismatched") == "validation_mismatched"
     assert len(list(tfds.examples("tiny_tasks", "train[:2]", directory))) == 2
+    tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
+    assert glue.splits("rte", tiny) == text.splits("text", tiny) == ("train", "dev", "test")
+    assert glue.splits("mnli", tiny) == ("train",)  # no validation_matched and so on
     with pytest.raises(UserError, match="valid"):
         tfds.examples("tiny_tasks", "valid", directory)
     with pytest.raises(UserError, match="no_such_task"):

@@ -6,6 +6,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
+from bert_jax.tasks import tfds
 
 
 def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
@@ -36,7 +37,9 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
 
 
 def splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Those of the splits in `names` that `find` would find; of a TFDS dataset all."""
+    """Those of the splits in `names` that `find` would find, or that the TFDS dataset has."""
+    if data.tfds:
+        return tfds.splits(data.tfds, data, {split: tfds.split_name(data, split) for split in names})
     directory = epath.Path(data.dir).expanduser()
-    return tuple(split for split, files in names.items() if data.tfds or getattr(data, split, "")
+    return tuple(split for split, files in names.items() if getattr(data, split, "")
                  or data.dir and any((directory / name).exists() for name in files))

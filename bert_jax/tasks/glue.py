@@ -24,7 +24,8 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Those of train, dev, dev_mismatched (MNLI), test and test_mismatched that the data has."""
     known = tuple(GLUE_TASKS[task].rows)
     if data.tfds:
-        return ("test",) if task == "ax" else known
+        called = {split: _tfds_split(task, data, split) for split in known}
+        return ("test",) if task == "ax" else tfds.splits(_tfds_name(task, data), data, called)
     directory = epath.Path(data.dir).expanduser()
     return tuple(split for split in known if getattr(data, split, "") or data.dir and any(
         (directory / name).exists() for name in glue_files.names(task, split)))
@@ -112,11 +113,17 @@ def _check_range(records: list[Record], scores: np.ndarray) -> None:
         raise UserError(f"{records[outside[0]].where}: the score {scores[outside[0]]:g} does not lie between 0 and {HIGHEST_SCORE}")
 
 
+def _tfds_name(task: str, data: TaskDataConfig) -> str:
+    return f"{data.tfds}/{task}" if data.tfds == "glue" else data.tfds
+
+
+def _tfds_split(task: str, data: TaskDataConfig, split: str) -> str:
+    name = tfds.split_name(data, split)
+    return f"{name}_matched" if task == "mnli" and name in ("validation", "test") else name
+
+
 def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
-    name = f"{data.tfds}/{task}" if data.tfds == "glue" else data.tfds
-    tfds_split = tfds.split_name(data, split)
-    if task == "mnli" and tfds_split in ("validation", "test"):
-        tfds_split += "_matched"
+    name, tfds_split = _tfds_name(task, data), _tfds_split(task, data, split)
     records, columns = [], spec.tfds_columns or spec.columns
     for position, example in enumerate(tfds.examples(name, tfds_split, data.tfds_dir)):
         missing = [column for column in (*columns, "label") if column not in example]

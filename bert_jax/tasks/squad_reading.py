@@ -50,7 +50,7 @@ class Examples:
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Those of train, dev and test that the data has."""
     if data.tfds:
-        return "train", "dev"
+        return tfds.splits(_tfds_name(task, data), data, {split: tfds.split_name(data, split) for split in ("train", "dev", "test")})
     return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
 
 
@@ -161,9 +161,13 @@ def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
     return contexts, records
 
 
+def _tfds_name(task: str, data: TaskDataConfig) -> str:
+    return f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds
+
+
 def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
     """(name of dataset and split, contexts, records) of a dataset with the features of TFDS squad/v1.1 or squad/v2.0."""
-    name, tfds_split = f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds, tfds.split_name(data, split)
+    name, tfds_split = _tfds_name(task, data), tfds.split_name(data, split)
     source = f"{name}, split {tfds_split}"
     contexts: dict[str, int] = {}
     records = []

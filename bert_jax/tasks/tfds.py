@@ -10,7 +10,7 @@ TensorFlow Datasets is imported at the first call, through `data/tfds.py`. A fam
         example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -24,6 +24,12 @@ _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 def split_name(data: TaskDataConfig, split: str) -> str:
     """What the dataset calls our split: `--data.train` and the like where given (`train[:90%]` too), else its usual name."""
     return getattr(data, split, "") or _SPLITS.get(split, split)
+
+
+def splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of our splits, in `called` with the dataset's names for them, that it has or that `data` asks for."""
+    _, info, _ = tfds.load(f"tfds:{name}:{split_name(data, 'train')}", data.tfds_dir or None)
+    return tuple(split for split, theirs in called.items() if getattr(data, split, "") or theirs in info.splits)
 
 
 def examples(name: str, split: str, directory: str = "") -> Iterator[dict]:
