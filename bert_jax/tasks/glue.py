@@ -110,7 +110,8 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
 def _check_range(records: list[Record], scores: np.ndarray) -> None:
     outside = np.flatnonzero((scores < 0) | (scores > HIGHEST_SCORE))
     if len(outside):
-        raise UserError(f"{records[outside[0]].where}: the score {scores[outside[0]]:g} does not lie between 0 and {HIGHEST_SCORE}")
+        first = outside[0]
+        raise UserError(f"{records[first].where}: the score {scores[first]:g} does not lie between 0 and {HIGHEST_SCORE}")
 
 
 def _tfds_name(task: str, data: TaskDataConfig) -> str:

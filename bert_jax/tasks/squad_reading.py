@@ -50,7 +50,8 @@ class Examples:
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Those of train, dev and test that the data has."""
     if data.tfds:
-        return tfds.splits(_tfds_name(task, data), data, {split: tfds.split_name(data, split) for split in ("train", "dev", "test")})
+        called = {split: tfds.split_name(data, split) for split in ("train", "dev", "test")}
+        return tfds.splits(_tfds_name(task, data), data, called)
     return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
 
 
