@@ -11,10 +11,14 @@ checkpoint=$1 conll=$2 output=$3
 shift 3
 
 bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/ner" "$@"
-if [ -n "${FEATURES:-}" ]; then
-  for layers in embeddings second_to_last last weighted_last_four concat_last_four weighted_all; do
-    bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$layers/ner" --features="$layers" \
-      --learning_rate=1e-3 "$@"
-  done
-fi
-bert-jax results "$output" --output="$output"
+layers=
+[ -z "${FEATURES:-}" ] || layers="embeddings second_to_last last weighted_last_four concat_last_four weighted_all"
+for name in $layers; do
+  bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" --features="$name" \
+    --learning_rate=1e-3 "$@"
+done
+set -- "$output"
+for name in $layers; do
+  set -- "$@" "$output/$name"
+done
+bert-jax results "$@" --output="$output"
