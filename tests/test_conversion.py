@@ -99,12 +99,15 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
     (source / "config.json").write_text(json.dumps(config))
     (source / "vocab.txt").write_text("\n".join([*WORDS, *(f"more{i}" for i in range(97 - len(WORDS)))]) + "\n")
     (tmp_path / "ours").mkdir()  # empty: may be written to
-    for words in (["source", "ours", "--to=bert_jax"], ["ours", "theirs", "--to=huggingface"]):
+    for words in (["source", "ours", "--to=bert_jax"], ["ours", "theirs", "--to=huggingface"],
+                  ["source", "direct", "--to=huggingface"]):
         assert cli._run(["bert-jax", "convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2]]) == 0
     printed = capsys.readouterr().out
     assert "ignored in the source: bert.embeddings.position_ids" in printed and "vocabulary of 97 entries" in printed
     back = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
     assert {name: value.tobytes() for name, value in back.items()} == {name: value.tobytes() for name, value in state.items()}
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "direct" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert {key: written[key] for key in config} == config
     assert (tmp_path / "theirs" / "vocab.txt").read_text() == (source / "vocab.txt").read_text()

@@ -156,7 +156,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name:
     prefix = "bert." if architecture == "BertModel" else ""  # a bare encoder's names have no prefix
     arrays = {}
     places = names.table(stored.model, stored.head)
-    for path, array in stored.arrays.items():
+    for path in sorted(stored.arrays, key=list(places).index):  # so that one model is one file, wherever it comes from
+        array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):
             arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
