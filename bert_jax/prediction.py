@@ -15,7 +15,7 @@ from rich.console import Console
 from bert_jax import sharding
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import FinetuneConfig, PredictConfig
+from bert_jax.finetune_config import FinetuneConfig, PredictConfig, TaskOptions
 from bert_jax.models.task import BertForTask
 from bert_jax.stored import StoredModel
 from bert_jax.task_step import make_predict_step
@@ -87,7 +87,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     for member in members:
         _check_member(member, first)
     task = _task(first, config.task)
-    family, options = family_of(task), recorded_options(first.history, task, first.model.max_position_embeddings)
+    family, options = family_of(task), _options(members, task)
     data = dataclasses.replace(recorded_data(first.history), **{config.split: config.input})
     examples = family.load(task, data, config.split, first.head.labels)
     features = family.features(examples, first.tokenizer, options)
@@ -101,7 +101,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
-    """Applies a model of mnli to AX: predictions for every split that the data has, and results.json with the labelled one's figures.
+    """Applies a model of mnli to AX: predictions for every split that the data has; results.json with the labelled one's figures.
 
     Raises:
       UserError: init_from has no head for mnli's classes; no file of AX.
@@ -110,7 +110,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
-    options = recorded_options(stored.history, config.task, stored.model.max_position_embeddings)
+    options = _options([stored], config.task)
     family, directory, results = family_of(config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
@@ -121,8 +121,9 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
             results = family.score(examples, features, logits)
     setting = {"setting": "not trained on it", "runs": 1, "collapsed": 0, "mean": results,
                "standard_deviation": dict.fromkeys(results)}
-    content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task], "init_from": config.init_from,
-               "random_weights": False, "settings": [setting], "runs": [], "commit": commit(), "versions": versions()}
+    content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task],
+               "init_from": config.init_from, "random_weights": False, "settings": [setting], "runs": [],
+               "commit": commit(), "versions": versions()}
     if jax.process_index() == 0:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "results.json", content)
@@ -144,8 +145,9 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one")
     if member.tokenizer is None:
         raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
-    if (member.head.kind, member.head.labels) != (first.head.kind, first.head.labels):
-        shown = [f"{stored.path}: {stored.head.kind} {', '.join(stored.head.labels)}" for stored in (member, first)]
+    if any(getattr(member.head, name) != getattr(first.head, name) for name in ("kind", "labels", "crf")):
+        shown = [f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
+                 for stored in (member, first)]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
@@ -157,11 +159,20 @@ def _task(stored: StoredModel, asked: str) -> str:
     return task
 
 
+def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
+    """Those of the first, as far as all have positions; the threshold of "no answer" is the mean of theirs."""
+    positions = min(member.model.max_position_embeddings for member in members)
+    options = [recorded_options(member.history, task, positions) for member in members]
+    thresholds = [each.null_threshold for each in options]
+    return dataclasses.replace(options[0], null_threshold=None if None in thresholds else float(np.mean(thresholds)))
+
+
 def _write(family, examples, features: Features, logits: list[np.ndarray], output: str, split: str) -> None:
     """All files of the family into a directory, or its main one to `output`."""
     if jax.process_index() != 0:
         return
     if output.endswith(os.sep) or epath.Path(output).is_dir():
+        epath.Path(output).mkdir(parents=True, exist_ok=True)
         family.write_predictions(examples, features, logits, output, split)
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import small_corpus
 from scipy.special import softmax
 
-from bert_jax import finetuning, sharding
+from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
 from bert_jax.config import (HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig,
@@ -49,7 +50,7 @@ def one_device():
     """Runs take one of the eight virtual devices, as on a laptop."""
     make_mesh = sharding.make_mesh
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
+        patch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
         yield make_mesh
 
 
@@ -166,6 +167,19 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp
         expected = (softmax(members[0][0], axis=0) + softmax(members[1][0], axis=0)) / 2
         np.testing.assert_allclose(softmax(average(head, members)[0], axis=0), expected, rtol=1e-5)
     assert average(HeadConfig(kind="regression"), [[np.float32(1)], [np.float32(4)]]) == [2.5]
+
+
+def test_an_ensemble_reads_by_what_its_members_agree_on():
+    def member(positions, threshold, crf=False):
+        settings = {"finetune": {"task": "squad_v2", "options": {"max_length": 200}}}
+        history = {"config": settings, "metrics": {"best_f1_thresh": threshold}}
+        return types.SimpleNamespace(path=f"m{positions}", model=types.SimpleNamespace(max_position_embeddings=positions),
+                                     history=history, head=HeadConfig(kind="tagging", labels=("O",), crf=crf), tokenizer=True)
+
+    options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
+    assert options.null_threshold == 2.5 and options.max_length == 128
+    with pytest.raises(UserError, match="m128: tagging with a CRF O and m384: tagging O"):
+        prediction._check_member(member(128, 0.0, crf=True), member(384, 0.0))
 
 
 class Stopped(BaseException):
