@@ -10,6 +10,7 @@ _HOMES = {
     "OptimizerConfig": "config", "ScheduleConfig": "config", "MeshConfig": "config", "ComputeConfig": "config",
     "CheckpointConfig": "config", "EvaluationConfig": "config", "UserError": "errors", "model_config": "presets",
     "BertForPreTraining": "models.bert", "pretrain": "pretraining", "load": "loading", "PretrainedModel": "pretrained",
+    "convert": "interop.conversion",
     "open_store": "data.store", "Examples": "data.examples", "load_tokenizer": "tokenization",
     "finetune": "finetuning", "FinetuneConfig": "finetune_config", "TaskDataConfig": "finetune_config",
     "TaskOptions": "finetune_config", "task_defaults": "finetune_config",

@@ -133,11 +133,13 @@ def config(arguments: list[str]) -> int:
 
 def convert(arguments: list[str]) -> int:
     """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1: the same model for other programs"""
-    from bert_jax.interop.conversion import ConvertConfig, run_convert
+    from bert_jax.interop.conversion import ConvertConfig
+    from bert_jax.interop.conversion import convert as run
 
     source, rest = positional(arguments, "bert-jax convert", "SOURCE")
     destination, options = positional(rest, "bert-jax convert SOURCE", "DESTINATION")
-    run_convert(source, destination, parse(ConvertConfig, options, "bert-jax convert"))
+    chosen = parse(ConvertConfig, options, "bert-jax convert")
+    run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0
 
 

@@ -20,7 +20,7 @@ from bert_jax.config import HeadConfig, TrainVocabConfig
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.interop import huggingface, sentencepiece_files
-from bert_jax.interop.conversion import ConvertConfig, new_directory, run_convert, select, write_bert_jax
+from bert_jax.interop.conversion import convert, new_directory, select, write_bert_jax
 from bert_jax.interop.huggingface import open_huggingface, write_huggingface
 from bert_jax.interop.tokenizer_files import write_tokenizer
 from bert_jax.loading import check_fit, open_stored
@@ -118,7 +118,7 @@ def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     written = write_workdir(run, 7, config=dataclasses.replace(CONFIG, vocab_pad_multiple=16))[7]
     record = {"store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret command"}]}
     (run / "run.json").write_text(json.dumps(record))
-    run_convert(str(run), str(tmp_path / "exported"), ConvertConfig(to="huggingface"))
+    convert(str(run), str(tmp_path / "exported"), to="huggingface")
     words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(words, written["embeddings"]["word"]["table"][:len(WORDS)])
     card = (tmp_path / "exported" / "README.md").read_text()
@@ -261,7 +261,7 @@ def test_a_pooler_that_the_class_of_transformers_lacks_stays_behind(tmp_path, ca
     with new_directory(tmp_path / "ours") as directory:
         write_bert_jax(dataclasses.replace(model, arrays=model.arrays | pooler), directory)
     assert open_stored(tmp_path / "ours").parts == ("pooler", "head")
-    run_convert(tmp_path / "ours", tmp_path / "theirs", ConvertConfig(to="huggingface"))
+    convert(tmp_path / "ours", tmp_path / "theirs", to="huggingface")
     assert "left out: pooler" in capsys.readouterr().out
     assert_same(model, open_stored(tmp_path / "theirs"))
 

@@ -13,7 +13,7 @@ from typing import Literal
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config import to_dict
+from bert_jax.config import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.stored import StoredModel
@@ -31,21 +31,26 @@ class ConvertConfig:
     encoder: with its pooler, if it has one, the exact contents of AutoModel."""
 
 
-def run_convert(source: str | os.PathLike, destination: str | os.PathLike, config: ConvertConfig) -> None:
+def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:
     """Converts the model in `source`, whose kind is recognised, to the new directory `destination`, and prints what it did.
+
+    Args:
+      to: bert_jax, huggingface or tf1.
+      parts: all, mlm or encoder; see ConvertConfig.
 
     Raises:
       UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
     """
     from bert_jax.loading import check_fit, open_stored
 
+    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises for a word that is none of these
     check_destination(destination)
     stored = open_stored(source)
     check_fit(stored)
-    chosen = select(stored, config.parts, config.to)
+    chosen = select(stored, parts, to)
     with new_directory(destination) as directory:
-        _write(chosen, directory, config.to, os.path.basename(os.path.normpath(destination)))
-    _print_summary(source, stored, chosen, destination, config.to)
+        _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
+    _print_summary(source, stored, chosen, destination, to)
 
 
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
