@@ -10,8 +10,8 @@ from bert_jax.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoint_record import read_record
 from bert_jax.config import HeadConfig, ModelConfig, from_dict
 from bert_jax.errors import UserError
-from bert_jax.fingerprint import fingerprint
-from bert_jax.stored import StoredArray, StoredModel
+from bert_jax.fingerprint import host_fingerprint
+from bert_jax.stored import StoredArray, StoredModel, empty
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
 from bert_jax.workdir import read_json
@@ -63,7 +63,7 @@ def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
             array = _open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
                 raise ValueError(f"{path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
-            if fingerprint({path: array.read(_whole(array))})[path] != recorded["fingerprint"]:
+            if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
                 raise ValueError(f"the contents of {path} have changed")
             arrays[path.removeprefix(PARAMETERS)] = array
     return content, arrays
@@ -77,7 +77,13 @@ def _open_array(state: epath.Path, path: str) -> StoredArray:
     base = place if "://" in place else {"driver": "file", "path": place}
     store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
     array = tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True).result()
-    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), lambda index: array[index].read().result())
+
+    def read(index):
+        part = array[index]
+        values = empty(part.shape, part.dtype.numpy_dtype)
+        values[...] = part.read().result()
+        return values
+    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
 
 
 def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.fingerprint import SEEDS, fingerprint
+from bert_jax.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 
 # Orbax drops its other reads, never awaited, when the first one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -128,6 +128,15 @@ def reference_fingerprint(x: np.ndarray) -> str:
     words = [int(word) for word in x.ravel().view(np.uint32)]
     sums = [sum(mix(word ^ mix((place + seed) % 2**32)) for place, word in enumerate(words)) for seed in SEEDS]
     return "".join(f"{value % 2**32:08x}" for value in sums)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (768,), (3, 5, 7), (PIECE,), (PIECE + 1,), (3, PIECE // 2)])
+def test_fingerprint_on_the_host_is_the_same(shape):
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    assert host_fingerprint(values) == fingerprint({"x": values})["x"]
+    if values.size:
+        values.reshape(-1).view(np.uint32)[-1] ^= 1
+        assert host_fingerprint(values) == fingerprint({"x": values})["x"] != fingerprint({"x": values.T * 2})["x"]
 
 
 def test_fingerprint_equals_its_definition_and_sees_small_changes():
