@@ -13,7 +13,7 @@ from bert_jax.tasks.features import Features
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2], [B, L]."""
 
-RUNGS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
 def ladder(max_length: int) -> tuple[int, ...]:
