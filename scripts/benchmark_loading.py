@@ -4,7 +4,7 @@
 
 PYTHON has torch and transformers installed; without --peer only our side is measured. Writes a directory with random
 weights (model.safetensors, 440 MB) into the temporary directory and loads it in turn with both, each time in a new
-process. "load" ends when the call returns, "read" when every parameter has been summed once: torch maps the file and leaves
+process; a third column is `bert_jax.load` on the same weights as a checkpoint of ours, whose fingerprints are checked. "load" ends when the call returns, "read" when every parameter has been summed once: torch maps the file and leaves
 it on disk until then. "from the start" has the imports too. Memory is the most that the process held (VmHWM), and what of
 it came after the imports. Linux only.
 """
@@ -48,13 +48,15 @@ def main() -> None:
     parser.add_argument("--peer", default="", help="a Python with torch and transformers")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    programs = {"bert_jax": (sys.executable, OURS)} | ({"transformers": (options.peer, THEIRS)} if options.peer else {})
+    programs = ({"bert_jax": (sys.executable, OURS, "huggingface")}
+                | ({"transformers": (options.peer, THEIRS, "huggingface")} if options.peer else {})
+                | {"own checkpoint": (sys.executable, OURS, "bert_jax")})
     found: dict[str, list[dict]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as directory:
         write_base(pathlib.Path(directory))
         for _ in range(options.repeats):
-            for name, (python, program) in programs.items():
-                done = subprocess.run([python, "-c", program, directory], capture_output=True, text=True)
+            for name, (python, program, layout) in programs.items():
+                done = subprocess.run([python, "-c", program, f"{directory}/{layout}"], capture_output=True, text=True)
                 if done.returncode:
                     sys.exit(f"{name}: {done.stderr}")
                 found[name].append(json.loads(done.stdout.splitlines()[-1]))
@@ -62,11 +64,12 @@ def main() -> None:
 
 
 def write_base(directory: pathlib.Path) -> None:
-    """Random BERT-base weights under Hugging Face's names, without a vocabulary."""
+    """Random BERT-base weights in both layouts, without a vocabulary: huggingface/ and bert_jax/ below `directory`."""
     import jax
     import numpy as np
 
     from bert_jax.fingerprint import leaf_paths
+    from bert_jax.interop.conversion import write_bert_jax
     from bert_jax.interop.huggingface import write_huggingface
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.presets import model_config
@@ -77,7 +80,11 @@ def write_base(directory: pathlib.Path) -> None:
     shapes = leaf_paths(jax.eval_shape(BertForPreTraining(config).init, jax.random.key(0)))
     values = {path: 0.02 * random.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}
     arrays = {path: StoredArray(array.shape, array.dtype, array.__getitem__) for path, array in values.items()}
-    write_huggingface(StoredModel("bert_jax", str(directory), config, arrays), directory, "random base")
+    stored = StoredModel("bert_jax", str(directory), config, arrays)
+    for layout in ("huggingface", "bert_jax"):
+        (directory / layout).mkdir()
+    write_huggingface(stored, directory / "huggingface", "random base")
+    write_bert_jax(stored, directory / "bert_jax")
 
 
 def show(found: dict[str, list[dict]]) -> None:
@@ -87,9 +94,9 @@ def show(found: dict[str, list[dict]]) -> None:
         for name, rows in found.items():
             values = [row[measure] for row in rows]
             line += f"   {name} {statistics.median(values):8,.2f} ({min(values):,.2f} to {max(values):,.2f})"
-        if len(found) > 1:
-            ratios = [ours[measure] / theirs[measure] for ours, theirs in zip(*found.values())]
-            line += f"   ratio {statistics.median(ratios):.2f}"
+        if "transformers" in found:
+            ratios = [ours[measure] / theirs[measure] for ours, theirs in zip(found["bert_jax"], found["transformers"])]
+            line += f"   ratio of the first two {statistics.median(ratios):.2f}"
         print(line)
 
 
