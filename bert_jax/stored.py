@@ -9,10 +9,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from absl import logging
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
+PADDING_LIMIT = 1_024  # a word table with as many rows beyond its vocabulary is not one that was padded
 PARTS = ("pooler", "mlm", "next_sentence", "head", "crf")
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
@@ -52,6 +55,24 @@ class StoredModel:
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that are there."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
+
+
+def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:
+    """`model` with the tokenizer's number of words: rows beyond are padding, and a warning says that they are cut off.
+
+    Raises:
+      UserError: more words than rows, or so many fewer that `path` has another model's vocabulary.
+    """
+    if tokenizer is None:
+        return model
+    beyond = model.vocab_size - tokenizer.vocab_size
+    if not 0 <= beyond < PADDING_LIMIT:
+        raise UserError(f"{path} has a vocabulary of {tokenizer.vocab_size:,} entries for a word table of {model.vocab_size:,} "
+                        "rows; they do not belong together: put the model's own vocabulary there")
+    if beyond:
+        logging.warning("%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
+                        path, beyond, tokenizer.vocab_size)
+    return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
 def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:

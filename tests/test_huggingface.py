@@ -12,9 +12,10 @@ import safetensors.numpy
 
 import huggingface_errors
 import random_bert
+from bert_jax import stored as stored_model
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.interop import huggingface, huggingface_names, safetensors_files
+from bert_jax.interop import huggingface_names, safetensors_files
 from bert_jax.interop.huggingface import open_huggingface
 from bert_jax.interop.safetensors_files import FileTensor
 
@@ -346,17 +347,19 @@ def test_the_vocabulary_of_a_tokenizer_json(tmp_path):
     assert tokenizer.encode("ab B word7") == [91, 95, 1, 12]
 
 
-def test_padded_rows_of_the_vocabulary_are_cut(tmp_path):
-    stored = open_huggingface(directory(tmp_path, tokens=TOKENS[:90]))
+def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="absl"):
+        stored = open_huggingface(directory(tmp_path, tokens=TOKENS[:90]))
+    assert "7 rows of the word table beyond the 90 entries" in caplog.text
     assert stored.model.vocab_size == stored.tokenizer.vocab_size == 90
     for path in ("embeddings/word/table", "mlm/bias"):
         np.testing.assert_array_equal(whole(stored.arrays[path]), DRAWN[path][:90])
-    assert "vocabulary of 98 entries, but vocab_size=97" in refusal(directory(tmp_path, tokens=[*TOKENS, "more"]))
+    assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(directory(tmp_path, tokens=[*TOKENS, "more"]))
     assert open_huggingface(directory(tmp_path / "none", tokens=None)).tokenizer is None
 
 
 def test_a_vocabulary_for_another_model_is_no_padding(tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface, "PADDING_LIMIT", 6)
+    monkeypatch.setattr(stored_model, "PADDING_LIMIT", 6)
     assert "vocabulary of 90 entries for a word table of 97 rows" in refusal(directory(tmp_path, tokens=TOKENS[:90]))
 
 

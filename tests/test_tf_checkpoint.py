@@ -240,7 +240,7 @@ BAD = {
     "width": (configured(intermediate_size=24), r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected"),
     "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers=1000000000, but .* weights of 2 layers"),
     "token types": (configured(type_vocab_size=16), r"token_type_embeddings is \[2, 12\] where \[16, 12\] is expected"),
-    "other vocabulary": (edit("vocab.txt", lambda data: data + b"more\n"), "38 entries, but bert_config.json says vocab_size=37"),
+    "other vocabulary": (edit("vocab.txt", lambda data: data + b"more\n"), "38 entries for a word table of 37 rows"),
     "vocabulary without specials": (edit("vocab.txt", lambda data: data[6:]), r"has no \[PAD\]"),
 }
 

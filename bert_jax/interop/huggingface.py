@@ -16,11 +16,9 @@ from bert_jax.interop import huggingface_config, huggingface_names as names, saf
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.safetensors_files import FileTensor
 from bert_jax.interop.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.stored import PARTS, StoredArray, StoredModel
-from bert_jax.tokenization import Tokenizer
+from bert_jax.stored import PARTS, StoredArray, StoredModel, without_padding
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
-PADDING_LIMIT = 1_024  # rows that a word table may have beyond its vocabulary
 
 
 def open_huggingface(path: str | os.PathLike) -> StoredModel:
@@ -51,7 +49,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
-    model = _cut_vocabulary(config.model, tokenizer, directory)
+    model = without_padding(config.model, tokenizer, directory)
     wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
     return StoredModel(
         kind="huggingface", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
@@ -119,19 +117,6 @@ def _equal(one: FileTensor, other: FileTensor) -> bool:
     bounds = ((slice(row, min(row + ROWS_AT_ONCE, one.shape[0])), *(slice(None) for _ in one.shape[1:]))
               for row in range(0, one.shape[0], ROWS_AT_ONCE))
     return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
-
-
-def _cut_vocabulary(model, tokenizer: Tokenizer | None, directory: epath.Path):
-    """`model` with the tokenizer's number of words; the rows beyond are padding."""
-    if tokenizer is None:
-        return model
-    if tokenizer.vocab_size < model.vocab_size - PADDING_LIMIT:
-        raise UserError(f"{directory} has a vocabulary of {tokenizer.vocab_size:,} entries for a word table of "
-                        f"{model.vocab_size:,} rows, more than any padding; put the model's own vocabulary there")
-    if tokenizer.vocab_size > model.vocab_size:
-        raise UserError(f"{directory} has a vocabulary of {tokenizer.vocab_size:,} entries, but vocab_size="
-                        f"{model.vocab_size:,} in its {huggingface_config.FILE}; they do not belong together")
-    return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
 def _stored_array(place: names.Place, tensors: dict[str, FileTensor]) -> StoredArray:

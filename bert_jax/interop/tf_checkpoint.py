@@ -16,12 +16,11 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.interop.tf_names import HEADS, Row, axis_sizes, rows
-from bert_jax.stored import StoredArray, StoredModel
+from bert_jax.stored import StoredArray, StoredModel, without_padding
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
 LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; no option in the original
-PADDING_LIMIT = 1_024  # rows that a word table may have beyond its vocabulary
 
 SIZES = {  # theirs: ours, default of the original's BertConfig (which has 16 token types, unlike every released file)
     "vocab_size": ("vocab_size", None), "hidden_size": ("hidden_size", 768), "num_hidden_layers": ("num_layers", 12),
@@ -50,7 +49,7 @@ def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
     parts = {"embeddings", "encoder"} | {row.part for row in rows(head) if row.name in variables}
     present = [row for row in rows(head) if row.part in parts]
     _check_fit(present, variables, config, head, prefix)
-    model = _cut_vocabulary(config, tokenizer, prefix)
+    model = without_padding(config, tokenizer, prefix)
     used = {name for row in present for name in row.names(model)}
     return StoredModel(
         kind="tf1", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
@@ -139,16 +138,6 @@ def _check_fit(present: list[Row], variables: dict[str, Variable], model: ModelC
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {'; '.join(lines[:3])}{more}")
-
-
-def _cut_vocabulary(model: ModelConfig, tokenizer: Tokenizer | None, prefix: epath.Path) -> ModelConfig:
-    """`model` with the tokenizer's number of words; a few rows beyond are padding."""
-    if tokenizer is None:
-        return model
-    if not 0 <= model.vocab_size - tokenizer.vocab_size < PADDING_LIMIT:
-        raise UserError(f"{prefix.parent / vocabulary_file.WORDPIECE_FILE} has {tokenizer.vocab_size:,} entries, but "
-                        f"{CONFIG_FILE} says vocab_size={model.vocab_size:,}; they do not belong together")
-    return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
 def _stored_array(row: Row, variables: dict[str, Variable], config: ModelConfig, model: ModelConfig,
