@@ -110,6 +110,8 @@ class PretrainedModel:
 
     def next_sentence(self, first: str, second: str) -> float:
         """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order."""
+        if not (isinstance(first, str) and isinstance(second, str)):
+            raise UserError(f"next_sentence takes two texts, not {first!r:.40} and {second!r:.40}")
         ((_, batch),) = self._batches(self._features((first, second)), 1, False)
         logits = self.next_sentence_logits(batch)[0]
         return float(jax.nn.softmax(logits)[0])

@@ -231,6 +231,7 @@ def test_without_a_pooler_pooled_is_none():
     (lambda m: m.encode([("a", "b", "c")]), "tuple of two"), (lambda m: m.encode([["a", "b"]]), "text 0 is"),
     (lambda m: m.encode("\ud83d"), "not UTF-8"), (lambda m: m.encode("a", layers="first"), "'last', 'all'"),
     (lambda m: m.encode("a", layers=6), "no 6; 0 is the embeddings, 1 to 5"), (lambda m: m.encode("a", layers=[True]), "True"),
+    (lambda m: m.next_sentence("a", None), "takes two texts"),
     (lambda m: m.encode("a", layers=None), "there is no None"), (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
     (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"), (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
     (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
