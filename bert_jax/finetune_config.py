@@ -102,7 +102,7 @@ class FinetuneConfig:
     reinitialize_layers: int = 0
     """Fresh parameters for this many top layers and the pooler (Zhang et al. 2021, "Revisiting few-sample BERT")."""
     head_dropout: float | None = None
-    """On what the head reads. None: 0.1."""
+    """On what the head reads. None: 0.1, and 0 for SQuAD, as in the original."""
     dropout: float | None = None
     """Of the encoder (hidden and attention). None: as the checkpoint's configuration says."""
     crf: bool = False

@@ -64,8 +64,10 @@ def show(results: dict) -> None:
         table.add_row(setting["setting"], str(setting["runs"]), *(figure(setting, name) for name in metrics))
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
-    chosen = ", ".join(f"{name} {_scale(name) * value:.2f}" for name, value in results["metrics"].items())
-    console.print(f"chosen: {results['chosen']['run']} ({chosen}); {results['chosen']['by']}", markup=False, soft_wrap=True)
+    chosen = results["chosen"]
+    console.print(f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True)
+    for name, metrics in results["tests"].items():
+        console.print(f"{name}: {_line(metrics)}", markup=False, soft_wrap=True)
     for record in results["runs"]:
         if record["collapsed"]:
             console.print(f"collapsed: {record['run']}: {record['collapsed']}", markup=False, soft_wrap=True)
@@ -75,6 +77,10 @@ def figure(setting: dict, metric: str) -> str:
     """Mean in percent, ± standard deviation where there are several runs."""
     spread, scale = setting["standard_deviation"][metric], _scale(metric)
     return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+
+
+def _line(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {_scale(name) * value:.2f}" for name, value in metrics.items())
 
 
 def _scale(metric: str) -> int:

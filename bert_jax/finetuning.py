@@ -80,8 +80,10 @@ def finetune(config: FinetuneConfig) -> Result:
         records = finished_runs(workdir.path / "runs")
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
-        _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size, chosen["metrics"])
-        results = summary(config, records, data.main_metric, {"data": _sizes(data), "labels": list(data.head.labels)})
+        tests = _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size,
+                                   chosen["metrics"])
+        facts = {"tests": tests, "data": _sizes(data), "labels": list(data.head.labels)}
+        results = summary(config, records, data.main_metric, facts)
         _write_once(workdir.path / RECORD, results)
         if config.keep == "best":
             for record in records:
@@ -220,8 +222,12 @@ def _hyperparameters(run: Run, config: FinetuneConfig) -> dict:
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
-                       metrics: dict[str, float]) -> None:
-    """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev."""
+                       metrics: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
+
+    Returns the metrics on the test sets that have labels.
+    """
+    tests = {}
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
         if name in data.tests and isinstance(features, SpanFeatures):  # answered by dev's threshold, never by one of its own
@@ -230,6 +236,9 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
             data.family.write_predictions(split.examples, features, logits, directory / name, name)
+        if name in data.tests and split.examples.has_answers:
+            tests[name] = {key: float(value) for key, value in data.family.score(split.examples, features, logits).items()}
+    return tests
 
 
 def _write_once(file: epath.Path, values: dict) -> None:

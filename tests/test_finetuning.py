@@ -129,7 +129,7 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert results["task"] == "text" and results["main_metric"] == "accuracy" and results["labels"] == ["garden", "harbour"]
     assert results["hyperparameters"]["learning_rate"] == 2e-3 and results["versions"]["jax"] == jax.__version__
     assert [record["init_from_step"] for record in results["runs"]] == [0, 0]
-    assert results["data"] == {"train": 320, "dev": 40, "test": 20}
+    assert results["data"] == {"train": 320, "dev": 40, "test": 20} and results["tests"] == {}
     assert [record["run"] for record in results["runs"]] == [f"batch16_rate0.002_epochs2_seed{seed}" for seed in (0, 1)]
     accuracies = [record["metrics"]["accuracy"] for record in results["runs"]]
     (setting,) = results["settings"]
@@ -296,12 +296,13 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
     assert same is stored and "kept" in note
     data = tmp_path / "three"
     data.mkdir()
-    for name, seed in (("train", 3), ("dev", 4)):
+    for name, seed in (("train", 3), ("dev", 4), ("test", 4)):
         (data / f"{name}.tsv").write_text(sentences(40, seed, topics=3))
     second = dataclasses.replace(config, init_from=config.workdir, workdir=str(tmp_path / "work"), seeds=1, epochs=1,
                                  data=TaskDataConfig(dir=str(data)), learning_rate=1e-12)
     results = finetune(second).results
     assert "labels (garden, harbour)" in capsys.readouterr().out and results["labels"] == ["garden", "harbour", "kitchen"]
+    assert results["tests"] == {"test": results["metrics"]}
     before, after = weights(config.workdir), weights(tmp_path / "work")
     assert after["head/kernel"].shape == (32, 3)
     for path in before:
