@@ -150,7 +150,8 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         counted = weights.latest_step()
 
     rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"]
-    loss = float(np.mean([row["loss"] for row in rows if row["step"] > total - epoch]))
+    # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+    loss = float(np.mean([row["loss"] for row in rows if row["step"] > total - max(1, epoch // 2)]))
     skipped = int(sum(row["skipped_steps"] for row in rows))
     return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted],
             "collapsed": collapsed(data.head, data.train.features, data.evaluations["dev"].features, logits, loss, skipped),

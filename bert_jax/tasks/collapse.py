@@ -12,7 +12,7 @@ def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.
 
     Args:
       logits: its scores on `dev`, one entry a sequence.
-      training_loss: mean over the last epoch.
+      training_loss: mean over the end of the last epoch.
       skipped_steps: updates left out because the loss or the gradient was no number.
     """
     reasons = []
@@ -22,7 +22,7 @@ def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.
         reasons.append(f"every prediction is {answer}")
     chance = prior_loss(head, train)
     if chance is not None and not training_loss < 0.99 * chance:
-        reasons.append(f"training loss of the last epoch {training_loss:.4f}, {chance:.4f} without reading the input")
+        reasons.append(f"training loss at the end {training_loss:.4f}, {chance:.4f} without reading the input")
     if head.kind in ("classification", "choice"):
         labels = np.asarray(dev.labels)
         accuracy, majority = np.mean([row.argmax() for row in logits] == labels), np.bincount(labels).max() / len(labels)
