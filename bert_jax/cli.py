@@ -58,7 +58,7 @@ def results(arguments: list[str]) -> int:
 
 def fill_mask(arguments: list[str]) -> int:
     """fill-mask MODEL "text with [MASK]": the likeliest words for each [MASK]"""
-    from bert_jax.filling import FillMaskConfig, run_fill_mask
+    from bert_jax.pretrained.filling import FillMaskConfig, run_fill_mask
 
     path, rest = positional(arguments, "bert-jax fill-mask", "MODEL")
     text, options = positional(rest, "bert-jax fill-mask MODEL", "TEXT")

@@ -16,7 +16,7 @@ from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.loading import load
+from bert_jax.pretrained.loading import load
 from bert_jax.step import make_eval_step
 from bert_jax.workdir import read_identity
 

@@ -17,8 +17,8 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_record import read_record
 from bert_jax.config import CheckpointConfig, differences
 from bert_jax.errors import UserError
-from bert_jax.loading import place
-from bert_jax.stored_checkpoint import open_checkpoint
+from bert_jax.pretrained.loading import place
+from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import WorkDirectory, read_json, take
 

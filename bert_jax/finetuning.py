@@ -17,12 +17,12 @@ from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, open_workdir, publish, remove
-from bert_jax.loading import open_stored
 from bert_jax.metrics import Metrics, Rates
 from bert_jax.prediction import diagnose, predict_logits
+from bert_jax.pretrained.loading import open_stored
+from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
 from bert_jax.sinks import read_rows
-from bert_jax.stored import StoredModel
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
 from bert_jax.tasks.batching import TrainingBatches
 from bert_jax.tasks.collapse import collapsed

@@ -17,7 +17,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, PredictConfig, TaskOptions
 from bert_jax.models.task import BertForTask
-from bert_jax.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
@@ -78,7 +78,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     Raises:
       UserError: no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a bad input file.
     """
-    from bert_jax.loading import open_stored
+    from bert_jax.pretrained.loading import open_stored
 
     if not config.input or not config.output:
         raise UserError("give --input=FILE and --output=FILE")
@@ -106,7 +106,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     Raises:
       UserError: init_from has no head for mnli's classes; no file of AX.
     """
-    from bert_jax.loading import open_stored
+    from bert_jax.pretrained.loading import open_stored
 
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
@@ -131,7 +131,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 
 
 def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
-    from bert_jax.loading import check_fit, place
+    from bert_jax.pretrained.loading import check_fit, place
 
     check_fit(stored)
     params = place(stored, mesh)

@@ -17,16 +17,16 @@ from bert_jax.data.pipeline import batches
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import Evaluation
-from bert_jax.initialization import Report, check_architecture, check_fit, initialize
 from bert_jax.metrics import Metrics, Rates
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import phase_starts
 from bert_jax.presets import parameter_counts, training_flops
+from bert_jax.pretrained.initialization import Report, check_architecture, check_fit, initialize
+from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
 from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.step import make_train_step
-from bert_jax.stored import StoredModel
 from bert_jax.workdir import has_checkpoint, open_workdir
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
@@ -178,7 +178,7 @@ def _open_source(config: Config) -> StoredModel | None:
     """What init_from names. None without it, and where the work directory has a checkpoint: then it is not looked at again."""
     if not config.init_from or has_checkpoint(config.workdir):
         return None
-    from bert_jax.loading import open_stored  # the readers of all formats, which most runs do without
+    from bert_jax.pretrained.loading import open_stored  # the readers of all formats, which most runs do without
 
     source = open_stored(config.init_from)
     check_architecture(source, config.model)

@@ -12,12 +12,12 @@ from jax.sharding import Mesh
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
-from bert_jax.initialization import Report, initialize
 from bert_jax.models.task import BertForTask
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.pretrained.initialization import Report, initialize
+from bert_jax.pretrained.stored import StoredModel
 from bert_jax.state import TrainState, abstract_state, initializer, state_shardings
-from bert_jax.stored import StoredModel
 from bert_jax.task_step import make_predict_step, make_train_step
 
 

@@ -73,7 +73,7 @@ def write_base(directory: pathlib.Path) -> None:
     from bert_jax.interop.huggingface import write_huggingface
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.presets import model_config
-    from bert_jax.stored import StoredArray, StoredModel
+    from bert_jax.pretrained.stored import StoredArray, StoredModel
 
     config = dataclasses.replace(model_config("base"), vocab_size=30_522)
     random = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from bert_jax.config import CheckpointConfig, ModelConfig, to_dict
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.stored import StoredArray, StoredModel
+from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.tokenization import WordPieceTokenizer
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()

@@ -13,7 +13,7 @@ import pytest
 from bert_jax import cli, sharding
 from bert_jax.config import Config, from_dict
 from bert_jax.fingerprint import leaf_paths
-from bert_jax.loading import load
+from bert_jax.pretrained.loading import load
 from bert_jax.sinks import read_rows
 from bert_jax.tokenization import load_tokenizer
 from test_pod import finish, launch, logs

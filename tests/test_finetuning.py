@@ -27,10 +27,10 @@ from bert_jax.finetune_config import (FinetuneConfig, PredictConfig, TaskDataCon
                                       task_defaults)
 from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.finetuning import finetune
-from bert_jax.loading import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.prediction import average, run_predict
+from bert_jax.pretrained.loading import open_stored
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.tasks.collapse import collapsed

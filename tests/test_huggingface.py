@@ -12,12 +12,12 @@ import safetensors.numpy
 
 import huggingface_errors
 import random_bert
-from bert_jax import stored as stored_model
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.interop import huggingface_names, safetensors_files
 from bert_jax.interop.huggingface import open_huggingface
 from bert_jax.interop.safetensors_files import FileTensor
+from bert_jax.pretrained import stored as stored_model
 
 SIZES = random_bert.sizes("tiny")
 DRAWN = random_bert.draw_parameters(SIZES)

@@ -28,9 +28,9 @@ from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.interop.conversion import select
 from bert_jax.interop.huggingface import write_huggingface
 from bert_jax.interop.tokenizer_files import write_tokenizer
-from bert_jax.loading import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
+from bert_jax.pretrained.loading import place
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 

@@ -13,9 +13,9 @@ from bert_jax.command_line import parse
 from bert_jax.config import Config, MeshConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
-from bert_jax.initialization import check_architecture, initialize
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.stored import StoredArray, StoredModel
+from bert_jax.pretrained.initialization import check_architecture, initialize
+from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary_extension import extend
 from google_tokenization import google_wordpiece

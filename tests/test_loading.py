@@ -13,15 +13,15 @@ import pytest
 from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 
 import bert_jax
-from bert_jax import loading, stored_checkpoint
 from bert_jax.checkpoint_record import sealed
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.interop import huggingface, tf_checkpoint
-from bert_jax.loading import check_fit, load, open_stored, place
+from bert_jax.pretrained import loading, stored_checkpoint
+from bert_jax.pretrained.loading import check_fit, load, open_stored, place
+from bert_jax.pretrained.stored import StoredArray
 from bert_jax.sharding import make_mesh, partition_spec
-from bert_jax.stored import StoredArray
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)

@@ -11,12 +11,12 @@ from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, random_params, sto
 from bert_jax import sharding
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.hidden_states import LAYERS_READ, combine
-from bert_jax.loading import place
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.attention import attention
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.hidden_states import LAYERS_READ, combine
 from bert_jax.presets import parameter_counts
-from bert_jax.pretrained import PretrainedModel
+from bert_jax.pretrained.loading import place
+from bert_jax.pretrained.model import PretrainedModel
 
 TEXTS = ["the cat sat on the mat.", ("a big dog", "ran in the house"), "birds", "old cats, old dogs flew on the old tree."]
 SMALL = dataclasses.replace(CONFIG, num_layers=2)

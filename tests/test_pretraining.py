@@ -20,9 +20,9 @@ from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import run_evaluate
-from bert_jax.loading import load
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
+from bert_jax.pretrained.loading import load
 from bert_jax.pretraining import pretrain
 from bert_jax.sinks import read_rows
 from bert_jax.state import abstract_state, create_state, state_shardings

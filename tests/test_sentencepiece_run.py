@@ -14,7 +14,7 @@ from bert_jax import cli, sharding
 from bert_jax.config import Config, from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
-from bert_jax.loading import load
+from bert_jax.pretrained.loading import load
 
 STEPS = 12
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from test_squad_windows import TOKENIZER
 
-from bert_jax import answers
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
+from bert_jax.pretrained import answers
 from bert_jax.tasks import squad, squad_metric
 
 OPTIONS = TaskOptions(max_length=24, max_query_length=6)

@@ -16,7 +16,7 @@ from rich.console import Console
 from bert_jax.config import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: st
     Raises:
       UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
     """
-    from bert_jax.loading import check_fit, open_stored
+    from bert_jax.pretrained.loading import check_fit, open_stored
 
     from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises for a word that is none of these
     check_destination(destination)
@@ -117,7 +117,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
     There are no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
     """
     from bert_jax.checkpoint import Checkpoints
-    from bert_jax.loading import place
+    from bert_jax.pretrained.loading import place
 
     directory = epath.Path(destination)
     # The arrays are those of the words alone: padding serves the mesh of one run.

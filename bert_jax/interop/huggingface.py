@@ -16,7 +16,7 @@ from bert_jax.interop import huggingface_config, huggingface_names as names, saf
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.safetensors_files import FileTensor
 from bert_jax.interop.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.stored import PARTS, StoredArray, StoredModel, without_padding
+from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel, without_padding
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
 

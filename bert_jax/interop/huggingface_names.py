@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.interop.safetensors_files import FileTensor
-from bert_jax.stored import empty
+from bert_jax.pretrained.stored import empty
 
 WORD_TABLE = "bert.embeddings.word_embeddings.weight"
 DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"

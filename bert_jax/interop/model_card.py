@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.config import to_dict
 from bert_jax.data.manifest import Manifest, read_manifest
 from bert_jax.errors import UserError
-from bert_jax.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel
 
 CLASSES = {  # architecture: class that opens it, task on the hub
     "BertForPreTraining": ("AutoModelForPreTraining", "fill-mask"), "BertForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),

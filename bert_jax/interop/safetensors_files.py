@@ -21,7 +21,7 @@ import safetensors
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.stored import empty
+from bert_jax.pretrained.stored import empty
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large is 50 kB; a parsed header takes some twenty times its size

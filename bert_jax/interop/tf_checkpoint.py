@@ -16,7 +16,7 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.interop.tf_names import HEADS, Row, axis_sizes, rows
-from bert_jax.stored import StoredArray, StoredModel, without_padding
+from bert_jax.pretrained.stored import StoredArray, StoredModel, without_padding
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"

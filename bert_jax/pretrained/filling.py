@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
+from bert_jax.pretrained.text_batches import as_features, check_utf8
 from bert_jax.tasks.batching import padded
-from bert_jax.text_batches import as_features, check_utf8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def fill_mask(model, text: str, top_k: int = 5) -> list[list[Candidate]]:
 
 
 def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
-    from bert_jax.loading import load
+    from bert_jax.pretrained.loading import load
 
     model = load(path)
     print_filled(text, fill_mask(model, text, options.top_k), model.tokenizer.tokens[model.tokenizer.mask_id])

@@ -10,8 +10,8 @@ from rich.table import Table
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
-from bert_jax.row_sources import RowSources, position_sources, vocabulary_sources
-from bert_jax.stored import PARTS, StoredArray, StoredModel
+from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
+from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer
 
 POSITIONS = "embeddings/position/table"

@@ -6,8 +6,8 @@ from jax.sharding import Mesh
 
 from bert_jax import sharding
 from bert_jax.config import HeadConfig
-from bert_jax.hidden_states import combine, pool
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.hidden_states import combine, pool
 from bert_jax.models.task import BertForTask
 from bert_jax.task_step import predictions
 from bert_jax.tasks.batching import Batch

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.stored import StoredArray
+from bert_jax.pretrained.stored import StoredArray
 from bert_jax.tokenization import Tokenizer
 
 

@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.progress import track
 
 from bert_jax.config import ComputeConfig
-from bert_jax.encodings import Collector, Encoding
 from bert_jax.errors import UserError
-from bert_jax.filling import Candidate, fill_mask
-from bert_jax.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
-from bert_jax.model_view import Layers, describe
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
-from bert_jax.answers import predict
-from bert_jax.runner import Runner
-from bert_jax.stored import StoredModel
+from bert_jax.models.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
+from bert_jax.pretrained.answers import predict
+from bert_jax.pretrained.encodings import Collector, Encoding
+from bert_jax.pretrained.filling import Candidate, fill_mask
+from bert_jax.pretrained.runner import Runner
+from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretrained.text_batches import Texts, batches, tokenize
+from bert_jax.pretrained.view import Layers, describe
 from bert_jax.tasks.batching import Batch
 from bert_jax.tasks.features import Features
-from bert_jax.text_batches import Texts, batches, tokenize
 from bert_jax.tokenization import Tokenizer
 
 LONG = 10  # batches from which on a progress bar is shown

@@ -12,8 +12,8 @@ from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.pretrained import PretrainedModel
-from bert_jax.stored import StoredModel, empty
+from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.pretrained.stored import StoredModel, empty
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
@@ -55,7 +55,7 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
 
         return open_huggingface(path)
     if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.stored_checkpoint import open_checkpoint
+        from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 
         return open_checkpoint(path)
     if "bert_config.json" in names or any(name.endswith(".index") for name in names):

@@ -11,7 +11,7 @@ from bert_jax.checkpoint_record import read_record
 from bert_jax.config import HeadConfig, ModelConfig, from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
-from bert_jax.stored import StoredArray, StoredModel, empty
+from bert_jax.pretrained.stored import StoredArray, StoredModel, empty
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
 from bert_jax.workdir import read_json

@@ -11,11 +11,11 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
+from bert_jax.pretrained.text_batches import check_utf8, tokenize
 from bert_jax.tasks import squad, squad_answers, squad_reading, squad_windows, tagging
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.features import Features, join
 from bert_jax.tasks.recorded import recorded_options, recorded_task
-from bert_jax.text_batches import check_utf8, tokenize
 
 SEVERAL = "; several are given as a list"
 
