@@ -34,11 +34,11 @@ def workdir(tmp_path_factory):
 
 
 def flip_bits(step: pathlib.Path) -> None:
-    """In several places of the file with the arrays: parameters and optimizer state are both hit."""
+    """In a hundred places of the file with the arrays, which come in any order: parameters and optimizer state are both hit."""
     file = max((file for file in (step / "state").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     contents = bytearray(file.read_bytes())
-    for eighth in range(1, 8):
-        contents[len(contents) * eighth // 8] ^= 1
+    for place in range(1, 101):
+        contents[len(contents) * place // 101] ^= 1
     file.write_bytes(contents)
 
 

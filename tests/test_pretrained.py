@@ -17,6 +17,7 @@ from bert_jax.models.hidden_states import LAYERS_READ, combine
 from bert_jax.presets import parameter_counts
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.tasks.batching import ladder
 
 TEXTS = ["the cat sat on the mat.", ("a big dog", "ran in the house"), "birds", "old cats, old dogs flew on the old tree."]
 SMALL = dataclasses.replace(CONFIG, num_layers=2)
@@ -108,9 +109,9 @@ def test_few_programs_are_compiled():
     model = loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1)))
     texts = [" ".join(["cat"] * (1 + number % 38)) for number in range(200)]
     model.encode(texts, batch_size=8)
-    assert model._runner.states.compilations <= 3  # lengths 16, 32 and 40
+    assert model._runner.states.compilations <= len(ladder(40))
     model.encode(texts[::3], batch_size=8, max_length=30)
-    assert model._runner.states.compilations <= 3
+    assert model._runner.states.compilations <= len(ladder(40)) < 8
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])

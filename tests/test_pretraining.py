@@ -45,7 +45,7 @@ def one_device():
     """Runs here take one of the eight virtual devices, as on a laptop; `all_devices` gives them back."""
     make_mesh = sharding.make_mesh
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
+        patch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, devices or jax.devices()[:1]))
         yield
 
 
