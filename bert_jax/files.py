@@ -1,8 +1,11 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all, and JSON from elsewhere that is doubted as it is read."""
 
+import json
 import os
 
 from etils import epath
+
+from bert_jax.errors import UserError
 
 
 def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
@@ -24,3 +27,14 @@ def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
         if partial.exists():
             partial.unlink()
         raise
+
+
+def read_object(file: epath.Path) -> dict:
+    """The JSON object in a file that comes from elsewhere; UserError where there is none."""
+    try:
+        values = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
+        raise UserError(f"{file} is not JSON: {error}; fetch it anew") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
+    return values

@@ -1,13 +1,13 @@
 """config.json as `transformers` writes and reads it, checked and put into our terms, and back."""
 
 import dataclasses
-import json
 import math
 
 from etils import epath
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.interop.safetensors_files import inside
 
 FILE = "config.json"
@@ -42,12 +42,7 @@ class HuggingFaceConfig:
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
     """Reads config.json; UserError if it is broken or describes another model than BERT."""
     file = inside(directory, FILE)
-    try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
+    values = read_object(file)
     if values.get("model_type", "bert") != "bert":
         raise UserError(f"{file} describes a model of type {values['model_type']!r:.40}; only model_type 'bert' can be loaded")
     for key, allowed in UNSUPPORTED.items():

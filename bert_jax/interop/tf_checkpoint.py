@@ -14,6 +14,7 @@ from etils import epath
 from bert_jax import vocabulary_file
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.interop.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.interop.tf_names import HEADS, Row, axis_sizes, rows
 from bert_jax.pretrained.stored import StoredArray, StoredModel, without_padding
@@ -79,12 +80,7 @@ def _read_config(file: epath.Path) -> ModelConfig:
     if not file.exists():
         raise UserError(f"{file} is missing; copy the one that the model was trained with: it lies beside the checkpoint that "
                         "training started from")
-    try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
+    values = read_object(file)
     if values.get("hidden_act", "gelu") != "gelu":
         raise UserError(f"{file} has hidden_act={values['hidden_act']!r:.40}; only 'gelu', which every released "
                         "BERT has, can be loaded")

@@ -9,6 +9,7 @@ from tokenizers import decoders, models, processors
 
 from bert_jax import vocabulary_file
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.interop import sentencepiece_files
 from bert_jax.interop.safetensors_files import inside
 from bert_jax.tokenization import (MAX_WORD_LENGTH, WORD_START, Tokenizer, WordPieceTokenizer, basic_normalizer,
@@ -28,7 +29,7 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
     if models:
         return load_tokenizer(inside(directory, models[0].name))
-    config = _read_json(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
+    config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
     fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
     if vocabulary_file.WORDPIECE_FILE in there:
         file = there[vocabulary_file.WORDPIECE_FILE]
@@ -95,7 +96,7 @@ class _Fast:
 
 
 def _read_fast(file: epath.Path) -> _Fast:
-    values = _read_json(file)
+    values = read_object(file)
     model = _object(values.get("model"))
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
     if kind != "WordPiece":
@@ -155,16 +156,6 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
 def _first_difference(ours: list[str], theirs: list[str]) -> str:
     pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs)) if a != b)
     return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
-
-
-def _read_json(file: epath.Path) -> dict:
-    try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {error}; fetch it anew") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
-    return values
 
 
 def _object(value) -> dict:
