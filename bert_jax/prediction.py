@@ -56,16 +56,17 @@ def predict_logits(predict_step, params, features: Features, head: HeadConfig, b
 
 
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
-    """Scores of an ensemble: log of the mean probability (over classes, candidates or positions); the mean for regression.
+    """Scores of an ensemble: log of the mean probability over classes or candidates; the mean for regression and spans.
 
-    For a CRF, whose scores are the best path's, each word gets the share of the models that vote for a label.
+    The scores of spans are compared across the windows of a question, and a threshold was tuned on them as they are, which a
+    probability within one window is not. For a CRF, whose scores are the best path's, each word gets the share of the models
+    that vote for a label.
     """
     if len(predictions) == 1:
         return predictions[0]
-    if head.kind == "regression" or head.crf:
+    if head.kind in ("regression", "span") or head.crf:
         return [np.mean(rows, axis=0) for rows in zip(*predictions)]
-    axis = 0 if head.kind == "span" else -1
-    members = [[row - np.logaddexp.reduce(row, axis=axis, keepdims=True) for row in rows] for rows in zip(*predictions)]
+    members = [[row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows] for rows in zip(*predictions)]
     return [np.logaddexp.reduce(rows, axis=0) - np.float32(np.log(len(rows))) for rows in members]
 
 

@@ -162,10 +162,10 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp
     lowest = min(record["metrics"]["accuracy"] for record in results["runs"])
     assert run_predict(members, options)["accuracy"] >= lowest and (tmp_path / "new" / "out.tsv").exists()
     logits = [[np.array(row, np.float32) for row in rows] for rows in ([[2, 0, 1]], [[-1, 0, 3]])]
-    spans = [[np.random.default_rng(seed).standard_normal((5, 2)).astype(np.float32)] for seed in (0, 1)]
-    for head, members in ((HeadConfig(labels=("a", "b", "c")), logits), (HeadConfig(kind="span"), spans)):
-        expected = (softmax(members[0][0], axis=0) + softmax(members[1][0], axis=0)) / 2
-        np.testing.assert_allclose(softmax(average(head, members)[0], axis=0), expected, rtol=1e-5)
+    expected = (softmax(logits[0][0]) + softmax(logits[1][0])) / 2
+    np.testing.assert_allclose(softmax(average(HeadConfig(labels=("a", "b", "c")), logits)[0]), expected, rtol=1e-5)
+    spans = [[np.full((5, 2), value, np.float32)] for value in (1, 4)]
+    np.testing.assert_array_equal(average(HeadConfig(kind="span"), spans)[0], np.full((5, 2), 2.5))
     assert average(HeadConfig(kind="regression"), [[np.float32(1)], [np.float32(4)]]) == [2.5]
 
 
