@@ -194,6 +194,18 @@ def _run(argv: list[str]) -> int:
             traceback.print_exc()
         print(f"error: {error.filename or words[0]}: {error.strerror or error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if debug or not _of_cloud_storage(error, words):
+            raise
+        print(f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the network and "
+              "your credentials (--debug shows the whole traceback)", file=sys.stderr)
+        return 2
+
+
+def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
+    """Whether `error` comes from a library that reads gs:// for us; each has classes of its own for what OSError would say."""
+    library = type(error).__module__.split(".")[0]
+    return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
 def _no_flags(argv: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bert_jax import cli
 from bert_jax.command_line import configured, load_config, parse
 from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.errors import UserError
@@ -92,6 +93,21 @@ def test_help_answers_without_the_heavy_libraries():
             "print([m for m in ('jax', 'tensorflow', 'flax', 'optax') if m in sys.modules], file=sys.stderr)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "--phases.1.sequence_length" in done.stdout and done.stderr.strip() == "[]"
+
+
+def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):
+    class Unavailable(Exception):
+        __module__ = "gcsfs.retry"
+
+    def fail(arguments):
+        raise Unavailable("no\nroute")
+
+    monkeypatch.setitem(cli.COMMANDS, "info", fail)
+    assert cli._run(["bert-jax", "info", "--workdir=gs://bucket/run"]) == 2
+    assert capsys.readouterr().err.startswith("error: Google Cloud Storage: no route; check")
+    for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
+        with pytest.raises(Unavailable):
+            cli._run(["bert-jax", *words])
 
 
 ALLOWED = {  # from architecture: who may import whom; a missing entry may be imported by the loops only
