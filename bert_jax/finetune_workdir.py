@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
-from bert_jax.workdir import WorkDirectory, read_json, take
+from bert_jax.workdir import WorkDirectory, is_among, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 HARMLESS = ("compute.", *(f"finetune.{name}" for name in (
@@ -86,8 +86,7 @@ def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
         raise UserError(f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(read_json(path / "config.json"), settings):
-        key = line.split(": ", 1)[0]
-        if any(key == name or (name.endswith(".") and key.startswith(name)) for name in HARMLESS):
+        if is_among(line.split(": ", 1)[0], HARMLESS):
             logging.info("setting changed since the last start: %s", line)
         else:
             lines.append(line)

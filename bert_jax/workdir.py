@@ -160,7 +160,12 @@ def _harmless(line: str) -> bool:
         return "" not in change.split(" → ")
     if key.startswith("phases.") and key.endswith(".micro_batches"):
         return True
-    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in HARMLESS)
+    return is_among(key, HARMLESS)
+
+
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
 
 
 def _lengthens(line: str, config: Config) -> bool:

@@ -1,6 +1,5 @@
 """Directories in the layout of Hugging Face `transformers`: config.json, model.safetensors, vocabulary files."""
 
-import dataclasses
 import json
 import os
 import sys

@@ -3,7 +3,6 @@
 Reading needs no TensorFlow (see `tensor_bundle`); writing does.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from bert_jax.files import read_object
 from bert_jax.interop.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.interop.tf_names import HEADS, Row, axis_sizes, rows
 from bert_jax.pretrained.stored import StoredArray, StoredModel, without_padding
-from bert_jax.tokenization import Tokenizer, load_tokenizer
+from bert_jax.tokenization import load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
 LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; no option in the original

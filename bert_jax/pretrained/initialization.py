@@ -10,6 +10,7 @@ from rich.table import Table
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
+from bert_jax.pretrained.placement import placed
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
 from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer
@@ -112,8 +113,7 @@ def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh
             report.loaded[name] = size
         else:
             report.resized[name] = size, rows.remark
-        read = _reader(array) if rows is None else _resizer(array, rows, fresh_arrays[name])
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, _once(read))
+        return placed(leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, fresh_arrays[name]))
 
     return jax.tree.map_with_path(one, abstract_params), report
 
@@ -137,10 +137,6 @@ def _check_shapes(stored: StoredModel, wanted: dict, sources: dict[str, RowSourc
                         f"({'; '.join(lines[:5])}{more}); fetch both anew from the same place")
 
 
-def _reader(array: StoredArray):
-    return lambda index: np.asarray(array.read(index), np.float32)
-
-
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
     """Reads parts of a table whose rows come from `rows`; those after them are the fresh ones, which have the same sharding."""
     def read(index):
@@ -151,18 +147,6 @@ def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
             values[:known - start] = rows.read(array, start, known, index[1:])
         return values
     return read
-
-
-def _once(read):
-    """`read`, but devices that hold the same part share one call."""
-    parts: dict[str, np.ndarray] = {}
-
-    def shared(index):
-        key = str(index)  # slices have no hash before Python 3.12
-        if key not in parts:
-            parts[key] = read(index)
-        return parts[key]
-    return shared
 
 
 def _groups(paths) -> dict[str, list[str]]:

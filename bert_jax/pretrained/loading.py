@@ -3,7 +3,6 @@
 import os
 
 import jax
-import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
@@ -13,7 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.stored import StoredModel, empty
+from bert_jax.pretrained.placement import placed
+from bert_jax.pretrained.stored import StoredModel
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
@@ -108,29 +108,12 @@ def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
         for parent in parents:
             node = node.setdefault(parent, {})
         where = NamedSharding(mesh, sharding.partition_spec(mesh, path, array.shape)[0])
-        node[name] = jax.make_array_from_callback(array.shape, where, _reader(array))
+        node[name] = placed(array.shape, where, array.read)
     return params
 
 
 def _one_device() -> Mesh:
     return sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
-
-
-def _reader(array):
-    """Reads each part once, however many devices hold a copy of it."""
-    parts: dict = {}
-
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        spans = tuple(axis.indices(size) for axis, size in zip(index, array.shape))
-        if spans not in parts:
-            values = array.read(tuple(slice(*span) for span in spans))
-            if values.dtype != np.float32 or not values.flags.c_contiguous or values.ctypes.data % 64:
-                aligned = empty(values.shape)
-                aligned[...] = values
-                values = aligned
-            parts[spans] = values
-        return parts[spans]
-    return read
 
 
 def _existing(name: str) -> epath.Path:
