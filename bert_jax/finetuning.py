@@ -140,7 +140,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
             state, values = programs.train_step(state, batch, rates[step], seed)
             reporter.dispatched(step + 1, values, batch["input_ids"].shape)
             states.poll()
-            stopping = signals.stop_at(step + 1)
+            stopping = signals.must_stop()
             if stopping or (step + 1) % config.save_every_steps == 0:
                 states.save(step + 1, state, position={"step": step + 1}, config=record_config)
             if stopping:

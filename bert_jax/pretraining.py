@@ -106,7 +106,7 @@ def pretrain(config: Config) -> Result:
                     state, values = train_step(state, batch)
                 reporter.dispatched(step, values)
                 checkpoints.poll()
-                stopping = signals.stop_at(step)
+                stopping = signals.must_stop()
                 last = step == config.total_steps
                 if evaluation and not stopping and (last or _due(step, config.evaluation.every_steps)):
                     with rates.paused():

@@ -11,6 +11,7 @@ class StopSignals:
 
     def __init__(self):
         self.received: int | None = None
+        self._asked = 0
 
     def __enter__(self) -> "StopSignals":
         # With several hosts JAX's own service listens to SIGTERM and agrees on one step for all; taking it away would break that.
@@ -27,13 +28,17 @@ class StopSignals:
             os._exit(128 + number)
         self.received = number
 
-    def stop_at(self, step: int) -> bool:
-        """True where training must end after `step`: the same answer on every host."""
+    def must_stop(self) -> bool:
+        """Whether training must end after this step; every host asks once a step, and all get the same answer.
+
+        Hosts agree on a number of this count, which, unlike the step, does not begin again with another run of a command.
+        """
         if jax.process_count() == 1:
             return self.received is not None
         from jax.experimental import multihost_utils
 
-        if multihost_utils.reached_preemption_sync_point(step):
+        self._asked += 1
+        if multihost_utils.reached_preemption_sync_point(self._asked):
             self.received = signal.SIGTERM
         return self.received == signal.SIGTERM
 

@@ -8,11 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig, to_dict
+from bert_jax.sinks import read_rows
+from test_finetuning import pretrained  # noqa: F401
 from test_pretraining import rows, run_config, wait_for_row
 
 pytestmark = pytest.mark.slow
@@ -20,18 +24,23 @@ DEVICES = "--xla_force_host_platform_device_count={}"
 
 
 def launch(config, hosts: int) -> list[subprocess.Popen]:
+    file = pathlib.Path(config.workdir).with_suffix(".json")
+    file.write_text(json.dumps(to_dict(config)))
+    return start(["pretrain", str(file)], config.workdir, hosts)
+
+
+def start(arguments: list[str], workdir: str, hosts: int) -> list[subprocess.Popen]:
+    """One command of bert-jax on every host; the hosts share four devices."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    file = pathlib.Path(config.workdir).with_suffix(".json")
-    file.write_text(json.dumps(to_dict(config)))
     processes = []
     for host in range(hosts):
         environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
         if hosts > 1:
             environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(hosts), "JAX_PROCESS_ID": str(host)}
-        with open(pathlib.Path(config.workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
-            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", "pretrain", str(file)], env=environment,
+        with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
+            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments], env=environment,
                                               stdout=log, stderr=subprocess.STDOUT))
     return processes
 
@@ -78,3 +87,52 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))
     assert finish(launch(shorter, 1), shorter) == [0], logs(config)
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 4))
+
+
+def task(home, workdir, *options: str) -> list[str]:
+    """A command of two runs, 20 steps an epoch, on a mesh of four devices."""
+    return ["finetune", "text", f"--init_from={home / 'pretrained'}", f"--data.dir={home / 'data'}", f"--workdir={workdir}",
+            "--mesh.data=2", "--mesh.fsdp=2", "--options.max_length=16", "--batch_size=16", "--learning_rate=2e-3",
+            "--log_every_steps=1", "--seeds=2", *options]
+
+
+def results_of(arguments: list[str], workdir, hosts: int) -> dict:
+    """results.json, when the command has ended well on every host."""
+    here = types.SimpleNamespace(workdir=workdir)
+    assert finish(start(arguments, workdir, hosts), here) == [0] * hosts, logs(here)
+    return json.loads((workdir / "results.json").read_text())
+
+
+def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
+    works = [tmp_path / "one", tmp_path / "two"]
+    one, two = (results_of(task(pretrained, work, "--epochs=1"), work, hosts) for hosts, work in enumerate(works, 1))
+    for ours, theirs in zip(two["runs"], one["runs"], strict=True):
+        logs_of_run = [read_rows(work / "runs" / ours["run"] / "metrics.jsonl") for work in works]
+        expected, losses = ([row["loss"] for row in run if row["kind"] == "train"] for run in logs_of_run)
+        assert len(losses) == 20 and losses == pytest.approx(expected, abs=2e-5)
+        assert ours["metrics"] == theirs["metrics"] and ours["training_loss"] == pytest.approx(theirs["training_loss"], abs=2e-5)
+    assert two["chosen"]["run"] == one["chosen"]["run"]
+    files = [sorted(path.name for path in (work / "predictions/dev").iterdir()) for work in works]
+    assert files[0] == files[1] != []
+
+
+def test_a_preempted_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):  # noqa: F811
+    """Told to stop in the second run, whose steps begin at 0 again."""
+    work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
+    first, second = (work / "runs" / f"batch16_rate0.002_epochs6_seed{seed}" for seed in (0, 1))
+    arguments = task(pretrained, work, "--epochs=6")
+    processes = start(arguments, work, 2)
+    deadline = time.monotonic() + 240
+    while len(read_rows(second / "metrics.jsonl")) < 30:
+        assert processes[0].poll() is None and time.monotonic() < deadline, logs(here)
+        time.sleep(0.02)
+    processes[1].send_signal(signal.SIGTERM)
+    assert finish(processes, here, 180) == [143, 143], logs(here)
+    stopped = Checkpoints(second / "training", read_only=True).latest_step()
+    assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 120
+    before = (first / "metrics.jsonl").read_bytes()
+
+    assert len(results_of(arguments, work, 1)["runs"]) == 2
+    assert (first / "metrics.jsonl").read_bytes() == before
+    steps = [row["step"] for row in read_rows(second / "metrics.jsonl") if row["kind"] == "train"]
+    assert steps == list(range(1, 121))
