@@ -118,7 +118,8 @@ def config(arguments: list[str]) -> int:
     """config show CONFIG | config diff CONFIG CONFIG: the resolved options as JSON, or where two differ"""
     import json
 
-    from bert_jax.config import check, differences, to_dict
+    from bert_jax.config_checks import check
+    from bert_jax.config_dict import differences, to_dict
 
     action, rest = positional(arguments, "bert-jax config", "show|diff")
     if action == "show":

@@ -13,7 +13,9 @@ import json
 import pathlib
 import re
 
-from bert_jax.config import Config, PhaseConfig, check, from_dict
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.config_checks import check
+from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 
 

@@ -5,8 +5,9 @@ import pathlib
 
 from rich.console import Console
 
-from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig, PrepareConfig,
-                             TrainVocabConfig, check)
+from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig,
+                             PrepareConfig, TrainVocabConfig)
+from bert_jax.config_checks import check
 
 VOCAB_SIZE = 4_096
 EXAMPLES = ("Return a copy of the [MASK].", "If the argument is not a [MASK], a TypeError is [MASK].",

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import sharding
-from bert_jax.config import Config, from_dict
+from bert_jax.config import Config
+from bert_jax.config_dict import from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import open_store

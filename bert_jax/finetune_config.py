@@ -9,8 +9,8 @@ import difflib
 import math
 from typing import Literal
 
-from bert_jax.config import (
-    ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_mesh, check_optimizer, check_schedule)
+from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config_checks import check_mesh, check_optimizer, check_schedule
 from bert_jax.errors import UserError
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")

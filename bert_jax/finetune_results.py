@@ -6,7 +6,7 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import to_dict
+from bert_jax.config_dict import to_dict
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.workdir import commit, read_json, versions
 

@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_record import read_record
-from bert_jax.config import CheckpointConfig, differences
+from bert_jax.config import CheckpointConfig
+from bert_jax.config_dict import differences
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint

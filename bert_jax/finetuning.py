@@ -11,14 +11,17 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, to_dict
+from bert_jax.config import CheckpointConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, open_workdir, publish, remove
 from bert_jax.metrics import Metrics, Rates
+from bert_jax.models.task import BertForTask
 from bert_jax.prediction import diagnose, predict_logits
+from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
@@ -54,6 +57,7 @@ def finetune(config: FinetuneConfig) -> Result:
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0)
     stored = open_stored(config.init_from)
+    check_fit(stored)
     if stored.tokenizer is None:
         raise UserError(f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
                         "was trained with")
@@ -158,7 +162,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
             "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
             "init_from_step": stored.history.get("step"),
             "epochs": [{"epoch": step // epoch, **scores} for step, scores in sorted(dev.items())],
-            "hyperparameters": _hyperparameters(run, config), "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+            "hyperparameters": _hyperparameters(run, config, programs.model), "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
 
 
 def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], list[np.ndarray]]:
@@ -214,12 +218,14 @@ def _evaluations(metrics: Metrics, begin: int) -> dict[int, dict[str, float]]:
             for row in read_rows(metrics.file) if row["kind"] == "evaluation" and row["step"] <= begin}
 
 
-def _hyperparameters(run: Run, config: FinetuneConfig) -> dict:
+def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
     return {"batch_size": run.batch_size, "learning_rate": run.learning_rate, "epochs": run.epochs,
             "warmup_share": config.warmup_share, "schedule": config.schedule.name, "optimizer": config.optimizer.name,
             "weight_decay": config.optimizer.weight_decay,
             "layer_decay": config.layer_decay, "reinitialize_layers": config.reinitialize_layers,
-            "max_length": config.options.max_length, "select": config.select}
+            "hidden_dropout": model.config.hidden_dropout, "attention_dropout": model.config.attention_dropout,
+            "head_dropout": model.head.dropout, "crf": model.head.crf, "features": model.head.features,
+            "max_length": config.options.max_length, "bucket_window": config.bucket_window, "select": config.select}
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,

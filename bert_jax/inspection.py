@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig, check
+from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig
+from bert_jax.config_checks import check
 from bert_jax.data.epoch_report import epoch_report
 from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.rows import Rows

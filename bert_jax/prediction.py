@@ -120,6 +120,11 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
         _write(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
         if examples.has_answers:
             results = family.score(examples, features, logits)
+        if jax.process_index() == 0:
+            figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items()) if examples.has_answers else ""
+            where = directory / "predictions" / split
+            Console(highlight=False).print(f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}",
+                                           markup=False, soft_wrap=True)
     setting = {"setting": "not trained on it", "runs": 1, "collapsed": 0, "mean": results,
                "standard_deviation": dict.fromkeys(results)}
     content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task],
@@ -132,7 +137,8 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 
 
 def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
-    from bert_jax.pretrained.loading import check_fit, place
+    from bert_jax.pretrained.fit import check_fit
+    from bert_jax.pretrained.loading import place
 
     check_fit(stored)
     params = place(stored, mesh)

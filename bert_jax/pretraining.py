@@ -10,7 +10,9 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import Config, PhaseConfig, check, max_predictions, to_dict
+from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config_checks import check
+from bert_jax.config_dict import to_dict
 from bert_jax.curves import draw_curves
 from bert_jax.data.examples import Examples, check_epoch
 from bert_jax.data.pipeline import batches
@@ -22,7 +24,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import phase_starts
 from bert_jax.presets import parameter_counts, training_flops
-from bert_jax.pretrained.initialization import Report, check_architecture, check_fit, initialize
+from bert_jax.pretrained.fit import check_fit
+from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
 from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
@@ -61,7 +64,7 @@ def pretrain(config: Config) -> Result:
     abstract = abstract_state(model, optimizer, mesh)
     shardings, starts = state_shardings(abstract), phase_starts(config)
     if source is not None:
-        check_fit(source, abstract.params, tokenizer)
+        table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
 
     with contextlib.ExitStack() as closing:
         workdir = closing.enter_context(open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
@@ -181,6 +184,7 @@ def _open_source(config: Config) -> StoredModel | None:
     from bert_jax.pretrained.loading import open_stored  # the readers of all formats, which most runs do without
 
     source = open_stored(config.init_from)
+    check_fit(source)
     check_architecture(source, config.model)
     return source
 

@@ -19,7 +19,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import Config, differences, from_dict, to_dict
+from bert_jax.config import Config
+from bert_jax.config_dict import differences, from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.owner import Owner

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, ModelConfig, to_dict
+from bert_jax.config import CheckpointConfig, ModelConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from bert_jax.config import (Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig,
-                             PrepareConfig, ScheduleConfig, check, differences, from_dict, max_predictions, schedule_length,
-                             to_dict, warmup_steps)
+                             PrepareConfig, ScheduleConfig, max_predictions, schedule_length, warmup_steps)
+from bert_jax.config_checks import check
+from bert_jax.config_dict import differences, from_dict, to_dict
 from bert_jax.errors import UserError
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -97,5 +98,5 @@ def test_a_restart_cuts_the_schedule():
 
 def test_the_configuration_needs_the_standard_library_only():
     heavy = "jax flax numpy tensorflow optax orbax tyro absl rich"
-    code = f"import sys, bert_jax.config; sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
+    code = f"import sys, bert_jax.config_checks, bert_jax.config_dict; sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bert_jax import cli, sharding
-from bert_jax.config import Config, from_dict
+from bert_jax.config import Config
+from bert_jax.config_dict import from_dict
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.pretrained.loading import load
 from bert_jax.sinks import read_rows
@@ -131,12 +132,15 @@ def test_two_hosts_read_their_own_parts(place):
     (["--init_from=@/source", "--model.activation=gelu_erf", "--model.hidden_size=32"],
      ["add: --model.hidden_size=16 --model.intermediate_size=64 --model.activation=gelu_tanh"]),
     (["--init_from=@/cased_source"], ["cased_source was trained with cased", "prepared as uncased", "--lowercase=false"]),
-], ids=["missing", "another-model", "casing"])
+    (["--init_from=@/longer_source"], ["the vocabulary in ", "entries, its word table", "that it was trained with"]),
+], ids=["missing", "another-model", "casing", "another-vocabulary"])
 def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capfd, options, says):
     if not (place / "cased_source").exists():
         shutil.copytree(place / "source", place / "cased_source")
         tokenizer = load_tokenizer(place / "source" / "tokenizer")
         type(tokenizer)(tokenizer.tokens, lowercase=False).save(place / "cased_source" / "tokenizer")
+        shutil.copytree(place / "source", place / "longer_source")
+        load_tokenizer(place / "extended.txt").save(place / "longer_source" / "tokenizer")
     capfd.readouterr()
     words = ["pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/refused",
              *(option.replace("@", str(place)) for option in options)]

@@ -23,7 +23,8 @@ from bert_jax.interop import huggingface, sentencepiece_files
 from bert_jax.interop.conversion import convert, new_directory, select, write_bert_jax
 from bert_jax.interop.huggingface import open_huggingface, write_huggingface
 from bert_jax.interop.tokenizer_files import write_tokenizer
-from bert_jax.pretrained.loading import check_fit, open_stored
+from bert_jax.pretrained.fit import check_fit
+from bert_jax.pretrained.loading import open_stored
 from bert_jax.tokenization import WordPieceTokenizer
 from bert_jax.vocabulary import run_train_vocab
 

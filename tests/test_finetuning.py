@@ -20,8 +20,8 @@ from scipy.special import softmax
 from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
-from bert_jax.config import (HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig,
-                             to_dict)
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import (FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions, check_finetune,
                                       task_defaults)

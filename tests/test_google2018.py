@@ -12,8 +12,9 @@ import pytest
 import numpy_bert
 from bert_jax import sharding
 from bert_jax.command_line import load_config
-from bert_jax.config import (Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig, check,
-                             differences, to_dict)
+from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config_checks import check
+from bert_jax.config_dict import differences, to_dict
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.presets import google2018, model_config

@@ -19,7 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.interop import huggingface, tf_checkpoint
 from bert_jax.pretrained import loading, stored_checkpoint
-from bert_jax.pretrained.loading import check_fit, load, open_stored, place
+from bert_jax.pretrained.fit import check_fit
+from bert_jax.pretrained.loading import load, open_stored, place
 from bert_jax.pretrained.stored import StoredArray
 from bert_jax.sharding import make_mesh, partition_spec
 

@@ -14,7 +14,8 @@ import types
 import pytest
 
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig, to_dict
+from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.sinks import read_rows
 from test_finetuning import pretrained  # noqa: F401
 from test_pretraining import rows, run_config, wait_for_row

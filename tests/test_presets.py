@@ -8,7 +8,8 @@ import jax
 import pytest
 
 from bert_jax import presets
-from bert_jax.config import Config, ModelConfig, PhaseConfig, to_dict
+from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.information import run_info
 from bert_jax.models.bert import BertForPreTraining

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from bert_jax import sharding
-from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, MaskingConfig, MeshConfig, ModelConfig,
-                             PhaseConfig, to_dict)
+from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, MaskingConfig, MeshConfig,
+                             ModelConfig, PhaseConfig)
+from bert_jax.config_dict import to_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError

@@ -11,7 +11,8 @@ import sentencepiece
 
 import small_corpus
 from bert_jax import cli, sharding
-from bert_jax.config import Config, from_dict
+from bert_jax.config import Config
+from bert_jax.config_dict import from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.pretrained.loading import load

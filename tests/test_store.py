@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax.config import PrepareConfig, to_dict
+from bert_jax.config import PrepareConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.data import prepare
 from bert_jax.data.manifest import Counts, FileRecord, Manifest, Options, Shard, TokenizerRecord, shard_file
 from bert_jax.data.store import open_store, verify

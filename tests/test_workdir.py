@@ -16,7 +16,8 @@ from etils import epath
 
 from bert_jax import owner
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig, from_dict, to_dict
+from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.owner import Owner
 from bert_jax.tokenization import load_tokenizer

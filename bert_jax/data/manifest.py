@@ -11,7 +11,7 @@ import re
 
 from etils import epath
 
-from bert_jax.config import from_dict, to_dict
+from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 
 VERSION = 1

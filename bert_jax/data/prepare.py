@@ -19,7 +19,8 @@ from typing import Iterator
 
 from etils import epath
 
-from bert_jax.config import PrepareConfig, to_dict
+from bert_jax.config import PrepareConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.data import store_writer
 from bert_jax.data.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
 from bert_jax.data.manifest import (

@@ -8,7 +8,7 @@ import re
 import shutil
 from typing import Iterator
 
-from bert_jax.config import differences, from_dict, to_dict
+from bert_jax.config_dict import differences, from_dict, to_dict
 from bert_jax.data import store_writer
 from bert_jax.data.blocks import Position
 from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for

@@ -13,7 +13,7 @@ from typing import Literal
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config import from_dict, to_dict
+from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.pretrained.stored import StoredModel
@@ -41,7 +41,8 @@ def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: st
     Raises:
       UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
     """
-    from bert_jax.pretrained.loading import check_fit, open_stored
+    from bert_jax.pretrained.fit import check_fit
+    from bert_jax.pretrained.loading import open_stored
 
     from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises for a word that is none of these
     check_destination(destination)

@@ -6,7 +6,7 @@ import re
 
 from etils import epath
 
-from bert_jax.config import to_dict
+from bert_jax.config_dict import to_dict
 from bert_jax.data.manifest import Manifest, read_manifest
 from bert_jax.errors import UserError
 from bert_jax.pretrained.stored import StoredModel

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.pretrained.placement import placed
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
-from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel
+from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer
 
 POSITIONS = "embeddings/position/table"
@@ -68,12 +68,11 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
                         f"To go on from it, add: {options}")
 
 
-def check_fit(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
-    """Where the rows of each resized table come from, by path; reads no array.
+def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
+    """Where the rows of each table come from that depends on vocabulary or length, by path; reads no array.
 
     Raises:
-      UserError: no vocabulary or one that cannot be matched with `tokenizer`'s, or arrays that are missing or of other
-        shapes than the stored model's own configuration says.
+      UserError: no vocabulary, or one that cannot be matched with `tokenizer`'s.
     """
     if stored.tokenizer is None:
         raise UserError(f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
@@ -83,7 +82,6 @@ def check_fit(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dic
     sources = {path: vocabulary for path in VOCABULARY if path in stored.arrays and path in wanted}
     if POSITIONS in stored.arrays:
         sources[POSITIONS] = position_sources(stored.arrays[POSITIONS].shape[0], wanted[POSITIONS].shape[0])
-    _check_shapes(stored, wanted, sources)
     return sources
 
 
@@ -91,15 +89,15 @@ def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh
     """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
-      stored: from `open_stored`; its architecture has passed `check_architecture`.
+      stored: from `open_stored`; has passed `check_fit` and `check_architecture`.
       abstract_params: ShapeDtypeStructs with shardings, on any mesh of any number of hosts.
       tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
       fresh: the freshly initialised parameters of the same shapes and shardings; what is not replaced is returned itself.
 
     Raises:
-      UserError: as `check_fit`.
+      UserError: as `table_rows`.
     """
-    sources, fresh_arrays = check_fit(stored, abstract_params, tokenizer), leaf_paths(fresh)
+    sources, fresh_arrays = table_rows(stored, abstract_params, tokenizer), leaf_paths(fresh)
     ignored = (*sorted({*stored.arrays} - {*fresh_arrays}), *stored.ignored)
     report = Report(path=stored.path, kind=stored.kind, loaded={}, resized={}, fresh={}, ignored=ignored)
 
@@ -116,25 +114,6 @@ def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh
         return placed(leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, fresh_arrays[name]))
 
     return jax.tree.map_with_path(one, abstract_params), report
-
-
-def _check_shapes(stored: StoredModel, wanted: dict, sources: dict[str, RowSources]) -> None:
-    """Raises a UserError that names the first arrays which are missing or of another shape than their configuration says."""
-    lines = []
-    for path, leaf in wanted.items():
-        array, first = stored.arrays.get(path), path.split("/")[0]
-        if array is None:
-            if first in PARTS and first not in stored.parts:
-                continue
-            lines.append(f"{path} {leaf.shape} is missing")
-        elif path in VOCABULARY and len(array.shape) == len(leaf.shape) and array.shape[0] < stored.tokenizer.vocab_size:
-            lines.append(f"{path} has {array.shape[0]:,} rows for a vocabulary of {stored.tokenizer.vocab_size:,}")
-        elif array.shape[path in sources:] != leaf.shape[path in sources:]:
-            lines.append(f"{path} is {array.shape} where {leaf.shape} is expected")
-    if lines:
-        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-        raise UserError(f"init_from={stored.path}: the parameters are not those that its own configuration describes "
-                        f"({'; '.join(lines[:5])}{more}); fetch both anew from the same place")
 
 
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):

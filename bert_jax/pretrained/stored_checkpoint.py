@@ -8,7 +8,8 @@ from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoint_record import read_record
-from bert_jax.config import HeadConfig, ModelConfig, from_dict
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
 from bert_jax.pretrained.stored import StoredArray, StoredModel, empty

@@ -5,7 +5,7 @@ Whoever lets a model predict asks here, so that new inputs are cut, windowed and
 
 import dataclasses
 
-from bert_jax.config import from_dict
+from bert_jax.config_dict import from_dict
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks.squad import tuned
 

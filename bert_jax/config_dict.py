@@ -1,0 +1,74 @@
+"""Between configurations and the plain dicts of JSON files, and what differs between two of those."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Literal
+
+from bert_jax.errors import UserError
+
+
+def to_dict(config) -> dict:
+    """Nested plain dict (JSON types) of any of these dataclasses; `from_dict` is the inverse."""
+    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+
+
+def _plain(value):
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def from_dict(cls, values: dict, path: str = ""):
+    """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
+    if not isinstance(values, dict):
+        raise UserError(f"{path or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
+            raise UserError(f"unknown option {path}{key}{hint}")
+    required = [field.name for field in dataclasses.fields(cls)
+                if field.default is field.default_factory is dataclasses.MISSING]
+    if missing := [path + name for name in required if name not in values]:
+        raise UserError(f"missing: {', '.join(missing)}")
+    return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
+
+
+def _typed(hint, value, path: str):
+    if dataclasses.is_dataclass(hint):
+        return from_dict(hint, value, path + ".")
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UserError(f"{path}={value!r:.80} must be a list")
+        return tuple(_typed(args[0], v, f"{path}.{i}") for i, v in enumerate(value))
+    if origin is Literal:
+        if value in args:
+            return value
+        raise UserError(f"{path}={value!r} must be one of {', '.join(args)}")
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        hint = args[0]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise UserError(f"{path}={value!r} must be of type {hint.__name__}")
+    return value
+
+
+def differences(old: dict, new: dict, path: str = "") -> list[str]:
+    """Lines `key: old → new` for every leaf in which two nested dicts differ."""
+    lines = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, list) and isinstance(b, list):
+            a, b = dict(enumerate(a)), dict(enumerate(b))
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += differences({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()}, f"{path}{key}.")
+        elif a != b:
+            lines.append(f"{path}{key}: {a} → {b}")
+    return lines
