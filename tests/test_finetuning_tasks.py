@@ -120,3 +120,38 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
     before, after = weights(pretrained / "pretrained"), weights(work)
     same = [np.array_equal(before[path], after[path]) for path in after if path.startswith(("embeddings", "encoder"))]
     assert all(same) if "features" in case else not any(same)
+
+
+def natural_inference(random, count):
+    """(premise, hypothesis, label): what the hypothesis is about decides, as a model of this size can learn."""
+    labels, rows = {"garden": "entailment", "harbour": "neutral", "kitchen": "contradiction"}, []
+    for topic in random.choice(list(labels), count):
+        rows.append([*(" ".join(words) for words in sentences(random, ["workshop", topic])), labels[topic]])
+    return rows
+
+
+@pytest.mark.slow
+def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: F811
+    metrics, random = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)
+    for file, count in {"train": 240, "dev_matched": 30, "dev_mismatched": 30}.items():
+        rows = ["sentence1\tsentence2\tgold_label", *map("\t".join, natural_inference(random, count))]
+        (tmp_path / f"{file}.tsv").write_text("\n".join(rows) + "\n")
+    asked = natural_inference(random, 60)
+    (tmp_path / "AX").mkdir()
+    table = ["Premise\tHypothesis\tLabel", *map("\t".join, asked)]
+    (tmp_path / "AX/diagnostic-full.tsv").write_text("\n".join(table) + "\n")
+    config = dataclasses.replace(task_defaults("mnli"), init_from=str(pretrained / "pretrained"), workdir=str(tmp_path / "mnli"),
+                                 data=TaskDataConfig(dir=str(tmp_path)), **FAST | {"epochs": 4})
+    results = finetuning.finetune(config).results
+    assert results["metrics"]["accuracy"] > 0.5 < results["metrics"]["mismatched_accuracy"]
+
+    config = dataclasses.replace(task_defaults("ax"), init_from=str(tmp_path / "mnli"), workdir=str(tmp_path / "ax"),
+                                 data=TaskDataConfig(dir=str(tmp_path / "AX")))
+    capsys.readouterr()
+    results = finetuning.finetune(config).results
+    (file,) = (tmp_path / "ax/predictions/dev").iterdir()
+    said = [line.split("\t")[1] for line in file.read_text().splitlines()[1:]]
+    expected = metrics.matthews_corrcoef([label for *_, label in asked], said)
+    assert results["metrics"]["matthews"] == pytest.approx(expected, abs=1e-12) and expected > 0.2
+    assert json.loads((tmp_path / "ax/results.json").read_text()) == results
+    assert f"ax dev: 60 predictions in {file.parent}, matthews {100 * expected:.2f}" in capsys.readouterr().out
