@@ -142,4 +142,5 @@ def _one_line(text: str, program: str) -> str:
     """tyro's boxed message as one line."""
     words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+", " ", text).split())
     words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
-    return re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice |^Required options ", "", words).rstrip(".") + f"; see {program} --help"
+    words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice |^Required options ", "", words).rstrip(".")
+    return f"{words}; see {program} --help"

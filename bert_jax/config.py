@@ -84,7 +84,8 @@ class ComputeConfig:
     """How the same mathematics is carried out; nothing here changes what a checkpoint holds."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax and loss are always float32."""
+    """Of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax and loss
+    are always float32."""
     layers: Literal["auto", "scan", "loop"] = "auto"
     """Run the stacked layers as one scan (compiles fast) or unrolled (runs faster). auto: loop up to 12 layers."""
     remat: Literal["none", "dots", "full"] = "none"
@@ -154,7 +155,8 @@ class PhaseConfig:
     schedule: Literal["continue", "restart"] = "continue"
     """continue: one schedule runs on across the switch. restart: this phase has a warm-up and a decay of its own."""
     warmup_steps: int | None = None
-    """Linear warm-up at the start of a schedule; not read in a phase that continues one. None: a hundredth of the schedule, as in the paper (10,000 of 1,000,000)."""
+    """Linear warm-up at the start of a schedule; not read in a phase that continues one. None: a hundredth of the
+    schedule, as in the paper (10,000 of 1,000,000)."""
     moments: Literal["keep", "reset"] = "keep"
     """What happens to the optimizer's moments (and its bias-correction count) at the switch."""
 
@@ -306,7 +308,8 @@ def warmup_steps(config: Config, first: int) -> int:
 
 
 def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
-    """Width of the masked-position arrays: the phase's own, or about rate × length as the original advises (20 at 128, 77 at 512)."""
+    """Width of the masked-position arrays: the phase's own, or about rate × length as the original advises (20 at length 128,
+    77 at 512)."""
     if phase.max_predictions is not None:
         return phase.max_predictions
     return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))

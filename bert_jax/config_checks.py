@@ -46,8 +46,8 @@ def check(config: Config) -> Config:
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
     _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
-    for name, value in (("checkpoint.keep_best", config.checkpoint.keep_best), ("evaluation.every_steps", config.evaluation.every_steps),
-                        ("seed", config.seed)):
+    for name, value in (("checkpoint.keep_best", config.checkpoint.keep_best),
+                        ("evaluation.every_steps", config.evaluation.every_steps), ("seed", config.seed)):
         if value < 0:
             raise UserError(f"{name}={value} must not be negative")
     _positive(config.data, "data.", "prefetch")
@@ -65,7 +65,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     _positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
     if phase.sequence_length > config.model.max_position_embeddings:
         raise UserError(f"{prefix}sequence_length={phase.sequence_length} is longer than "
-                        f"model.max_position_embeddings={config.model.max_position_embeddings}; raise the latter or shorten the sequences")
+                        f"model.max_position_embeddings={config.model.max_position_embeddings}; raise the latter or shorten "
+                        "the sequences")
     if phase.sequence_length < 8:
         raise UserError(f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8")
     if phase.batch_size % phase.micro_batches:
@@ -83,8 +84,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     if index == 0 or phase.schedule == "restart":
         length = schedule_length(config, index)
         if warmup_steps(config, index) + config.schedule.cooldown_steps > length:
-            raise UserError(f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps={config.schedule.cooldown_steps}) "
-                            f"do not fit into the {length} steps of its schedule; lower it, for example to {max(1, length // 100)}")
+            raise UserError(f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
+                            f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, for example to {max(1, length // 100)}")
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
@@ -103,7 +104,8 @@ def check_schedule(schedule: ScheduleConfig) -> None:
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
     if schedule.cooldown_steps and schedule.name != "constant":
-        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to {schedule.name}")
+        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to "
+                        f"{schedule.name}")
 
 
 def check_mesh(mesh: MeshConfig) -> None:

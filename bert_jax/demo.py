@@ -90,9 +90,9 @@ def run_demo(options: DemoConfig) -> int:
 def _farewell(console, workdir: pathlib.Path, store: pathlib.Path, evaluated) -> None:
     model, unigram = evaluated.metrics, evaluated.unigram
     console.rule()
-    console.print(f"[bold]Reached[/] after {evaluated.step:,} steps, on held-out documents: masked words {model['mlm_accuracy']:.1%} right "
-                  f"(always the commonest word: {unigram['mlm_accuracy']:.1%}), perplexity {model['perplexity']:.1f} (word frequencies alone: "
-                  f"{unigram['perplexity']:.0f}), next sentence {model['next_sentence_accuracy']:.1%} right (chance: about 50%).")
+    console.print(f"[bold]Reached[/] after {evaluated.step:,} steps, on held-out documents: masked words "
+                  f"{model['mlm_accuracy']:.1%} right (always the commonest word: {unigram['mlm_accuracy']:.1%}), perplexity "
+                  f"{model['perplexity']:.1f} (word frequencies alone: {unigram['perplexity']:.0f}), next sentence {model['next_sentence_accuracy']:.1%} right (chance: about 50%).")
     console.print(f"The curves: {workdir / 'curves.png'}   numbers: {workdir / 'metrics.jsonl'}   tensorboard --logdir {workdir}")
     console.print("[bold]Next:[/]", markup=True)
     for command in (f'bert-jax fill-mask {workdir} "Return the [MASK] of the list."', f"bert-jax inspect {store}",

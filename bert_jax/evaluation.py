@@ -95,7 +95,7 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     trained = from_dict(Config, model.history["config"])
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.tokenizer.fingerprint:
-        raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the corpus "
+        raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
                         f"again with --vocab={workdir}/tokenizer")
     same = store.fingerprint == read_identity(workdir)["store_fingerprint"]
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
@@ -124,6 +124,7 @@ def _print(evaluated: Evaluated, workdir: str, path: str, split: str) -> None:
                               ("mlm_accuracy", "MLM accuracy", "{:.2%}"), ("next_sentence_loss", "sentence pair loss", "{:.4f}"),
                               ("next_sentence_accuracy", "sentence pair accuracy", "{:.2%}")):
         if name in evaluated.metrics:
-            table.add_row(label, *(form.format(part[name]) if name in part else "" for part in (evaluated.metrics, evaluated.unigram)))
+            table.add_row(label, *(form.format(part[name]) if name in part else ""
+                                   for part in (evaluated.metrics, evaluated.unigram)))
     console.print(table)
     print(json.dumps({"step": evaluated.step, **evaluated.metrics}))

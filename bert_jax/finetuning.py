@@ -162,7 +162,8 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
             "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
             "init_from_step": stored.history.get("step"),
             "epochs": [{"epoch": step // epoch, **scores} for step, scores in sorted(dev.items())],
-            "hyperparameters": _hyperparameters(run, config, programs.model), "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+            "hyperparameters": _hyperparameters(run, config, programs.model),
+            "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
 
 
 def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], list[np.ndarray]]:

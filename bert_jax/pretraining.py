@@ -67,7 +67,8 @@ def pretrain(config: Config) -> Result:
         table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
 
     with contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
+        workdir = closing.enter_context(open_workdir(
+            config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
         checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
@@ -139,7 +140,8 @@ class _Reporter:
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config = metrics, rates, config
         self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
-        self._flops = phase.batch_size * training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        self._flops = phase.batch_size * training_flops(
+            config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
         self._phase_end = phase_starts(config)[index] + phase.steps
         self._tokens_after = sum(_tokens(later) for later in config.phases[index + 1:])
         self._skipped = 0
@@ -164,10 +166,12 @@ class _Reporter:
     def _guard(self, step: int, values: dict[str, float]) -> None:
         self._skipped = self._skipped + 1 if values["skipped"] else 0
         if self._skipped:
-            logging.warning("step %d: loss %s, gradient norm %s; the update was left out", step, values["loss"], values["grad_norm"])
+            logging.warning("step %d: loss %s, gradient norm %s; the update was left out",
+                            step, values["loss"], values["grad_norm"])
         if self._skipped >= MAX_SKIPPED:
-            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before them are "
-                            "in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in another --workdir")
+            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
+                            "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
+                            "another --workdir")
 
 
 def _check_given(config: Config) -> None:
@@ -196,16 +200,17 @@ def _open_stores(config: Config) -> tuple[Store, Store | None]:
         return store, store if config.data.held_out else None
     evaluation_store = open_store(config.data.eval_path, config.data.cache)
     if evaluation_store.tokenizer().fingerprint != store.tokenizer().fingerprint:
-        raise UserError(f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than data.path={config.data.path}; "
-                        "prepare it again with the same --vocab")
+        raise UserError(f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than "
+                        f"data.path={config.data.path}; prepare it again with the same --vocab")
     return store, evaluation_store
 
 
 def _with_vocabulary(config: Config, store: Store) -> Config:
     given = config.model.vocab_size
     if given not in (None, store.vocab_size):
-        raise UserError(f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} entries; "
-                        "leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other vocabulary")
+        raise UserError(f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} "
+                        "entries; leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other "
+                        "vocabulary")
     return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
 
 
@@ -227,11 +232,13 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
     print_(f"{device}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
     print_(f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
            f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}")
-    print_(f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them to train on")
+    print_(f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them "
+           "to train on")
     for index, phase in enumerate(config.phases):
         epoch = training[index].num_examples(0)
         print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
-               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences")
+               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.3g} epochs "
+               f"of {epoch:,} sequences")
     # A pipe or a log file has no width of its own, and rich would take 80 columns.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
     if device.num_devices > 1:
@@ -246,7 +253,8 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
 
 def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
     if jax.process_index() == 0:
-        draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=os.path.basename(os.path.normpath(config.workdir)))
+        name = os.path.basename(os.path.normpath(config.workdir))
+        draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
 
 
 def _peak_flops() -> float | None:

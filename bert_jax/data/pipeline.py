@@ -90,7 +90,8 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
 
 
 def _tensorflow():
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # of no use to the pipeline, and announced in long lines between those of the run
+    # Of no use to the pipeline, and announced in long lines between those of the run.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     import tensorflow as tf
 
     try:

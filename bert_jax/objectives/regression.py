@@ -5,6 +5,6 @@ import jax.numpy as jnp
 
 
 def loss_sums(predictions: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-    """Sums over the batch of predictions, labels and weights [B] (0 for rows that only fill it): float32 scalars loss and weight."""
+    """Sums over the batch of predictions, labels and weights [B] (0 for rows that only fill it): float32 loss and weight."""
     errors = jnp.square(predictions.astype(jnp.float32) - labels)
     return {"loss": jnp.sum(weights * errors), "weight": jnp.sum(weights)}

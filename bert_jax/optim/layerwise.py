@@ -6,7 +6,8 @@ import optax
 
 
 def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformation:
-    """Multiplies updates by decay^d: d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the embeddings."""
+    """Multiplies updates by decay^d: d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the
+    embeddings."""
 
     def scaled(path, update):
         if path[0].key == "embeddings":

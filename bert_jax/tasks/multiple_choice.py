@@ -98,7 +98,8 @@ def write_predictions(examples: Examples, features: Features, logits: list[np.nd
         for question, scores in zip(examples.questions, logits, strict=True):
             best = int(scores.argmax())
             odds = np.exp(scores.astype(np.float64) - scores.max())
-            lines.append(json.dumps({"id": question.index, "answer": choice_files.LETTERS[best] if examples.task == "race" else best,
+            answer = choice_files.LETTERS[best] if examples.task == "race" else best
+            lines.append(json.dumps({"id": question.index, "answer": answer,
                                      "probabilities": (odds / odds.sum()).round(6).tolist()}, ensure_ascii=False))
     write_atomically(file, ("\n".join(lines) + "\n").encode())
     return [os.fspath(file)]
