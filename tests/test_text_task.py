@@ -131,11 +131,25 @@ def test_csv_reads_what_python_writes(table):
     ("train.jsonl", '{"text": 3, "label": "x"}', "line 1: 'text' is 3, not text"),
     ("train.jsonl", '{"text": "a", "label": ["x"]}', r"line 1: the label \['x'\] is neither text nor a number"),
     ("train.jsonl", '{"text": "a", "label": "x\\ty"}', "line 1: the label .* do not print"),
+    ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "b", "text_pair": "c", "label": 1}',
+     "train.jsonl, line 2: a 'text_pair', which the first example has not"),
     ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one by --data.label_column"),
 ])
 def test_bad_files(name, content, message, tmp_path):
     write(tmp_path, name, content)
     fails(message, tmp_path)
+
+
+def test_what_only_later_lines_have_is_not_lost(tmp_path):
+    lines = '{"text": "a"}\n{"text": "b", "text_pair": null, "label": ""}\n'
+    write(tmp_path, "test.jsonl", lines)
+    examples = load(tmp_path, "test", ("x", "y"))
+    assert (examples.first, examples.second, examples.has_answers) == (["a", "b"], None, False)
+    for more, message in (('{"text": "c", "label": "x"}', "a 'label'"), ('{"text": "c", "sentence2": "d"}', "a 'sentence2'")):
+        write(tmp_path, "test.jsonl", lines + more)
+        fails(f"test.jsonl, line 3: {message}, which the first example has not", tmp_path, "test", ("x", "y"))
+    write(tmp_path, "test.jsonl", '{"text": "a"}\n{"text": "b", "stars": 3}')
+    fails("line 2: a 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
 
 
 def test_bad_requests(tmp_path):
@@ -180,6 +194,9 @@ def test_the_tfds_road(monkeypatch):
     assert (train.first, train.labels, train.answers.tolist()) == (["Good.", "Bad."], ("neg", "pos"), [1, 0])
     examples.append({"text": " ", "label": "neg"})
     with pytest.raises(UserError, match="imdb_reviews, split test, example 2: the text in column 'text' is empty"):
+        text.load("text", data, "dev", train.labels)
+    examples[:] = [{"text": "x", "label": "pos"}, {"text": "y", "label": "neg", "sentence2": "z"}]
+    with pytest.raises(UserError, match="imdb_reviews, split test, example 1: a 'sentence2', which the first example has not"):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]
     assert not text.load("text", TaskDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers

@@ -45,11 +45,16 @@ def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
 
 
 def records_of(source: str, examples: Iterable[tuple[str, Mapping]], data: TaskDataConfig, split: str) -> list[Record]:
-    """Records out of (where, mapping from column to value) pairs; the columns are settled by the first."""
+    """Records out of (where, mapping from column to value) pairs; the columns are settled by the first.
+
+    Raises:
+      UserError: a column is missing; a later example has a second text or a label, the first has none; a bad text or label.
+    """
     records, columns = [], None
     for where, values in examples:
         columns = columns or _columns(where, values, data, split)
         text, pair, label = columns
+        _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
         records.append(Record(where, _text(where, values, text), None if pair is None else _text(where, values, pair),
                               None if label is None else _label(where, values.get(label)), str(len(records))))
     if not records:
@@ -87,6 +92,13 @@ def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> t
         raise UserError(f"{where}: no column {wanted} among {shown}; name one by --data.{missing[0]} (a file without a line of "
                         "column names is read by numbers: --data.text_column=1 --data.label_column=2)")
     return text, pair, label
+
+
+def _check_absent(where: str, values: Mapping, columns: tuple[str, ...]) -> None:
+    """JSON lines need not all have the same keys; what only later ones have would be lost without a word."""
+    late = [name for name in columns if values.get(name) not in (None, "")]
+    if late:
+        raise UserError(f"{where}: a {late[0]!r}, which the first example has not; give it to every example or to none")
 
 
 def _text(where: str, values: Mapping, column: str) -> str:
