@@ -95,7 +95,9 @@ def test_universal_dependencies(tmp_path):
     ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
     ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
     ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
-    ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
+    ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
+    ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
+    ("Ann O\n", {"tag_column": 4}, 1, "a word without a tag"),
     ("Ann\nBob\n", {}, 1, "a word without a tag"),
     (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
 ])
@@ -221,6 +223,17 @@ def test_unlabelled_words_are_predicted(long, tmp_path):
     file, = tagging.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
     assert file.endswith("/test_predictions.conll")
     assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
+
+
+@pytest.mark.parametrize("text, options, warned", [
+    ("Ann\nlives\n", {"tag_column": 2}, False), ("Ann\nlives\n", {"tag_column": 1, "word_column": 2}, False),
+    ("Ann NN\nlives VB\n", {"tag_column": 3}, True), ("NN Ann\nVB lives\n", {"tag_column": 4, "word_column": 2}, True),
+])
+def test_a_file_to_predict_may_lack_the_columns_of_the_training_file(tmp_path, caplog, text, options, warned):
+    with caplog.at_level("WARNING", logger="absl"):
+        examples = load(tmp_path, text, "test", ("O", "B-PER", "I-PER"), **options)
+    assert [sentence.words for sentence in examples.sentences] == [("Ann", "lives")] and not examples.has_answers
+    assert (f"data.tag_column={options['tag_column']}, but there are 2 columns" in caplog.text) == warned
 
 
 @pytest.fixture(scope="module")

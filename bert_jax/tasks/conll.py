@@ -8,6 +8,8 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 
+from absl import logging
+
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
 from bert_jax.tasks import entities
@@ -31,7 +33,7 @@ class Sentence:
 
 
 def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
-    """The sentences of a file; one with a single column has no tags.
+    """The sentences of a file, without tags if it has a single column, or ends before the column of the tags.
 
     Args:
       file: local or gs://, UTF-8, with line ends of Unix or Windows.
@@ -42,7 +44,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
     """
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []
-    document, columns, rows = None, 0, []
+    document, columns, places, rows = None, 0, None, []
     for number, fields in [*_rows(read_text(file), universal), (0, [])]:
         if fields and fields[0] != DOCUMENT_START:
             columns = columns or len(fields)
@@ -50,7 +52,8 @@ def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
             rows.append((f"{os.fspath(file)}, line {number}", fields))
             continue
         if rows:
-            sentences.append(_sentence(rows, _places(columns, universal, data, rows[0][0]), document))
+            places = places or _places(columns, universal, data, rows[0][0])
+            sentences.append(_sentence(rows, places, document))
             rows = []
         if fields:
             document = 0 if document is None else document + 1
@@ -82,13 +85,20 @@ def _check_columns(place: str, fields: list[str], columns: int) -> None:
 
 
 def _places(columns: int, universal: bool, data: TaskDataConfig, place: str) -> tuple[int, int | None]:
-    """Indices of the columns of words and of tags; None if there are no tags."""
+    """Indices of the columns of words and of tags; None if there are no tags.
+
+    The options are those of the training file; one to be predicted may have the words alone, or lack its last columns.
+    """
+    if columns == 1:
+        return 0, None
     word = data.word_column or (_WORD if universal else 1)
     tag = data.tag_column or (_TAG if universal else columns)
-    for name, column in (("word_column", word), ("tag_column", tag)):
+    for name, column in (("word_column", word), ("tag_column", min(tag, columns))):
         if not 1 <= column <= columns:
             raise UserError(f"{place}: data.{name}={column}, but there are {columns} columns")
-    return word - 1, None if tag == word else tag - 1
+    if tag > columns:  # training and dev do not go on without tags, and then this says why there are none
+        logging.warning("%s: data.tag_column=%d, but there are %d columns: words without tags", place, tag, columns)
+    return word - 1, None if tag == word or tag > columns else tag - 1
 
 
 def _sentence(rows: list[tuple[str, list[str]]], columns: tuple[int, int | None], document: int | None) -> Sentence:
