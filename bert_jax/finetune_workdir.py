@@ -24,21 +24,25 @@ from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import WorkDirectory, is_among, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-HARMLESS = ("compute.", *(f"finetune.{name}" for name in (
+HARMLESS = ("compute.layers", "compute.remat", *(f"finetune.{name}" for name in (
     "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
     "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
-    "compute.", "mesh.", "data.")))
-"""Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and the
-data is compared by its content."""
+    "compute.layers", "compute.remat", "mesh.", "data.", "init_from")))
+"""Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and data
+and parameters are compared by their content."""
 
 
-def open_workdir(path: str, settings: dict, fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
-    """Takes `path` for fine-tuning; runs that it holds must have been made with the same data and settings.
+def open_workdir(path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer) -> WorkDirectory:
+    """Takes `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
+
+    Args:
+      features, parameters: fingerprints of the data and of what is fine-tuned (None: fresh parameters).
 
     Raises:
       UserError: not writable; another process writes to it; it holds something else, or runs with other settings.
     """
-    identity = {"features_fingerprint": fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
+    identity = {"features_fingerprint": features, "init_from_fingerprint": parameters,
+                "tokenizer_fingerprint": tokenizer.fingerprint}
     directory = epath.Path(path)
     resumed = (directory / "run.json").exists() and any((directory / name).exists() for name in ("runs", "checkpoints"))
     return take(path, identity, settings, tokenizer, resumed=resumed,
@@ -92,5 +96,5 @@ def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds runs with other data or settings ({'; '.join(lines)}). Go on with those "
+        raise UserError(f"{path} holds runs with other data, parameters or settings ({'; '.join(lines)}). Go on with those "
                         f"({path / 'config.json'}), or start this in another --workdir")

@@ -18,21 +18,23 @@ from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, open_workdir, publish, remove
-from bert_jax.metrics import Metrics, Rates
+from bert_jax.fingerprint import stored_fingerprint
+from bert_jax.metrics import Metrics
 from bert_jax.models.task import BertForTask
 from bert_jax.prediction import diagnose, predict_logits
 from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
-from bert_jax.sinks import read_rows
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
+from bert_jax.task_reporter import Reporter
 from bert_jax.tasks.batching import TrainingBatches
 from bert_jax.tasks.collapse import collapsed
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.workdir import write_json
+from bert_jax.tokenization import Tokenizer
+from bert_jax.workdir import read_json, write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
@@ -66,32 +68,31 @@ def finetune(config: FinetuneConfig) -> Result:
     programs = make_programs(config, stored.model, data.head, mesh)
 
     with contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(open_workdir(
-            config.workdir, settings(config, programs), data.fingerprint(), stored.tokenizer))
+        parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
+        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
+                                                     stored.tokenizer))
         signals = closing.enter_context(StopSignals())
         _announce(config, data, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
-            if (directory / RECORD).exists():
-                continue
-            record = train(run, config, data, stored, programs, directory, signals)
-            if record is None:
-                return Result({}, signals.exit_code)
-            if config.keep == "all" and workdir.owner is not None:
-                stored.tokenizer.save(directory / "tokenizer")
-            _write_once(directory / RECORD, record)
+            if not (directory / RECORD).exists():
+                record = train(run, config, data, stored, programs, directory, signals)
+                if record is None:
+                    return Result({}, signals.exit_code)
+                _write_once(directory / RECORD, record)
             remove(directory / "training")
         records = finished_runs(workdir.path / "runs")
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
-        tests = _write_predictions(workdir.path / "predictions", data, programs, params, config.eval_batch_size,
-                                   chosen["metrics"])
-        facts = {"tests": tests, "data": _sizes(data), "labels": list(data.head.labels)}
+        made = {"run": chosen["run"], "test_fingerprint": data.test_fingerprint()}
+        before = read_json(workdir.path / RECORD) if (workdir.path / RECORD).exists() else {}
+        tests = before["tests"] if before.get("predictions") == made else _write_predictions(
+            workdir.path / "predictions", data, programs, params, config.eval_batch_size, chosen["metrics"])
+        facts = {"tests": tests, "predictions": made, "data": _sizes(data), "labels": list(data.head.labels)}
         results = summary(config, records, data.main_metric, facts)
         _write_once(workdir.path / RECORD, results)
-        if config.keep == "best":
-            for record in records:
-                remove(workdir.path / "runs" / record["run"] / "checkpoints")
+        for record in records:
+            _keep(config, workdir.path / "runs" / record["run"], stored.tokenizer)
     if jax.process_index() == 0:
         show(results)
     return Result(results, 0)
@@ -118,10 +119,16 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
         if report is not None:
             _say(f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {', '.join(report.fresh) or 'none'}")
-        begin = int(state.step)
+        begin, position = int(state.step), {} if restored is None else restored.position
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
-        reporter = _Reporter(metrics, config.log_every_steps, total)
-        dev = _evaluations(metrics, begin)
+        # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+        reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
+        dev = {int(step): scores for step, scores in position.get("dev", {}).items()}
+
+        def save_state(step: int) -> None:
+            reporter.finish()
+            where = {"step": step, "dev": {str(evaluated): scores for evaluated, scores in dev.items()}}
+            states.save(step, state, position=where | {"totals": dict(reporter.totals)}, config=record_config)
 
         for step in range(begin, total + 1):
             if step and step % epoch == 0 and (step not in dev or step == total):
@@ -136,7 +143,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                     if step not in dev:
                         metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
                     dev[step] = scores
-                    states.save(step, state, position={"step": step}, config=record_config)
+                    save_state(step)
             if step == total:
                 break
             batch = batches.batch(step)
@@ -146,17 +153,13 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
             states.poll()
             stopping = signals.must_stop()
             if stopping or (step + 1) % config.save_every_steps == 0:
-                states.save(step + 1, state, position={"step": step + 1}, config=record_config)
+                save_state(step + 1)
             if stopping:
-                reporter.finish()
                 return None
         weights.wait()
         counted = weights.latest_step()
 
-    rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"]
-    # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-    loss = float(np.mean([row["loss"] for row in rows if row["step"] > total - max(1, epoch // 2)]))
-    skipped = int(sum(row["skipped_steps"] for row in rows))
+    loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
     return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted],
             "collapsed": collapsed(data.head, data.train.features, data.evaluations["dev"].features, logits, loss, skipped),
             "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
@@ -186,39 +189,6 @@ def settings(config: FinetuneConfig, programs: Programs, run: Run | None = None)
             "finetune": to_dict(config), **({} if run is None else {"run": run.name})}
 
 
-class _Reporter:
-    """Rows of metrics.jsonl: means over the steps since the last row, fetched once a row, so that the device never waits."""
-
-    def __init__(self, metrics: Metrics, every: int, total: int):
-        self.rates = Rates()
-        self._metrics, self._every, self._total, self._pending = metrics, every, total, []
-        self._steps = self._tokens = 0
-
-    def dispatched(self, step: int, values: dict[str, jax.Array], shape: tuple[int, ...]) -> None:
-        self._pending.append(values)
-        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + int(np.prod(shape))
-        self.rates.count(shape[0], int(np.prod(shape)))
-        self._metrics.advance(step)
-        if step % self._every == 0 or step == self._total:
-            self.finish()
-
-    def finish(self) -> None:
-        if not self._pending:
-            return
-        fetched, self._pending = jax.device_get(self._pending), []
-        row = {name: float(np.mean([values[name] for values in fetched])) for name in fetched[0] if name != "skipped"}
-        row["learning_rate"] = float(fetched[-1]["learning_rate"])
-        row["skipped_steps"] = float(sum(values["skipped"] for values in fetched))
-        tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
-        self._metrics.write(self._step, row | self.rates.report(tokens_left))
-
-
-def _evaluations(metrics: Metrics, begin: int) -> dict[int, dict[str, float]]:
-    """Dev metrics by step, of the epochs up to `begin`; the first host may still be dropping later rows from the file."""
-    return {int(row["step"]): {name.removeprefix("dev_"): value for name, value in row.items() if name.startswith("dev_")}
-            for row in read_rows(metrics.file) if row["kind"] == "evaluation" and row["step"] <= begin}
-
-
 def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
     return {"batch_size": run.batch_size, "learning_rate": run.learning_rate, "epochs": run.epochs,
             "warmup_share": config.warmup_share, "schedule": config.schedule.name, "optimizer": config.optimizer.name,
@@ -226,7 +196,7 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
             "layer_decay": config.layer_decay, "reinitialize_layers": config.reinitialize_layers,
             "hidden_dropout": model.config.hidden_dropout, "attention_dropout": model.config.attention_dropout,
             "head_dropout": model.head.dropout, "crf": model.head.crf, "features": model.head.features,
-            "max_length": config.options.max_length, "bucket_window": config.bucket_window, "select": config.select}
+            "dtype": str(model.encoder.dtype), "max_length": config.options.max_length, "bucket_window": config.bucket_window, "select": config.select}
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
@@ -247,6 +217,16 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
         if name in data.tests and split.examples.has_answers:
             tests[name] = {key: float(value) for key, value in data.family.score(split.examples, features, logits).items()}
     return tests
+
+
+def _keep(config: FinetuneConfig, run: epath.Path, tokenizer: Tokenizer) -> None:
+    """Deletes the weights of a run, or makes its directory one that can be loaded and predicts."""
+    if config.keep == "best":
+        remove(run / "checkpoints")
+    elif not (run / "checkpoints").exists():
+        _say(f"the weights of {run.name} are gone, an earlier command kept the best only; remove {run} to train it again")
+    elif jax.process_index() == 0:
+        tokenizer.save(run / "tokenizer")
 
 
 def _write_once(file: epath.Path, values: dict) -> None:

@@ -6,6 +6,7 @@ zeroed block or two exchanged elements do.
 """
 
 import functools
+import hashlib
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,16 @@ def host_fingerprint(array: np.ndarray) -> str:
         padded = piece if piece.size == PIECE else np.pad(piece, (0, PIECE - piece.size))
         sums += np.asarray(_piece_hash(padded, np.uint32(start % 2**32), np.uint32(piece.size)))
     return "".join(f"{int(word):08x}" for word in sums)
+
+
+def stored_fingerprint(arrays: dict) -> str:
+    """SHA-256 over the values of a stored model (StoredArray by path), read one array at a time: the same in every format."""
+    digest = hashlib.sha256()
+    for path in sorted(arrays):
+        array = arrays[path]
+        values = np.asarray(array.read((slice(None),) * len(array.shape)), np.float32)
+        digest.update(f"{path} {array.shape} {host_fingerprint(values)}\n".encode())
+    return digest.hexdigest()
 
 
 @jax.jit

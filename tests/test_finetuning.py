@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from scipy.special import softmax
 from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
-from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import (FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions, check_finetune,
@@ -30,12 +31,14 @@ from bert_jax.finetuning import finetune
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.prediction import average, run_predict
-from bert_jax.pretrained.loading import open_stored
+from bert_jax.pretrained.loading import open_stored, place
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
+from bert_jax.tasks import squad_reading, squad_windows
 from bert_jax.tasks.collapse import collapsed
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.results_table import METRICS, _cell
+from bert_jax.tasks.task_data import Split, _fingerprint
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 
@@ -114,6 +117,17 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
+def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
+    """Of SQuAD, training reads one answer of a question, the metric all of them."""
+    def fingerprint(*answers):
+        question = squad_reading.Question("q", "where?", 0, answers, (3, 9))
+        examples = squad_reading.Examples("squad_v1", ("in France",), (question,), True)
+        return _fingerprint([Split(examples, squad_windows.features(examples, tokenizer, options))])
+
+    tokenizer, options = load_tokenizer(pretrained / "vocab.txt"), TaskOptions(max_length=24, max_query_length=6, doc_stride=8)
+    assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
+
+
 @pytest.fixture(scope="module")
 def two_seeds(pretrained, tmp_path_factory):
     """A finished command of two seeds, all weights kept: its configuration and results."""
@@ -144,8 +158,35 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
 def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     config, results = two_seeds
     monkeypatch.setattr(finetuning, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
+    left.mkdir()  # as by a kill right before it was removed
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
+        again = finetune(config).results
+    assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
+
+
+def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained, tmp_path, monkeypatch):
+    config, results = two_seeds
+    shutil.copytree(config.workdir, tmp_path / "work")
+    shutil.copytree(pretrained / "data", tmp_path / "data")
+    (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
+    monkeypatch.setattr(finetuning, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data")))
     again = finetune(config).results
-    assert again["runs"] == results["runs"] and again["chosen"] == results["chosen"]
+    assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
+
+
+def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, capsys):
+    config = run_config(pretrained, tmp_path / "work", epochs=1)
+    finetune(config)
+    capsys.readouterr()
+    finetune(dataclasses.replace(config, seeds=2, keep="all"))
+    runs = tmp_path / "work" / "runs"
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the weights of batch16_rate0.002_epochs1_seed0 are gone, an earlier command kept the best only; remove {runs}" in said
+    assert (runs / "batch16_rate0.002_epochs1_seed1" / "tokenizer").is_dir()
+    assert load_tokenizer(runs / "batch16_rate0.002_epochs1_seed1" / "tokenizer").vocab_size
 
 
 def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pretrained, tmp_path):
@@ -213,10 +254,14 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
     else:
         assert finetune(config).exit_code == 143
     first = list(seen)
+    if end == "death":  # a log in a bucket may lag behind the states, which have all that the record needs
+        second = next((tmp_path / "work" / "runs").glob("*_seed1")) / "metrics.jsonl"
+        second.write_text("".join(second.read_text().splitlines(keepends=True)[:3]))
     results = finetune(config).results
     assert seen[:69] == first
     assert seen[69] == (1, {"death": 25, "signal": 29}[end])  # nothing before the last save is done again
-    assert [record["metrics"] for record in results["runs"]] == [record["metrics"] for record in expected["runs"]]
+    for name in ("metrics", "epochs", "training_loss", "collapsed"):
+        assert [record[name] for record in results["runs"]] == [record[name] for record in expected["runs"]]
     for record in results["runs"]:
         assert_same_weights(*(pathlib.Path(c.workdir) / "runs" / record["run"] for c in (config, two_seeds[0])))
 
@@ -308,6 +353,21 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
     for path in before:
         if not path.startswith("head"):
             np.testing.assert_allclose(after[path], before[path], atol=1e-9, err_msg=path)
+
+
+def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrained, tmp_path):
+    """Not by where they lie: the same elsewhere are the same, others in the same place are not."""
+    config, results = two_seeds
+    shutil.copytree(config.workdir, tmp_path / "work")
+    shutil.copytree(pretrained / "pretrained", tmp_path / "moved")
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), init_from=str(tmp_path / "moved"))
+    assert finetune(config).results["runs"] == results["runs"]
+    with Checkpoints(tmp_path / "moved" / "checkpoints") as checkpoints:  # pre-training goes on
+        stored = open_stored(tmp_path / "moved")
+        params = jax.tree.map(lambda value: value + 1, place(stored))
+        checkpoints.save(1, {"params": params}, position={}, config=stored.history["config"])
+    with pytest.raises(UserError, match="init_from_fingerprint"):
+        finetune(dataclasses.replace(config, seeds=3))
 
 
 def test_random_weights_take_only_shape_and_vocabulary(pretrained, tmp_path):
@@ -413,7 +473,8 @@ def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, 
     for changes, message in (
             ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"), ({"data": other}, "features_fingerprint"),
             ({"options": TaskOptions(max_length=12)}, "max_length"), ({"init_from": str(config.workdir)}, "init_from"),
-            ({"options": TaskOptions(max_length=64)}, "32 positions")):
+            ({"options": TaskOptions(max_length=64)}, "32 positions"),
+            ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16")):
         with pytest.raises(UserError, match=message):
             finetune(dataclasses.replace(config, **changes))
     with pytest.raises(UserError, match="pre-training|config.json"):

@@ -46,6 +46,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.questions)
 
+    @property
+    def gold(self) -> list:
+        """What the metric compares with; the labels that are trained on are one answer of each question only."""
+        return [(question.id, question.answers) for question in self.questions]
+
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Those of train, dev and test that the data has."""

@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import json
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,14 +41,23 @@ class TaskData:
         return main_metric(self.task, self.head.labels)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the sequences and labels of training and dev set: what must not change within a work directory."""
-        digest = hashlib.sha256()
-        for split in (self.train, *self.evaluations.values()):
-            for part in (split.features.input_ids, split.features.token_type_ids, split.features.labels):
-                for entry in part:
-                    for values in entry if isinstance(entry, list) else [entry]:
-                        digest.update(np.ascontiguousarray(values).tobytes() + b"|")
-        return digest.hexdigest()
+        """Of training and dev set: what must not change within a work directory."""
+        return _fingerprint((self.train, *self.evaluations.values()))
+
+    def test_fingerprint(self) -> str:
+        return _fingerprint(self.tests.values())
+
+
+def _fingerprint(splits: Iterable[Split]) -> str:
+    """SHA-256 over sequences, labels and whatever else the metric compares answers with."""
+    digest = hashlib.sha256()
+    for split in splits:
+        digest.update(json.dumps(getattr(split.examples, "gold", None)).encode())
+        for part in (split.features.input_ids, split.features.token_type_ids, split.features.labels):
+            for entry in () if part is None else part:
+                for values in entry if isinstance(entry, list) else [entry]:
+                    digest.update(np.ascontiguousarray(values).tobytes() + b"|")
+    return digest.hexdigest()
 
 
 def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) -> TaskData:
