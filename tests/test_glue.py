@@ -218,6 +218,38 @@ def test_the_tfds_road(monkeypatch):
     assert glue.load("cola", data, "dev").answers.tolist() == [1]
 
 
+def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path):
+    """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
+    order = np.random.default_rng(0).permutation(12).tolist()
+    monkeypatch.setattr(tfds, "examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order])
+    examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
+    assert examples.first == examples.index == [str(i) for i in range(12)]
+    file, = glue.write_predictions(examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test")
+    assert open(file).read().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
+
+
+def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
+    texts = {"question1": "a", "question2": "b", "sentence1": "a", "sentence2": "b"}
+    rows = [{**texts, "label": None, "idx": i} for i in range(200)]
+    rows[7] |= {"question2": " ", "sentence2": ""}
+    monkeypatch.setattr(tfds, "examples", lambda *_: rows)
+    data = TaskDataConfig(tfds="glue")
+    assert len(glue.load("rte", data, "test")) == len(glue.load("qqp", data, "test")) == 200
+    for row in rows:
+        row["label"] = "entailment"
+    with pytest.raises(UserError, match="^glue/rte, validation, example 7: the text in column 'sentence2' is empty$"):
+        glue.load("rte", data, "dev")
+    for row in rows:
+        row["label"] = "duplicate"
+    with caplog.at_level("WARNING", logger="absl"):
+        assert len(glue.load("qqp", data, "train")) == 199
+    assert "glue/qqp, train: 1 of 200 rows skipped, the first: glue/qqp, train, example 7: the text in" in caplog.text
+    for row in rows[:2]:
+        row["question1"] = ""
+    with pytest.raises(UserError, match="example 0: the text in column 'question1' is empty; 3 of 200 rows are broken"):
+        glue.load("qqp", data, "train")
+
+
 @pytest.mark.parametrize(("task", "split", "rows", "share"), [
     ("cola", "train", 8551, 0.7044), ("cola", "dev", 1043, 0.6913),
     ("sst2", "train", 67_349, 0.5578), ("sst2", "dev", 872, 0.5092),

@@ -125,15 +125,23 @@ def _tfds_split(task: str, data: TaskDataConfig, split: str) -> str:
 
 def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
     name, tfds_split = _tfds_name(task, data), _tfds_split(task, data, split)
-    records, columns = [], spec.tfds_columns or spec.columns
-    for position, example in enumerate(tfds.examples(name, tfds_split, data.tfds_dir)):
+    examples, test = list(tfds.examples(name, tfds_split, data.tfds_dir)), split.startswith("test")
+    if test:  # stored in a shuffled order; the rows of a submission ascend
+        examples.sort(key=lambda example: example.get("idx", 0))
+    problems, records, columns = [], [], spec.tfds_columns or spec.columns
+    for position, example in enumerate(examples):
         missing = [column for column in (*columns, "label") if column not in example]
         if missing:
             raise UserError(f"{name} has no {' and '.join(missing)}, but {', '.join(example)}: it is not {task}")
+        index = str(example.get("idx", position))
+        where = f"{name}, {tfds_split}, example {index}"
+        texts = [example[column] for column in columns]
+        if not test and (problem := glue_files.empty_text(zip(columns, texts))):
+            problems.append(f"{where}: {problem}")
+            continue
         label = example["label"]
         if not spec.labels and label is not None and label < 0:
             label = None
-        index = str(example.get("idx", position))
-        records.append(Record(f"{name}, {tfds_split}, example {index}", example[columns[0]],
-                              example[columns[1]] if len(columns) > 1 else None, label, index))
+        records.append(Record(where, texts[0], texts[1] if len(texts) > 1 else None, label, index))
+    glue_files.check_broken(task, split, f"{name}, {tfds_split}", problems, len(examples))
     return records

@@ -1,6 +1,7 @@
 """GLUE's files as the benchmark's download has them: their names and their quirks."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from absl import logging
 from etils import epath
@@ -44,17 +45,11 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
     problems, records = [], []
     for number, fields in lines:
         where = f"{file}, line {number}"
-        problem = layout.problem(fields, empty_allowed=split.startswith("test"))
-        if problem and (task != "qqp" or split == "test"):
-            raise UserError(f"{where}: {problem}")
-        if problem:
+        if problem := layout.problem(fields, empty_allowed=split.startswith("test")):
             problems.append(f"{where}: {problem}")
         else:
             records.append(layout.record(fields, where, str(len(records))))
-    if len(problems) > _BROKEN_SHARE * len(lines):
-        raise UserError(f"{problems[0]}; {len(problems):,} of {len(lines):,} rows are broken, of the original file only a few")
-    if problems:
-        logging.warning("%s: %d of %d rows skipped, the first: %s", file, len(problems), len(lines), problems[0])
+    check_broken(task, split, str(file), problems, len(lines))
     if task == "mnli":
         records = _agreed(file, records)
     if by_original_name and file.name == _MRPC_TRAIN:
@@ -62,6 +57,21 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
     if not records:
         raise UserError(f"{file} holds no example of {task} {split}")
     return records
+
+
+def empty_text(columns: Iterable[tuple[str, str]]) -> str | None:
+    """What is wrong with a row that has these (name, text), where one is empty."""
+    return next((f"the text in column {name!r} is empty" for name, text in columns if not text.strip()), None)
+
+
+def check_broken(task: str, split: str, source: str, problems: list[str], total: int) -> None:
+    """UserError for broken ones among `total` rows; only a warning for up to 1 % of QQP's train and dev, whose original has some."""
+    if problems and (task != "qqp" or split == "test"):
+        raise UserError(problems[0])
+    if len(problems) > _BROKEN_SHARE * total:
+        raise UserError(f"{problems[0]}; {len(problems):,} of {total:,} rows are broken, of the original only a few")
+    if problems:
+        logging.warning("%s: %d of %d rows skipped, the first: %s", source, len(problems), total, problems[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +87,7 @@ class _Layout:
         """What is wrong with a row."""
         if len(fields) != len(self.header):
             return f"{len(fields)} columns, expected {len(self.header)} ({', '.join(self.header)})"
-        empty = [self.header[column] for column in self.texts if not fields[column].strip()]
-        return f"the text in column {empty[0]!r} is empty" if empty and not empty_allowed else None
+        return None if empty_allowed else empty_text((self.header[column], fields[column]) for column in self.texts)
 
     def record(self, fields: list[str], where: str, position: str) -> Record:
         texts = [fields[column] for column in self.texts]
