@@ -28,8 +28,8 @@ def run_glue(tmp_path):
         process = subprocess.run(["sh", SCRIPTS / "run_glue.sh", "base", tmp_path / "glue", tmp_path / "out"], text=True,
                                  capture_output=True, env={**os.environ, **environment, "CALLS": str(calls),
                                                            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
-        words = [line.split() for line in calls.read_text().splitlines()]
-        return process, {task: start.removeprefix("--init_from=") for command, task, start, *_ in words if command == "finetune"}
+        started = [line.split() for line in calls.read_text().splitlines() if line.startswith("finetune ")]
+        return process, {task: start.removeprefix("--init_from=") for _, task, start, *_ in started}
 
     return run
 
