@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import types
 from collections.abc import Sequence
 
 import jax
@@ -77,7 +78,8 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
       The task's metrics, printed too, where the input has labels; else {}.
 
     Raises:
-      UserError: no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a bad input file.
+      UserError: no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a task that needs another
+        head; a bad input file.
     """
     from bert_jax.pretrained.loading import open_stored
 
@@ -88,7 +90,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     for member in members:
         _check_member(member, first)
     task = _task(first, config.task)
-    family, options = family_of(task), _options(members, task)
+    family, options = _family(first, task), _options(members, task)
     data = dataclasses.replace(recorded_data(first.history), **{config.split: config.input})
     examples = family.load(task, data, config.split, first.head.labels)
     features = family.features(examples, first.tokenizer, options)
@@ -112,7 +114,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
     options = _options([stored], config.task)
-    family, directory, results = family_of(config.task), epath.Path(config.workdir), {}
+    family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
         features = family.features(examples, stored.tokenizer, options)
@@ -156,6 +158,9 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         shown = [f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
                  for stored in (member, first)]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
+    tasks = [recorded_task(stored.history) for stored in (member, first)]
+    if all(tasks) and len(set(tasks)) > 1:
+        raise UserError(f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}")
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
 
@@ -164,6 +169,16 @@ def _task(stored: StoredModel, asked: str) -> str:
     if not (task := asked or recorded_task(stored.history)):
         raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
     return task
+
+
+def _family(stored: StoredModel, task: str) -> types.ModuleType:
+    """The module that reads and scores a task, whose kind of head the model must have."""
+    family = family_of(task)
+    wanted = family.head(task, stored.head.labels).kind
+    if wanted != stored.head.kind:
+        raise UserError(f"{stored.path} has a {stored.head.kind} head, but {task} needs one of {wanted}; give another model or "
+                        "another task")
+    return family
 
 
 def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:

@@ -104,7 +104,7 @@ def submission_name(task: str, split: str) -> str:
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     """A classifier with the task's classes, or a regressor for STS-B."""
-    return sentences.head(task, labels)
+    return HeadConfig(kind="classification" if GLUE_TASKS[task].labels else "regression", labels=labels)
 
 
 def _check_range(records: list[Record], scores: np.ndarray) -> None:

@@ -65,7 +65,7 @@ def empty_text(columns: Iterable[tuple[str, str]]) -> str | None:
 
 
 def check_broken(task: str, split: str, source: str, problems: list[str], total: int) -> None:
-    """UserError for broken ones among `total` rows; only a warning for up to 1 % of QQP's train and dev, whose original has some."""
+    """UserError if any of `total` rows is broken; of QQP's train and dev, which have some, up to 1 % are only warned of."""
     if problems and (task != "qqp" or split == "test"):
         raise UserError(problems[0])
     if len(problems) > _BROKEN_SHARE * total:

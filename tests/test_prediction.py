@@ -1,0 +1,61 @@
+"""What `predict` refuses: tasks that the head of a model cannot answer, and ensembles that were taught other things."""
+
+import pytest
+from pretrained_model import CONFIG, TOKENIZER, random_params
+from test_finetuning import one_device  # noqa: F401 (fixture)
+
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config_dict import to_dict
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import PredictConfig, task_defaults
+from bert_jax.models.task import BertForTask
+from bert_jax.prediction import run_predict
+from bert_jax.tasks.families import family
+
+LABELS = {"mnli": ("entailment", "neutral", "contradiction"), "rte": ("entailment", "not_entailment"), "text": ("a", "b"),
+          "qnli": ("entailment", "not_entailment"), "ner": ("O", "B-X", "I-X")}
+
+
+def write_model(directory, task: str):
+    """What fine-tuning on `task` leaves, with random parameters."""
+    head = family(task).head(task, LABELS.get(task, ()))
+    config = {"model": to_dict(CONFIG), "head": to_dict(head), "finetune": to_dict(task_defaults(task))}
+    TOKENIZER.save(directory / "tokenizer")
+    with Checkpoints(directory / "checkpoints") as checkpoints:
+        checkpoints.save(0, {"params": random_params(BertForTask(CONFIG, head))}, position={}, config=config)
+    return directory
+
+
+@pytest.mark.parametrize(("task", "asked", "needed"), [
+    ("rte", "squad_v1", "classification head, but squad_v1 needs one of span"),
+    ("squad_v2", "stsb", "span head, but stsb needs one of regression"),
+    ("swag", "stsb", "choice head, but stsb needs one of regression"),
+    ("stsb", "choice", "regression head, but choice needs one of choice"),
+    ("stsb", "rte", "regression head, but rte needs one of classification"),
+    ("rte", "stsb", "classification head, but stsb needs one of regression"),
+    ("ner", "text", "tagging head, but text needs one of classification"),
+])
+def test_a_task_that_needs_another_head_is_named(tmp_path, task, asked, needed):
+    model = write_model(tmp_path / "model", task)
+    (tmp_path / "input.tsv").write_text("sentence1\tsentence2\na cat\ta dog\n")
+    options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "output"), task=asked)
+    with pytest.raises(UserError, match=f"{model} has a {needed}"):
+        run_predict(str(model), options)
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize("tasks", [("qnli", "rte"), ("swag", "race"), ("squad_v1", "squad_v2")])
+def test_models_of_several_tasks_are_no_ensemble(tmp_path, tasks):
+    first, second = (write_model(tmp_path / task, task) for task in tasks)
+    options = PredictConfig(input=str(tmp_path / "input"), output=str(tmp_path / "output"))
+    message = f"an ensemble needs models of one task, not {second} of {tasks[1]} and {first} of {tasks[0]}"
+    with pytest.raises(UserError, match=message):
+        run_predict(f"{first},{second}", options)
+
+
+def test_a_model_predicts_another_task_of_its_head(tmp_path):
+    model = write_model(tmp_path / "mnli", "mnli")
+    (tmp_path / "input.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
+    options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
+    assert run_predict(f"{model},{model}", options) == {}
+    assert (tmp_path / "AX.tsv").read_text().split("\n")[0] == "index\tprediction"
