@@ -24,7 +24,7 @@ from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
-from bert_jax.workdir import commit, versions, write_json
+from bert_jax.workdir import commit, read_json, versions, write_json
 
 
 def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
@@ -104,13 +104,16 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
-    """Applies a model of mnli to AX: predictions for every split that the data has; results.json with the labelled one's figures.
+    """Applies a model of mnli to AX: predictions of each of its splits; results.json with the figures of the labelled one.
+
+    Sequences are made as in that model's own evaluation, whatever `config.options` says.
 
     Raises:
-      UserError: init_from has no head for mnli's classes; no file of AX.
+      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; no file of AX.
     """
     from bert_jax.pretrained.loading import open_stored
 
+    _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
     options = _options([stored], config.task)
@@ -118,7 +121,8 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
         features = family.features(examples, stored.tokenizer, options)
-        logits = _member_logits(stored, features, PredictConfig(input="", output="", compute=config.compute), mesh)
+        predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
+        logits = _member_logits(stored, features, predicting, mesh)
         _write(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
         if examples.has_answers:
             results = family.score(examples, features, logits)
@@ -136,6 +140,13 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "results.json", content)
     return content
+
+
+def _check_vacant(workdir: epath.Path) -> None:
+    """UserError where the figures of AX would take the place of a run's."""
+    results = workdir / "results.json"
+    if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
+        raise UserError(f"workdir={workdir} holds another run or its results; give ax a --workdir of its own")
 
 
 def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:

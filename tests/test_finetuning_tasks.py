@@ -10,6 +10,7 @@ from test_finetuning import FAST, compile_once, one_device, pretrained, weights 
 
 import bert_jax
 from bert_jax import finetuning
+from bert_jax.errors import UserError
 from bert_jax.finetune_config import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.prediction import run_predict
 from bert_jax.tasks.batching import ladder
@@ -147,6 +148,9 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: 
 
     config = dataclasses.replace(task_defaults("ax"), init_from=str(tmp_path / "mnli"), workdir=str(tmp_path / "ax"),
                                  data=TaskDataConfig(dir=str(tmp_path / "AX")))
+    with pytest.raises(UserError, match="mnli holds another run or its results"):
+        finetuning.finetune(dataclasses.replace(config, workdir=config.init_from))
+    assert json.loads((tmp_path / "mnli/results.json").read_text()) == results
     capsys.readouterr()
     results = finetuning.finetune(config).results
     (file,) = (tmp_path / "ax/predictions/dev").iterdir()

@@ -1,13 +1,19 @@
-"""What `predict` refuses: tasks that the head of a model cannot answer, and ensembles that were taught other things."""
+"""What `predict` and `finetune ax` refuse: tasks that the head of a model cannot answer, ensembles that were taught different
+things, and work directories that are taken."""
+
+import dataclasses
+import json
 
 import pytest
 from pretrained_model import CONFIG, TOKENIZER, random_params
 from test_finetuning import one_device  # noqa: F401 (fixture)
 
+from bert_jax import prediction
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import PredictConfig, task_defaults
+from bert_jax.finetune_config import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.finetuning import finetune
 from bert_jax.models.task import BertForTask
 from bert_jax.prediction import run_predict
 from bert_jax.tasks.families import family
@@ -59,3 +65,34 @@ def test_a_model_predicts_another_task_of_its_head(tmp_path):
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
     assert run_predict(f"{model},{model}", options) == {}
     assert (tmp_path / "AX.tsv").read_text().split("\n")[0] == "index\tprediction"
+
+
+@pytest.fixture
+def on_ax(tmp_path):
+    """`finetune ax` of a model of mnli, on one pair, into out/."""
+    (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
+    return dataclasses.replace(task_defaults("ax"), init_from=str(write_model(tmp_path / "mnli", "mnli")),
+                               data=TaskDataConfig(dir=str(tmp_path)), workdir=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("held", [{"run.json": {}}, {"results.json": {"task": "mnli"}}])
+def test_ax_takes_no_work_directory_of_another_task(on_ax, tmp_path, held):
+    (tmp_path / "out").mkdir()
+    for name, content in held.items():
+        (tmp_path / "out" / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"workdir={tmp_path}/out holds another run or its results"):
+        finetune(on_ax)
+    assert {file.name: json.loads(file.read_text()) for file in (tmp_path / "out").iterdir()} == held
+
+
+def test_ax_is_read_as_its_model_was_in_batches_of_the_size_asked_for(on_ax, monkeypatch):
+    predict, seen = prediction.predict_logits, []
+
+    def spy(step, params, features, head, batch_size, mesh):
+        seen.append((batch_size, features.max_length))
+        return predict(step, params, features, head, batch_size, mesh)
+
+    monkeypatch.setattr(prediction, "predict_logits", spy)
+    for _ in range(2):  # a directory of its own may be written again
+        finetune(dataclasses.replace(on_ax, eval_batch_size=3, options=TaskOptions(max_length=8)))
+    assert seen == [(3, CONFIG.max_position_embeddings)] * 2
