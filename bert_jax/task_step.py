@@ -14,6 +14,7 @@ from bert_jax.models.task import BertForTask
 from bert_jax.objectives import classification, regression, span, tagging
 from bert_jax.state import TrainState
 from bert_jax.step import ratio, updated
+from bert_jax.tasks.features import without_edges
 
 Batch = dict[str, jax.Array]  # as tasks/batching.py makes them
 
@@ -67,7 +68,7 @@ def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
     scores = model.apply(params, batch)
     if not model.head.crf:
         return scores
-    paths = crf.best_paths(params["crf"], scores, batch["labels"], model.head.labels)
+    paths = crf.best_paths(params["crf"], scores, *without_edges(batch["labels"]), model.head.labels)
     return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)
 
 
@@ -80,8 +81,9 @@ def loss_sums(model: BertForTask, params, batch: Batch, dropout_key: jax.Array |
     if kind == "span":
         return span.loss_sums(scores, labels, batch["attention_mask"], weights)
     if model.head.crf:
-        losses = crf.negative_log_likelihood(params["crf"], scores, labels)
+        losses = crf.negative_log_likelihood(params["crf"], scores, *without_edges(labels))
         return {"loss": jnp.sum(weights * losses), "weight": jnp.sum(weights[:, None] * (labels >= 0))}
     if kind == "tagging":
-        return tagging.loss_sums(scores, labels, weights)
+        classes, *_ = without_edges(labels)
+        return tagging.loss_sums(scores, classes, weights)
     return classification.loss_sums(scores, labels, weights)

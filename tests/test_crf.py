@@ -1,4 +1,4 @@
-"""The CRF against all its paths, written out: log-likelihood, best path, gradients, packing, constraints."""
+"""The CRF against all its paths, written out: log-likelihood, best path, gradients, packing, sentences, constraints."""
 
 import itertools
 
@@ -10,6 +10,9 @@ from bert_jax.models import crf
 
 NAMES = ("O", "B-X", "I-X", "I-Y")
 BATCH, LENGTH, LABELS = 6, 7, len(NAMES)
+SENTENCES = ([(2, True, True), (3, True, True)], [], [(1, True, True)], [(1, True, True), (1, True, False)], [(4, False, False)],
+             [(3, False, True), (1, True, True), (3, True, False)])
+"""Of each row: (words, whether the sentence begins there, whether it ends there)."""
 loss = jax.jit(crf.negative_log_likelihood)
 best_paths = jax.jit(crf.best_paths, static_argnames="names")
 
@@ -21,7 +24,10 @@ def no_rank_promotion():
 
 
 def example(seed=0):
-    """Parameters, logits and labels; rows of 5, 0, 1, 2, 4 and 7 words, their positions anywhere in the row."""
+    """Parameters; and logits, labels, first, last of rows of 5, 0, 1, 2, 4 and 7 words, their positions anywhere in the row.
+
+    Rows have several sentences, and parts of sentences at either end.
+    """
     random = np.random.default_rng(seed)
     params = {"transitions": random.standard_normal((LABELS, LABELS)), "start": random.standard_normal(LABELS),
               "end": random.standard_normal(LABELS)}
@@ -30,52 +36,68 @@ def example(seed=0):
     for row, words in enumerate((5, 0, 1, 2, 4, 7)):
         places = np.sort(random.permutation(LENGTH)[:words])
         labels[row, places] = random.integers(0, LABELS, words)
-    return {name: value.astype(np.float32) for name, value in params.items()}, logits.astype(np.float32), labels
+    first, last = random.random((2, BATCH, LENGTH)) < 0.5  # where there is no label, what they are must not matter
+    for row, sentences in enumerate(SENTENCES):
+        places, ends = np.flatnonzero(labels[row] >= 0), np.cumsum([size for size, _, _ in sentences], dtype=int)
+        first[row, places], last[row, places] = False, False
+        for (size, begins, finishes), end in zip(sentences, ends):
+            first[row, places[end - size]], last[row, places[end - 1]] = begins, finishes
+    return ({name: value.astype(np.float32) for name, value in params.items()},
+            (logits.astype(np.float32), labels, first, last))
 
 
-def path_score(params, emissions, path):
-    score = params["start"][path[0]] + params["end"][path[-1]] + sum(emissions[t, label] for t, label in enumerate(path))
-    return score + sum(params["transitions"][a, b] for a, b in itertools.pairwise(path))
+def cut(path, sentences):
+    """The parts of a path, each with whether it begins its sentence and whether it ends it."""
+    words = iter(path)
+    return [(tuple(itertools.islice(words, size)), begins, finishes) for size, begins, finishes in sentences]
 
 
-def all_paths(params, emissions):
+def path_score(params, emissions, path, sentences):
+    score = sum(emissions[t, label] for t, label in enumerate(path))
+    for part, begins, finishes in cut(path, sentences):
+        score += sum(params["transitions"][a, b] for a, b in itertools.pairwise(part))
+        score += begins * params["start"][part[0]] + finishes * params["end"][part[-1]]
+    return score
+
+
+def all_paths(params, emissions, sentences):
     """{path: score}, float64, of every path through emissions [n, C]."""
     wide = {name: value.astype(np.float64) for name, value in params.items()}
-    return {path: path_score(wide, emissions.astype(np.float64), path)
+    return {path: path_score(wide, emissions.astype(np.float64), path, sentences)
             for path in itertools.product(range(LABELS), repeat=len(emissions))}
 
 
-def allowed(path):
-    return all(not NAMES[label].startswith("I-") or (t > 0 and NAMES[path[t - 1]][1:] == NAMES[label][1:])
-               for t, label in enumerate(path))
+def allowed(path, sentences):
+    """Whether every I-X goes on from B-X or I-X; what went before a part that begins inside its sentence is not known."""
+    return all(not NAMES[label].startswith("I-") or (NAMES[part[t - 1]][1:] == NAMES[label][1:] if t else not begins)
+               for part, begins, _ in cut(path, sentences) for t, label in enumerate(part))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_loss_is_minus_the_log_of_the_share_of_the_path(seed):
-    params, logits, labels = example(seed)
-    losses = loss(params, logits, labels)
-    for found, row, gold in zip(losses, logits, labels):
+    params, (logits, labels, first, last) = example(seed)
+    losses = loss(params, logits, labels, first, last)
+    for found, row, gold, sentences in zip(losses, logits, labels, SENTENCES, strict=True):
         real = gold >= 0
-        scores = all_paths(params, row[real]) if real.any() else {(): 0.0}
+        scores = all_paths(params, row[real], sentences)
         expected = np.logaddexp.reduce(list(scores.values())) - scores[tuple(gold[real])]
         assert float(found) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", [3, 6])
 @pytest.mark.parametrize("names", [None, NAMES])
-def test_best_path_is_the_best_of_all(names):
-    params, logits, labels = example(2)
-    found = np.asarray(best_paths(params, logits, labels, names))
+def test_best_path_is_the_best_of_all(names, seed):
+    params, (logits, labels, first, last) = example(seed)
+    found = np.asarray(best_paths(params, logits, labels, first, last, names))
     assert ((found == -1) == (labels == -1)).all()
     free_and_forbidden = 0
-    for path, row, gold in zip(found, logits, labels):
+    for path, row, gold, sentences in zip(found, logits, labels, SENTENCES, strict=True):
         real = gold >= 0
-        if not real.any():
-            continue
-        scores = all_paths(params, row[real])
+        scores = all_paths(params, row[real], sentences)
         best = max(scores, key=scores.get)
-        free_and_forbidden += not allowed(best)
+        free_and_forbidden += not allowed(best, sentences)
         if names:
-            best = max(filter(allowed, scores), key=scores.get)
+            best = max((path for path in scores if allowed(path, sentences)), key=scores.get)
         assert tuple(path[real]) == best
     assert free_and_forbidden > 0  # else the constraints had nothing to do
 
@@ -89,8 +111,8 @@ def test_constraints_are_the_rules_of_iob2():
 
 
 def test_gradients_equal_finite_differences():
-    params, logits, labels = example(3)
-    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels).sum()))
+    params, (logits, labels, first, last) = example(3)
+    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels, first, last).sum()))
     gradients = loss_and_gradients((params, logits))[1]
     random = np.random.default_rng(0)
     for _ in range(3):
@@ -103,16 +125,18 @@ def test_gradients_equal_finite_differences():
 
 
 def test_without_transitions_words_stand_alone():
-    _, logits, labels = example(4)
+    _, (logits, labels, first, last) = example(4)
     params = crf.init(LABELS)
     probabilities = jax.nn.log_softmax(logits)
     picked = np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0] * (labels >= 0)
-    np.testing.assert_allclose(loss(params, logits, labels), -picked.sum(1), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(best_paths(params, logits, labels, None), np.where(labels >= 0, logits.argmax(-1), -1))
+    np.testing.assert_allclose(loss(params, logits, labels, first, last), -picked.sum(1), rtol=1e-5, atol=1e-5)
+    best = best_paths(params, logits, labels, first, last, None)
+    np.testing.assert_array_equal(best, np.where(labels >= 0, logits.argmax(-1), -1))
 
 
 def test_a_longer_row_changes_nothing():
-    params, logits, labels = example(5)
-    wide = np.pad(logits, ((0, 0), (0, 4), (0, 0)), constant_values=9), np.pad(labels, ((0, 0), (0, 4)), constant_values=-1)
-    np.testing.assert_allclose(loss(params, *wide), loss(params, logits, labels), rtol=1e-6)
-    np.testing.assert_array_equal(best_paths(params, *wide, NAMES)[:, :LENGTH], best_paths(params, logits, labels, NAMES))
+    params, rows = example(5)
+    wide = [np.pad(array, ((0, 0), (0, 4), (0, 0))[:array.ndim], constant_values=fill)
+            for array, fill in zip(rows, (9, -1, True, True), strict=True)]
+    np.testing.assert_allclose(loss(params, *wide), loss(params, *rows), rtol=1e-6)
+    np.testing.assert_array_equal(best_paths(params, *wide, NAMES)[:, :LENGTH], best_paths(params, *rows, NAMES))

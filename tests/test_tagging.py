@@ -8,9 +8,13 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
+from bert_jax.task_step import loss_sums, predictions
 from bert_jax.tasks import conll, tagging
+from bert_jax.tasks.batching import padded
+from bert_jax.tasks.features import without_edges
 from bert_jax.tasks.tagging_windows import windows
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
 
@@ -170,9 +174,12 @@ def test_first_pieces_carry_the_tags(tmp_path):
     by_name = [[PIECES[i] for i in ids] for ids in features.input_ids]
     assert by_name == ["[CLS] Ann Bo ##b lives New York ##s [SEP]".split(),
                        "[CLS] in [UNK] [UNK] [UNK] [UNK] York [SEP]".split()]
-    tags = [["" if label < 0 else examples.labels[label] for label in row] for row in features.labels]
+    classes, first, last = zip(*map(without_edges, features.labels))
+    tags = [["" if label < 0 else examples.labels[label] for label in row] for row in classes]
     assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
     assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]] and features.example.tolist() == [0, 2]
+    assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
+    assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
     alone = tagging.features(examples, TOKENIZER, TaskOptions(max_length=16, context=False))
     assert [len(ids) for ids in alone.input_ids] == [6, 5, 8] and alone.example.tolist() == [0, 1, 2]
 
@@ -192,7 +199,8 @@ def long(tmp_path_factory):
 
 
 def one_hot(features, classes):
-    return [np.where(np.arange(classes) == labels[:, None], 1.0, 0.0).astype(np.float32) for labels in features.labels]
+    rows = [without_edges(labels)[0] for labels in features.labels]
+    return [np.where(np.arange(classes) == row[:, None], 1.0, 0.0).astype(np.float32) for row in rows]
 
 
 def test_gold_logits_score_one_and_read_back(long, tmp_path):
@@ -219,10 +227,64 @@ def test_unlabelled_words_are_predicted(long, tmp_path):
     assert not examples.has_answers
     unlabelled = tagging.features(examples, TOKENIZER, TaskOptions(max_length=20))
     for found, known in zip(unlabelled.labels, features.labels, strict=True):
-        np.testing.assert_array_equal(found, np.minimum(known, 0))
+        found, known = without_edges(found), without_edges(known)
+        np.testing.assert_array_equal(found, [np.minimum(known[0], 0), *known[1:]])
     file, = tagging.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
     assert file.endswith("/test_predictions.conll")
     assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
+
+
+@dataclasses.dataclass(frozen=True)
+class Emissions:
+    """In the place of a model: the same scores for a piece wherever it stands; [pieces, C] under "pieces"."""
+
+    head: HeadConfig
+
+    def apply(self, params, batch, dropout_key=None):
+        return params["pieces"][batch["input_ids"]]
+
+
+def with_crf(examples, favoured):
+    """A model that favours these labels, by piece, and O elsewhere, with random parameters of a CRF; and its parameters."""
+    random, count = np.random.default_rng(0), len(examples.labels)
+    pieces = np.zeros((len(PIECES), count), np.float32)
+    pieces[range(len(PIECES)), [examples.labels.index(favoured.get(piece, "O")) for piece in PIECES]] = 5
+    crf = {"transitions": random.random((count, count), np.float32), "start": random.random(count, np.float32),
+           "end": random.random(count, np.float32)}
+    return Emissions(HeadConfig(kind="tagging", labels=examples.labels, crf=True)), {"pieces": pieces, "crf": crf}
+
+
+def decoded(model, params, examples, options):
+    features = tagging.features(examples, TOKENIZER, options)
+    rows = predictions(model, params, padded(features, np.arange(len(features)), len(features)))
+    return tagging.predicted_tags(examples, features, [np.asarray(row)[:len(ids)] for row, ids in zip(rows, features.input_ids)])
+
+
+TWO_SENTENCES = "-DOCSTART- O\n\n? O\nlives O\nAnn B-PER\n\nYork B-PER\nin O\n"
+
+
+def test_a_crf_does_not_go_on_from_one_sentence_to_the_next(tmp_path):
+    examples = load(tmp_path, TWO_SENTENCES)
+    model, params = with_crf(examples, {"Ann": "B-PER", "York": "I-PER"})
+    together, alone = TaskOptions(max_length=16), TaskOptions(max_length=16, context=False)
+    assert len(tagging.features(examples, TOKENIZER, together)) == 1
+    first, second = decoded(model, params, examples, together)
+    assert first == ["O", "O", "B-PER"] and not second[0].startswith("I-")
+    assert [first, second] == decoded(model, params, examples, alone)
+    losses = []
+    for options in (together, alone):
+        features = tagging.features(examples, TOKENIZER, options)
+        losses.append(loss_sums(model, params, padded(features, np.arange(len(features)), 4), None))
+    assert float(losses[0]["loss"]) == pytest.approx(float(losses[1]["loss"]), rel=1e-5) and losses[0]["weight"] == 5
+
+
+def test_a_part_of_a_sentence_may_begin_inside_an_entity(tmp_path):
+    examples = load(tmp_path, "Ann B-PER\n" + 8 * "Ann I-PER\n" + "in O\n")
+    model, params = with_crf(examples, {"Ann": "I-PER"})
+    options = TaskOptions(max_length=8)
+    assert len(tagging.features(examples, TOKENIZER, options)) > 1  # six words a window
+    (tags,) = decoded(model, params, examples, options)
+    assert tags[1:] == ["I-PER"] * 8 + ["O"] and tags[0] != "I-PER"
 
 
 @pytest.mark.parametrize("text, options, warned", [

@@ -1,9 +1,12 @@
-"""Linear-chain conditional random field over the words of a sequence (Lafferty et al. 2001): loss and best path.
+"""Linear-chain conditional random field over the words of a sentence (Lafferty et al. 2001): loss and best path.
 
 A path y of n words scores start[y₁] + Σ emission[t, y_t] + Σ transitions[y_t, y_{t+1}] + end[y_n]; its probability is the
-softmax over all paths. The chain runs over the positions that carry a label (first pieces of words): they are packed to
-the left of an array of the same static length, and the rest is masked.
+softmax over all paths. A row holds the chains of several sentences, one behind the other. Where it has only a part of a
+sentence, start counts if that is the beginning, end if it is the end. The words are the positions that carry a label (first
+pieces): they are packed to the left of an array of the same static length, and the rest is masked.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,47 +23,34 @@ def init(num_labels: int) -> Params:
     return {"transitions": jnp.zeros((num_labels, num_labels)), "start": jnp.zeros(num_labels), "end": jnp.zeros(num_labels)}
 
 
-def pack(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Moves the positions with a label to the left, in order.
-
-    Args:
-        logits: [B, L, C].
-        labels: int32 [B, L], -1 where there is none.
-
-    Returns:
-        (emissions float32 [B, L, C], labels [B, L], positions [B, L]): of row b, the first n_b entries are its labelled
-        positions; behind them labels are -1. `positions` are the columns that they came from.
-    """
-    positions = jnp.argsort(labels < 0, axis=1, stable=True)
-    emissions = jnp.take_along_axis(logits.astype(jnp.float32), positions[:, :, None], axis=1)
-    return emissions, jnp.take_along_axis(labels, positions, axis=1), positions
-
-
-def negative_log_likelihood(params: Params, logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log p(labels) of each sequence by the forward algorithm, [B] float32; 0 for one without labels.
+def negative_log_likelihood(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array,
+                            last: jax.Array) -> jax.Array:
+    """-log p(labels) of each row by the forward algorithm, the sum over its sentences, [B] float32; 0 without labels.
 
     Args:
         params: transitions, start, end.
         logits: [B, L, C], emissions.
-        labels: int32 [B, L], -1 at positions that the chain leaves out.
+        labels: int32 [B, L], -1 at positions that the chains leave out.
+        first, last: bool [B, L], at a label whether the word is the first of its sentence, and the last; not read elsewhere.
     """
-    emissions, labels, _ = pack(logits, labels)
-    return _log_normalizer(params, emissions, labels >= 0) - _path_score(params, emissions, labels)
+    words = _words(params, logits, labels, first, last)
+    return _log_normalizer(params["transitions"], words) - _path_score(params["transitions"], words)
 
 
-def best_paths(params: Params, logits: jax.Array, labels: jax.Array, names: tuple[str, ...] | None = None) -> jax.Array:
+def best_paths(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array,
+               names: tuple[str, ...] | None = None) -> jax.Array:
     """The most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is; of `labels` only that is read.
 
     Args:
-        params, logits, labels: as for `negative_log_likelihood`.
+        params, logits, labels, first, last: as for `negative_log_likelihood`.
         names: of the C labels; given, transitions that IOB2 forbids are left out of the search.
     """
     if names is not None:
         params = {name: params[name] + value for name, value in constraints(names).items()} | {"end": params["end"]}
-    emissions, labels, positions = pack(logits, labels)
-    best = _viterbi(params, emissions, labels >= 0)
+    words = _words(params, logits, labels, first, last)
+    best = _viterbi(params["transitions"], words)
     rows = jnp.arange(labels.shape[0])[:, None]
-    return jnp.full_like(labels, -1).at[rows, positions].set(jnp.where(labels >= 0, best, -1))
+    return jnp.full_like(labels, -1).at[rows, words.positions].set(jnp.where(words.real, best, -1))
 
 
 def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -71,44 +61,71 @@ def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
             "start": np.where(inside, FORBIDDEN, 0.0).astype(np.float32)}
 
 
-def _path_score(params: Params, emissions: jax.Array, labels: jax.Array) -> jax.Array:
-    real = labels >= 0
-    tags = jnp.maximum(labels, 0)
-    emitted = jnp.take_along_axis(emissions, tags[:, :, None], axis=2)[:, :, 0]
-    moved = params["transitions"][tags[:, :-1], tags[:, 1:]]
-    last = jnp.take_along_axis(tags, jnp.maximum(real.sum(1) - 1, 0)[:, None], axis=1)[:, 0]
-    ends = jnp.where(real[:, 0], params["start"][tags[:, 0]] + params["end"][last], 0.0)
-    return ends + jnp.where(real, emitted, 0.0).sum(1) + jnp.where(real[:, 1:], moved, 0.0).sum(1)
+class _Words(NamedTuple):
+    """The words of each row, moved to the left in order; behind them real and linked are False."""
+
+    scores: jax.Array
+    """[B, L, C] float32: emissions, with start added for the first word of a sentence, end for the last."""
+    labels: jax.Array
+    """int32 [B, L]."""
+    real: jax.Array
+    """bool [B, L]."""
+    linked: jax.Array
+    """bool [B, L]: of the same sentence as the word before, so that there is a transition between them."""
+    positions: jax.Array
+    """[B, L]: the columns that they came from."""
 
 
-def _log_normalizer(params: Params, emissions: jax.Array, real: jax.Array) -> jax.Array:
+def _words(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array) -> _Words:
+    positions = jnp.argsort(labels < 0, axis=1, stable=True)
+    labels, first, last = (jnp.take_along_axis(array, positions, axis=1) for array in (labels, first, last))
+    scores = jnp.take_along_axis(logits.astype(jnp.float32), positions[:, :, None], axis=1)
+    scores += jnp.where(first[:, :, None], params["start"][None, None], 0.0)
+    scores += jnp.where(last[:, :, None], params["end"][None, None], 0.0)
+    return _Words(scores, labels, labels >= 0, (labels >= 0) & ~first, positions)
+
+
+def _path_score(transitions: jax.Array, words: _Words) -> jax.Array:
+    tags = jnp.maximum(words.labels, 0)
+    scores = jnp.take_along_axis(words.scores, tags[:, :, None], axis=2)[:, :, 0]
+    moved = transitions[tags[:, :-1], tags[:, 1:]]
+    return jnp.where(words.real, scores, 0.0).sum(1) + jnp.where(words.linked[:, 1:], moved, 0.0).sum(1)
+
+
+def _log_normalizer(transitions: jax.Array, words: _Words) -> jax.Array:
     def step(forward, word):
-        emission, here = word
-        reached = jax.nn.logsumexp(forward[:, :, None] + params["transitions"][None], axis=1) + emission
-        return jnp.where(here[:, None], reached, forward), None
+        scores, real, linked = word
+        reached = jax.nn.logsumexp(_moves(forward, transitions, linked), axis=1) + scores
+        return jnp.where(real[:, None], reached, forward), None
 
-    first = params["start"][None] + emissions[:, 0]
-    forward, _ = jax.lax.scan(step, first, (jnp.moveaxis(emissions[:, 1:], 1, 0), real[:, 1:].T))
-    total = jax.nn.logsumexp(forward + params["end"][None], axis=1)
-    return jnp.where(real[:, 0], total, 0.0)
+    forward, _ = jax.lax.scan(step, words.scores[:, 0], _later(words))
+    return jnp.where(words.real[:, 0], jax.nn.logsumexp(forward, axis=1), 0.0)
 
 
-def _viterbi(params: Params, emissions: jax.Array, real: jax.Array) -> jax.Array:
+def _viterbi(transitions: jax.Array, words: _Words) -> jax.Array:
     def step(best, word):
-        emission, here = word
-        scores = best[:, :, None] + params["transitions"][None]
-        reached = scores.max(axis=1) + emission
+        scores, real, linked = word
+        moves = _moves(best, transitions, linked)
         stay = jnp.broadcast_to(jnp.arange(best.shape[1])[None], best.shape)
         # Behind the last word each label points to itself, so that the way back arrives at that word unchanged.
-        came_from = jnp.where(here[:, None], scores.argmax(axis=1), stay)
-        return jnp.where(here[:, None], reached, best), came_from
+        came_from = jnp.where(real[:, None], moves.argmax(axis=1), stay)
+        return jnp.where(real[:, None], moves.max(axis=1) + scores, best), came_from
 
     def back(label, came_from):
         label_before = jnp.take_along_axis(came_from, label[:, None], axis=1)[:, 0]
         return label_before, label_before
 
-    words = (jnp.moveaxis(emissions[:, 1:], 1, 0), real[:, 1:].T)
-    best, came_from = jax.lax.scan(step, params["start"][None] + emissions[:, 0], words)
-    last = (best + params["end"][None]).argmax(axis=1)
+    best, came_from = jax.lax.scan(step, words.scores[:, 0], _later(words))
+    last = best.argmax(axis=1)
     _, earlier = jax.lax.scan(back, last, came_from, reverse=True)
     return jnp.concatenate([earlier, last[None]]).T
+
+
+def _moves(reached: jax.Array, transitions: jax.Array, linked: jax.Array) -> jax.Array:
+    """[B, from, to]: what was reached, [B, from], and the transitions; none where a sentence begins."""
+    return reached[:, :, None] + jnp.where(linked[:, None, None], transitions[None], 0.0)
+
+
+def _later(words: _Words) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(scores, real, linked) of all words but the first, to scan over."""
+    return jnp.moveaxis(words.scores[:, 1:], 1, 0), words.real[:, 1:].T, words.linked[:, 1:].T

@@ -17,7 +17,7 @@ from bert_jax.files import write_atomically
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
 from bert_jax.tasks import conll, entities, files, tfds
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.features import Features
+from bert_jax.tasks.features import Features, with_edges
 from bert_jax.tasks.tagging_windows import windows
 from bert_jax.tokenization import Tokenizer
 
@@ -43,7 +43,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFeatures(Features):
-    """Windows; `labels` is -1 where nothing is predicted, and 0 instead of a class where the examples have none."""
+    """Windows; `labels` is -1 where nothing is predicted, and has class 0 where the examples have none."""
 
     words: list[np.ndarray]
     """int32 [n] for each window: which word of the split, counted through all sentences, each of its n labels is of."""
@@ -121,6 +121,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     tags = np.array([classes[tag] if examples.has_answers else 0
                      for sentence in examples.sentences for tag in sentence.tags or sentence.words], np.int32)
     owner = np.repeat(np.arange(len(examples)), [len(sentence.words) for sentence in examples.sentences])
+    tags = with_edges(tags, first=np.diff(owner, prepend=-1) > 0, last=np.diff(owner, append=len(examples)) > 0)
     rows = []
     first = 0
     for document in _documents(examples.sentences, options.context):
