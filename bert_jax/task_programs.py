@@ -76,13 +76,19 @@ def with_fresh_layers(params: dict, fresh: dict, layers: int) -> dict:
 
 
 def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, str]:
-    """`stored` without its task head, unless that is `head` (same kind, same labels in the same order); what to say of it."""
+    """`stored` without its task head, unless that is `head` (same parts, same labels in the same order); what to say of it."""
     if stored.head is None:
         return stored, ""
-    have, want = ((h.kind, h.labels, h.crf, h.features) for h in (stored.head, head))
+    have, want = ((h.kind, h.labels, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
     if have == want:
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
-    shown = [h.kind + (f" with {len(h.labels)} labels ({', '.join(h.labels)})" if h.labels else "") for h in (stored.head, head)]
     arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(("head/", "crf/"))}
     return dataclasses.replace(stored, head=None, arrays=arrays), (
-        f"{stored.path} has a head for {shown[0]}, this task needs {shown[1]}: the encoder is taken, the head starts fresh")
+        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is taken, "
+        "the head starts fresh")
+
+
+def _described(head: HeadConfig) -> str:
+    labels = f" with {len(head.labels)} labels ({', '.join(head.labels)})" if head.labels else ""
+    features = f", a BiLSTM of width {head.lstm_size} on {head.features}" if head.features else ""
+    return f"{head.kind}{labels}{', a CRF' * head.crf}{features}"

@@ -1,13 +1,18 @@
 """The BiLSTM against one written out in NumPy, its features against the paper's list, and a frozen encoder below it."""
 
+import dataclasses
+import re
+
 import jax
 import numpy as np
+import pretrained_model
 import pytest
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models import bilstm
 from bert_jax.models.task import BertForTask
+from bert_jax.task_programs import fitting_head
 
 BATCH, LENGTH, HIDDEN, LAYERS, SIZE = 3, 6, 8, 5, 4
 MASK = (np.arange(LENGTH)[None] < np.array([[6], [3], [1]])).astype(np.int32)
@@ -111,3 +116,17 @@ def test_features_that_cannot_be():
             bilstm.init(jax.random.key(0), head(features), shallow)
     with pytest.raises(UserError, match="belongs to tagging, not to span"):
         BertForTask(CONFIG, HeadConfig(kind="span", features="last"))
+
+
+def test_a_stored_head_is_kept_only_where_its_parameters_are_the_ones_wanted():
+    stored = pretrained_model.stored_model(head=head())
+    assert fitting_head(stored, head(dropout=0.5))[0] is stored
+    for changes, said in (({"lstm_size": 2 * SIZE}, "width 8 on last"),
+                          ({"features": "sum_last_four"}, "width 4 on sum_last_four"),
+                          ({"crf": True}, r"\(O, B-X, I-X\), a CRF, a BiLSTM of width 4 on last")):
+        encoder, note = fitting_head(stored, dataclasses.replace(head(), **changes))
+        assert encoder.head is None and encoder.parts == () and any(path.startswith("encoder/") for path in encoder.arrays)
+        assert re.search(f"has a head for .* width 4 on last, this task needs .*{said}: the encoder is taken", note)
+    plain = HeadConfig(kind="tagging", labels=("O", "B-X"), lstm_size=8)  # without features there is no BiLSTM to be of a width
+    stored = pretrained_model.stored_model(head=plain)
+    assert fitting_head(stored, dataclasses.replace(plain, lstm_size=16))[0] is stored
