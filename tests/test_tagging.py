@@ -101,7 +101,7 @@ def test_universal_dependencies(tmp_path):
     ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
     ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
     ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
-    ("Ann O\n", {"tag_column": 4}, 1, "a word without a tag"),
+    ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
     ("Ann\nBob\n", {}, 1, "a word without a tag"),
     (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
 ])

@@ -32,12 +32,13 @@ class Sentence:
     """Of each word, for messages: "FILE, line N"."""
 
 
-def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
-    """The sentences of a file, without tags if it has a single column, or ends before the column of the tags.
+def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
+    """The sentences of a file; one with a single column has no tags.
 
     Args:
       file: local or gs://, UTF-8, with line ends of Unix or Windows.
       data: word_column and tag_column are read.
+      to_predict: the file may end before the column of the tags, with a warning: the options are those of training.
     Raises:
       UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the first;
         there is no such column; an empty word or tag. Names file and line.
@@ -52,7 +53,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig) -> list[Sentence]:
             rows.append((f"{os.fspath(file)}, line {number}", fields))
             continue
         if rows:
-            places = places or _places(columns, universal, data, rows[0][0])
+            places = places or _places(columns, universal, data, to_predict, rows[0][0])
             sentences.append(_sentence(rows, places, document))
             rows = []
         if fields:
@@ -84,21 +85,19 @@ def _check_columns(place: str, fields: list[str], columns: int) -> None:
         raise UserError(f"{place}: an empty column: {fields}")
 
 
-def _places(columns: int, universal: bool, data: TaskDataConfig, place: str) -> tuple[int, int | None]:
-    """Indices of the columns of words and of tags; None if there are no tags.
-
-    The options are those of the training file; one to be predicted may have the words alone, or lack its last columns.
-    """
+def _places(columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str) -> tuple[int, int | None]:
+    """Indices of the columns of words and of tags; None if there are no tags."""
     if columns == 1:
         return 0, None
     word = data.word_column or (_WORD if universal else 1)
     tag = data.tag_column or (_TAG if universal else columns)
-    for name, column in (("word_column", word), ("tag_column", min(tag, columns))):
+    lacks_tags = to_predict and tag > columns
+    for name, column in (("word_column", word), *(() if lacks_tags else (("tag_column", tag),))):
         if not 1 <= column <= columns:
             raise UserError(f"{place}: data.{name}={column}, but there are {columns} columns")
-    if tag > columns:  # training and dev do not go on without tags, and then this says why there are none
+    if lacks_tags:
         logging.warning("%s: data.tag_column=%d, but there are %d columns: words without tags", place, tag, columns)
-    return word - 1, None if tag == word or tag > columns else tag - 1
+    return word - 1, None if tag == word or lacks_tags else tag - 1
 
 
 def _sentence(rows: list[tuple[str, list[str]]], columns: tuple[int, int | None], document: int | None) -> Sentence:

@@ -65,7 +65,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if data.tfds:
         sentences = _read_tfds(data, split)
     else:
-        sentences = conll.read(files.find(data, split, FILES[split]), data)
+        sentences = conll.read(files.find(data, split, FILES[split]), data, to_predict=split == "test")
     has_answers = all(sentence.tags is not None for sentence in sentences)
     if has_answers:
         sentences = conll.in_iob2(sentences, data.scheme)
