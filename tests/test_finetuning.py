@@ -412,6 +412,7 @@ def features_of(labels, lengths=4):
     ("classification", np.array([0, 1, 1, 0]), [[0, 1]] * 4, 0.5, "every prediction is 'yes'"),
     ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.6930, "0.6931 without reading"),
     ("classification", np.array([0, 1, 1, 1]), [[0, 1], [0, 1], [0, 1], [1, 0]], 0.3, "not above the share of .* 0.75"),
+    ("classification", np.repeat([0, 1], [40, 80]), [[1, 0]] * 80 + [[0, 1]] * 40, 0.3, None),  # Matthews 0.5, accuracy 2/3
     ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
     ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
     ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),

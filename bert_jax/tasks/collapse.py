@@ -4,6 +4,7 @@ import numpy as np
 
 from bert_jax.config import HeadConfig
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.metrics import matthews
 
 
 def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.ndarray], training_loss: float,
@@ -24,10 +25,13 @@ def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.
     if chance is not None and not training_loss < 0.99 * chance:
         reasons.append(f"training loss at the end {training_loss:.4f}, {chance:.4f} without reading the input")
     if head.kind in ("classification", "choice"):
-        labels = np.asarray(dev.labels)
-        accuracy, majority = np.mean([row.argmax() for row in logits] == labels), np.bincount(labels).max() / len(labels)
-        if accuracy <= majority:
-            reasons.append(f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}")
+        labels, answers = np.asarray(dev.labels), np.array([row.argmax() for row in logits])
+        accuracy, majority = np.mean(answers == labels), np.bincount(labels).max() / len(labels)
+        correlation = matthews(labels, answers)
+        # Two standard errors of guessing: where classes differ much in size, a model may be related to them and below the largest.
+        if accuracy <= majority and correlation < 2 / np.sqrt(len(labels)):
+            reasons.append(f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the Matthews "
+                           f"correlation, {correlation:.3f}, not above that of guessing")
     return "; ".join(reasons) or None
 
 
