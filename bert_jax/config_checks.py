@@ -85,7 +85,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         length = schedule_length(config, index)
         if warmup_steps(config, index) + config.schedule.cooldown_steps > length:
             raise UserError(f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
-                            f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, for example to {max(1, length // 100)}")
+                            f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
+                            f"for example to {max(1, length // 100)}")
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:

@@ -92,7 +92,8 @@ def _farewell(console, workdir: pathlib.Path, store: pathlib.Path, evaluated) ->
     console.rule()
     console.print(f"[bold]Reached[/] after {evaluated.step:,} steps, on held-out documents: masked words "
                   f"{model['mlm_accuracy']:.1%} right (always the commonest word: {unigram['mlm_accuracy']:.1%}), perplexity "
-                  f"{model['perplexity']:.1f} (word frequencies alone: {unigram['perplexity']:.0f}), next sentence {model['next_sentence_accuracy']:.1%} right (chance: about 50%).")
+                  f"{model['perplexity']:.1f} (word frequencies alone: {unigram['perplexity']:.0f}), next sentence "
+                  f"{model['next_sentence_accuracy']:.1%} right (chance: about 50%).")
     console.print(f"The curves: {workdir / 'curves.png'}   numbers: {workdir / 'metrics.jsonl'}   tensorboard --logdir {workdir}")
     console.print("[bold]Next:[/]", markup=True)
     for command in (f'bert-jax fill-mask {workdir} "Return the [MASK] of the list."', f"bert-jax inspect {store}",

@@ -96,7 +96,7 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
-                        f"again with --vocab={workdir}/tokenizer")
+                        f"corpus again with --vocab={workdir}/tokenizer")
     same = store.fingerprint == read_identity(workdir)["store_fingerprint"]
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":

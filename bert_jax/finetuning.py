@@ -196,7 +196,8 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
             "layer_decay": config.layer_decay, "reinitialize_layers": config.reinitialize_layers,
             "hidden_dropout": model.config.hidden_dropout, "attention_dropout": model.config.attention_dropout,
             "head_dropout": model.head.dropout, "crf": model.head.crf, "features": model.head.features,
-            "dtype": str(model.encoder.dtype), "max_length": config.options.max_length, "bucket_window": config.bucket_window, "select": config.select}
+            "dtype": str(model.encoder.dtype), "max_length": config.options.max_length,
+            "bucket_window": config.bucket_window, "select": config.select}
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,

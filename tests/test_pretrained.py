@@ -9,7 +9,7 @@ import pytest
 from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, random_params, stored_model
 
 from bert_jax import sharding
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
+from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.models.attention import attention
 from bert_jax.models.bert import BertForPreTraining

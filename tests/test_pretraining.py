@@ -15,9 +15,10 @@ import pytest
 
 from bert_jax import sharding
 from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, MaskingConfig, MeshConfig,
-                             ModelConfig, PhaseConfig)
+                             ModelConfig, PhaseConfig, PrepareConfig)
 from bert_jax.config_dict import to_dict
 from bert_jax.data.examples import Examples
+from bert_jax.data.prepare import run_prepare
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import run_evaluate
@@ -126,6 +127,17 @@ def test_evaluation_is_the_same_every_time(finished):
                                                   if name not in ("kind", "step")}
     assert again.step == 12 and again.num_sequences == 64
     assert again.unigram["mlm_loss"] > 0
+
+
+def test_evaluation_on_a_corpus_of_another_vocabulary_says_how_to_prepare_it(finished, small_store, tmp_path):
+    config, _ = finished
+    tokens = (small_store.parent / "vocab.txt").read_text().splitlines()
+    (tmp_path / "vocab.txt").write_text("\n".join([*tokens, "hedgehog"]) + "\n")
+    run_prepare(PrepareConfig(input=str(small_store.parent / "corpus.txt"), vocab=str(tmp_path / "vocab.txt"),
+                              output=str(tmp_path / "store"), sentences="lines", workers=1))
+    other = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(tmp_path / "store")))
+    with pytest.raises(UserError, match=f"prepare the corpus again with --vocab={config.workdir}/tokenizer"):
+        run_evaluate(config.workdir, other)
 
 
 def test_nothing_is_left_to_do(finished, capsys):
