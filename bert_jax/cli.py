@@ -1,5 +1,6 @@
 """`bert-jax COMMAND …`: one short function a command; each imports what it needs, so that `--help` answers at once."""
 
+import itertools
 import sys
 import traceback
 
@@ -50,9 +51,11 @@ def predict(arguments: list[str]) -> int:
 
 def results(arguments: list[str]) -> int:
     """results DIR…: a table over tasks of what finetune left there, with the paper's published row beside it"""
-    from bert_jax.tasks.results_table import run_results
+    from bert_jax.tasks.results_table import ResultsConfig, run_results
 
-    run_results(arguments)
+    first, words = positional(arguments, "bert-jax results", "DIR…")
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    run_results([first, *further], parse(ResultsConfig(), words[len(further):], "bert-jax results DIR…"))
     return 0
 
 

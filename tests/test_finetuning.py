@@ -449,6 +449,12 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert lines[4] == "| BERT-base | published, GLUE test; others dev | 93.5 | 80.8/88.5 |"
     assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
     assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
+    ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
+    assert _run(["bert-jax", "results", ours, random, f"--gain_over={random}/"]) == 0
+    assert "\n| ours | gain, over random | +20.0 | +20.0/+20.0 |\n" in capsys.readouterr().out
+    assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
+    assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
+    assert _run(["bert-jax", "results", "--output=x", ours]) == 2
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
     assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2

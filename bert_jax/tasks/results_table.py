@@ -1,5 +1,6 @@
 """One table over tasks: what `finetune` left in each directory, with the paper's published figures beside it."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -26,24 +27,45 @@ PUBLISHED = {
 """Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG and NER on dev (tables 2, 3, 4 and 7)."""
 
 
-def run_results(words: Sequence[str]) -> None:
-    """`bert-jax results DIR… [--output=DIR]`: prints the table; with output, writes results_table.md and .json there."""
-    outputs = [word.partition("=")[2] for word in words if word.startswith("--output=")]
-    directories = [word for word in words if not word.startswith("--")]
-    unknown = [word for word in words if word.startswith("--") and not word.startswith("--output=")]
-    if unknown or not directories:
-        raise UserError(f"usage: bert-jax results DIR… [--output=DIR]{'; unknown: ' + ' '.join(unknown) if unknown else ''}")
-    rows = [{"model": os.path.basename(os.path.normpath(directory)), "source": "measured", "split": "dev",
-             "tasks": measured(directory)} for directory in directories]
-    rows += [{"model": model, "source": "published", "split": "GLUE test; others dev",
-              "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()}}
-             for model, figures in PUBLISHED.items()]
-    text = markdown(rows)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResultsConfig:
+    """Options of `bert-jax results DIR…`."""
+
+    gain_over: str = ""
+    """One of the directories: a row says by how much each other one is above it (random weights, another checkpoint)."""
+    output: str = ""
+    """Directory in which results_table.md and results_table.json are written; empty: the table is only printed."""
+
+
+def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
+    """Prints the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
+    rows = {os.path.normpath(directory): {"model": os.path.basename(os.path.normpath(directory)), "source": "measured",
+                                          "split": "dev", "tasks": measured(directory)} for directory in directories}
+    if options.gain_over:
+        base = rows.get(os.path.normpath(options.gain_over))
+        if base is None:
+            raise UserError(f"--gain_over={options.gain_over} is not among the directories given: {' '.join(directories)}")
+        gains = [gain(row, base) for row in rows.values() if row is not base]
+    else:
+        gains = []
+    table = [*rows.values(), *gains] + [
+        {"model": model, "source": "published", "split": "GLUE test; others dev",
+         "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()}}
+        for model, figures in PUBLISHED.items()]
+    text = markdown(table)
     Console(highlight=False).print(text, markup=False, soft_wrap=True)
-    for output in outputs:
-        epath.Path(output).mkdir(parents=True, exist_ok=True)
-        write_atomically(epath.Path(output) / "results_table.md", (text + "\n").encode())
-        write_atomically(epath.Path(output) / "results_table.json", (json.dumps(rows, indent=2) + "\n").encode())
+    if options.output:
+        epath.Path(options.output).mkdir(parents=True, exist_ok=True)
+        write_atomically(epath.Path(options.output) / "results_table.md", (text + "\n").encode())
+        write_atomically(epath.Path(options.output) / "results_table.json", (json.dumps(table, indent=2) + "\n").encode())
+
+
+def gain(row: dict, base: dict) -> dict:
+    """The row of differences of the means, in points, for the tasks and metrics that both have."""
+    tasks = {task: {name: figures[name] - base["tasks"][task][name]
+                    for name in METRICS[task] if name in figures and name in base["tasks"][task]}
+             for task, figures in row["tasks"].items() if task in base["tasks"]}
+    return {"model": row["model"], "source": "gain", "split": f"over {base['model']}", "tasks": tasks}
 
 
 def measured(directory: str) -> dict[str, dict]:
@@ -79,15 +101,15 @@ def markdown(rows: list[dict]) -> str:
     header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
     lines = [header, ["---"] * len(header)]
     for row in rows:
-        cells = [_cell(row["tasks"].get(task), METRICS[task]) for task in tasks]
+        cells = [_cell(row["tasks"].get(task), METRICS[task], "+.1f" if row["source"] == "gain" else ".1f") for task in tasks]
         lines.append([row["model"], f"{row['source']}, {row['split']}", *cells])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(figures: dict | None, metrics: tuple[str, ...]) -> str:
+def _cell(figures: dict | None, metrics: tuple[str, ...], form: str = ".1f") -> str:
     names = [name for name in metrics if name in (figures or {})]
     if not names:
         return "–"
-    shown = "/".join(f"{figures[name]:.1f}" for name in names)
+    shown = "/".join(format(figures[name], form) for name in names)
     spread = figures.get("standard_deviation", {}).get(names[-1])
     return shown + ("" if spread is None else f" ± {spread:.1f} ({figures['runs']} runs)")
