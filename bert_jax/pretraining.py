@@ -5,12 +5,12 @@ import dataclasses
 import os
 
 import jax
-from absl import logging
+import optax
 from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config import Config
 from bert_jax.config_checks import check
 from bert_jax.config_dict import to_dict
 from bert_jax.curves import draw_curves
@@ -23,16 +23,15 @@ from bert_jax.metrics import Metrics, Rates
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import phase_starts
-from bert_jax.presets import parameter_counts, training_flops
+from bert_jax.presets import parameter_counts
 from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretraining_reporter import PhaseReporter, due
 from bert_jax.signals import StopSignals
 from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.step import make_train_step
-from bert_jax.workdir import has_checkpoint, open_workdir
-
-MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
+from bert_jax.workdir import WorkDirectory, has_checkpoint, open_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,99 +78,75 @@ def pretrain(config: Config) -> Result:
             params, report = initialize(source, abstract.params, tokenizer, state.params)
             state = dataclasses.replace(state, params=params)
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
-        step = int(state.step)
-        _announce(config, mesh, store, training, abstract, step, report)
-        if step >= config.total_steps:
-            return Result(step, {}, 0)
-        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=step))
-        signals = closing.enter_context(StopSignals())
-        evaluated: dict[str, float] = {}
-
+        result = Result(int(state.step), {}, 0)
+        _announce(config, mesh, store, training, abstract, result.step, report)
+        if result.step >= config.total_steps:
+            return result
+        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
+        run = _Run(config, mesh, model, optimizer, shardings, training, evaluation_store, workdir, checkpoints, metrics,
+                   closing.enter_context(StopSignals()))
         for index, phase in enumerate(config.phases):
-            end = starts[index] + phase.steps
-            if step >= end:
-                continue
-            if step == starts[index] and phase.moments == "reset":
-                state = reset_moments(state)
-            begin, seen = step, position["examples_seen"] if position["phase"] == index else 0
-            evaluation = None if evaluation_store is None else Evaluation(
-                model, config, index, evaluation_store, "all" if config.data.eval_path else "held_out", mesh, shardings.params)
-            unigram = None if evaluation is None else evaluation.unigram(training[index])
-            train_step = make_train_step(model, optimizer, config, index, mesh, shardings)
-            rates = Rates(_peak_flops())
-            reporter = _Reporter(metrics, rates, config, index)
-            stream = closing.enter_context(contextlib.closing(batches(
-                training[index], seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - step,
-                loader=config.data.loader, prefetch=config.data.prefetch)))
+            if result.step < starts[index] + phase.steps and not result.exit_code:
+                if result.step == starts[index] and phase.moments == "reset":
+                    state = reset_moments(state)
+                seen = position["examples_seen"] if position["phase"] == index else 0
+                state, result = _train_phase(run, index, state, result.step, seen)
+    return result
 
-            for step, batch in enumerate(stream, start=step + 1):
-                batch = sharding.to_global(mesh, batch, phase.batch_size)
-                with rates.paused() if step == begin + 1 else contextlib.nullcontext():  # the first call compiles
-                    state, values = train_step(state, batch)
-                reporter.dispatched(step, values)
-                checkpoints.poll()
-                stopping = signals.must_stop()
-                last = step == config.total_steps
-                if evaluation and not stopping and (last or _due(step, config.evaluation.every_steps)):
-                    with rates.paused():
-                        reporter.finish()
-                        evaluated = evaluation.run(state.params)
-                        metrics.write(step, evaluated, kind="evaluation")
-                        _draw(workdir, config, unigram)
-                else:
-                    evaluated = {}
-                if last or stopping or _due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best):
-                    position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
-                    checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
-                if stopping:
-                    break
-            reporter.finish()
-            if signals.received is not None:
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the phases of a run share."""
+
+    config: Config
+    mesh: jax.sharding.Mesh
+    model: BertForPreTraining
+    optimizer: optax.GradientTransformation
+    shardings: TrainState
+    training: list[Examples]
+    evaluation_store: Store | None
+    workdir: WorkDirectory
+    checkpoints: Checkpoints
+    metrics: Metrics
+    signals: StopSignals
+
+
+def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int) -> tuple[TrainState, Result]:
+    """From step `begin`, after `seen` sequences of phase `index`, to the end of that phase or to a signal."""
+    config, mesh, phase = run.config, run.mesh, run.config.phases[index]
+    end, examples = phase_starts(config)[index] + phase.steps, run.training[index]
+    evaluation = None if run.evaluation_store is None else Evaluation(
+        run.model, config, index, run.evaluation_store, "all" if config.data.eval_path else "held_out", mesh, run.shardings.params)
+    unigram = None if evaluation is None else evaluation.unigram(examples)
+    train_step = make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings)
+    rates = Rates(_peak_flops())
+    reporter = PhaseReporter(run.metrics, rates, config, index)
+    stream = batches(examples, seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - begin,
+                     loader=config.data.loader, prefetch=config.data.prefetch)
+
+    with contextlib.closing(stream):
+        for step, batch in enumerate(stream, start=begin + 1):
+            batch = sharding.to_global(mesh, batch, phase.batch_size)
+            with rates.paused() if step == begin + 1 else contextlib.nullcontext():  # the first call compiles
+                state, values = train_step(state, batch)
+            reporter.dispatched(step, values)
+            run.checkpoints.poll()
+            stopping, last, evaluated = run.signals.must_stop(), step == config.total_steps, {}
+            if evaluation and not stopping and (last or due(step, config.evaluation.every_steps)):
+                with rates.paused():
+                    reporter.finish()
+                    evaluated = evaluation.run(state.params)
+                    run.metrics.write(step, evaluated, kind="evaluation")
+                    _draw(run.workdir, config, unigram)
+            if last or stopping or due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best):
+                position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
+                run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
+            if stopping:
                 break
-        _draw(workdir, config, unigram)
-    return Result(step, evaluated, signals.exit_code)
-
-
-class _Reporter:
-    """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
-
-    def __init__(self, metrics: Metrics, rates: Rates, config: Config, index: int):
-        phase = config.phases[index]
-        self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        self._metrics, self._rates, self._config = metrics, rates, config
-        self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
-        self._flops = phase.batch_size * training_flops(
-            config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
-        self._phase_end = phase_starts(config)[index] + phase.steps
-        self._tokens_after = sum(_tokens(later) for later in config.phases[index + 1:])
-        self._skipped = 0
-
-    def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
-        self.finish()
-        self._pending = step, values
-
-    def finish(self) -> None:
-        """Fetches and writes what is still out."""
-        if self._pending is None:
-            return
-        (step, values), self._pending = self._pending, None
-        values = {name: float(value) for name, value in jax.device_get(values).items()}
-        self._rates.count(self._sequences, self._tokens, self._flops)
-        self._guard(step, values)
-        self._metrics.advance(step)
-        if _due(step, self._config.log_every_steps) or step == self._config.total_steps:
-            left = (self._phase_end - step) * self._tokens + self._tokens_after
-            self._metrics.write(step, values | self._rates.report(left))
-
-    def _guard(self, step: int, values: dict[str, float]) -> None:
-        self._skipped = self._skipped + 1 if values["skipped"] else 0
-        if self._skipped:
-            logging.warning("step %d: loss %s, gradient norm %s; the update was left out",
-                            step, values["loss"], values["grad_norm"])
-        if self._skipped >= MAX_SKIPPED:
-            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
-                            "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
-                            "another --workdir")
+    reporter.finish()
+    _draw(run.workdir, config, unigram)
+    # A signal that came after its step had asked is the next phase's to answer: its first step saves, and every host stops there.
+    return state, Result(step, evaluated, run.signals.exit_code if stopping else 0)
 
 
 def _check_given(config: Config) -> None:
@@ -260,11 +235,3 @@ def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
 def _peak_flops() -> float | None:
     device = hardware.hardware()
     return None if device.peak_flops is None else device.peak_flops * device.num_devices
-
-
-def _tokens(phase: PhaseConfig) -> int:
-    return phase.steps * phase.batch_size * phase.sequence_length
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
