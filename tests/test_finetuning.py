@@ -1,10 +1,9 @@
-"""Fine-tuning as a whole: learning, plans and grids, exact resume, what is chosen and left behind, prediction, ensembles."""
+"""Fine-tuning as a whole: learning, grids, exact resume, what is chosen and left behind, prediction, ensembles."""
 
 import dataclasses
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -21,12 +20,11 @@ from scipy.special import softmax
 from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainVocabConfig
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import (FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions, check_finetune,
                                       task_defaults)
-from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.finetuning import finetune
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
@@ -35,9 +33,6 @@ from bert_jax.pretrained.loading import open_stored, place
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.tasks import squad_reading, squad_windows
-from bert_jax.tasks.collapse import collapsed
-from bert_jax.tasks.features import Features
-from bert_jax.tasks.results_table import METRICS, _cell
 from bert_jax.tasks.task_data import Split, _fingerprint
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
@@ -304,22 +299,6 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     assert (tmp_path / "work" / "checkpoints").is_dir()
 
 
-def test_the_plan_is_the_papers_grid_and_every_seed():
-    config = dataclasses.replace(task_defaults("mrpc"), grid=True, seeds=2, seed=7)
-    runs = plan(config)
-    assert len(runs) == len(set(run.name for run in runs)) == 2 * 2 * 4 * 3
-    assert {run.batch_size for run in runs} == {16, 32} and {run.epochs for run in runs} == {2, 3, 4}
-    assert {run.seed for run in runs} == {7, 8} and {run.learning_rate for run in runs} == {5e-5, 4e-5, 3e-5, 2e-5}
-    assert plan(dataclasses.replace(config, grid=False, seeds=1)) == [Run(16, 3e-5, 4, 7)]
-
-
-@pytest.mark.parametrize("name, after_warmup", [
-    ("linear", lambda step: 1 - step / 20), ("linear_after_warmup", lambda step: (20 - step) / 18)])
-def test_learning_rates(name, after_warmup):
-    rates = learning_rates(Run(8, 2e-5, 1, 0), ScheduleConfig(name=name), 0.1, 20)
-    np.testing.assert_allclose(rates, [0, 1e-5, *(2e-5 * after_warmup(s) for s in range(2, 20))], rtol=1e-6, atol=1e-12)
-
-
 def test_devices_share_the_batches(two_seeds, pretrained, tmp_path, one_device, monkeypatch):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
     monkeypatch.setattr(sharding, "make_mesh", lambda mesh: one_device(mesh, jax.devices()[:4]))
@@ -400,64 +379,6 @@ def test_stabilisers(pretrained):
     frozen, _ = frozen_encoder().update(ones, frozen_encoder().init(ones))
     assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == {
         "embeddings": 0, "encoder": 0, "pooler": 0, "head": 2}
-
-
-def features_of(labels, lengths=4):
-    ids = [np.zeros(lengths, np.int32)] * len(labels)
-    return Features(ids, ids, labels, np.arange(len(labels)), 8)
-
-
-@pytest.mark.parametrize("kind, labels, scores, loss, message", [
-    ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.1, None),
-    ("classification", np.array([0, 1, 1, 0]), [[0, 1]] * 4, 0.5, "every prediction is 'yes'"),
-    ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.6930, "0.6931 without reading"),
-    ("classification", np.array([0, 1, 1, 1]), [[0, 1], [0, 1], [0, 1], [1, 0]], 0.3, "not above the share of .* 0.75"),
-    ("classification", np.repeat([0, 1], [40, 80]), [[1, 0]] * 80 + [[0, 1]] * 40, 0.3, None),  # Matthews 0.5, accuracy 2/3
-    ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
-    ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
-    ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
-    ("choice", np.array([2, 1]), [[0, 0, 1], [0, 0, 1]], 0.2, "candidate 2"),
-    ("span", np.array([[0, 0], [1, 2]]), [np.eye(4, 2)] * 2, 0.2, r"the tokens \(0, 1\)"),
-    ("tagging", [np.array([-1, 0, 1, -1])] * 2, [np.eye(4, 2)[[1, 0, 0, 1]]] * 2, 0.2, "every prediction is 'no'"),
-])
-def test_collapse_is_named(kind, labels, scores, loss, message):
-    head = HeadConfig(kind=kind, labels=("no", "yes") if kind in ("classification", "tagging") else ())
-    dev = features_of(labels)
-    found = collapsed(head, dev, dev, [np.asarray(row, np.float32) for row in scores], loss, 0)
-    if message is None:
-        assert found is None
-    else:
-        assert re.search(message, found)
-    assert "3 steps" in collapsed(head, dev, dev, [np.asarray(row, np.float32) for row in scores], loss, 3)
-
-
-def test_table_of_results_beside_the_papers(tmp_path, capsys):
-    for model, value in (("ours", 0.8), ("random", 0.6)):
-        for task, metric in (("sst2", "accuracy"), ("squad_v1", "f1")):
-            place_ = tmp_path / model / task
-            place_.mkdir(parents=True)
-            mean = {metric: value, **({"exact_match": value - 0.1} if task == "squad_v1" else {})}
-            setting = {"mean": mean, "standard_deviation": dict.fromkeys(mean, 0.01), "runs": 3, "collapsed": 0}
-            place_.joinpath("results.json").write_text(json.dumps(
-                {"task": task, "init_from": "x", "random_weights": model == "random", "settings": [setting]}))
-    assert _run(["bert-jax", "results", str(tmp_path / "ours"), str(tmp_path / "random"), f"--output={tmp_path / 'out'}"]) == 0
-    text = (tmp_path / "out" / "results_table.md").read_text()
-    assert text in capsys.readouterr().out + "\n"
-    lines = text.splitlines()
-    assert lines[0] == "| model |  | sst2 (accuracy) | squad_v1 (exact_match/f1) |"
-    assert lines[2] == "| ours | measured, dev | 80.0 ± 1.0 (3 runs) | 70.0/80.0 ± 1.0 (3 runs) |"
-    assert lines[4] == "| BERT-base | published, GLUE test; others dev | 93.5 | 80.8/88.5 |"
-    assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
-    assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
-    ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
-    assert _run(["bert-jax", "results", ours, random, f"--gain_over={random}/"]) == 0
-    assert "\n| ours | gain, over random | +20.0 | +20.0/+20.0 |\n" in capsys.readouterr().out
-    assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
-    assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
-    assert _run(["bert-jax", "results", "--output=x", ours]) == 2
-    (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
-    assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
-    assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2
 
 
 @pytest.mark.parametrize("changes, message", [
