@@ -9,11 +9,12 @@ import pytest
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.finetune_config import task_defaults
+from bert_jax.finetune_config import TaskOptions, task_defaults
 from bert_jax.finetune_plan import Run, learning_rates, plan
 from bert_jax.tasks.collapse import collapsed
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.results_table import METRICS, _cell
+from bert_jax.tasks.squad_windows import SpanFeatures
 
 
 def test_the_plan_is_the_papers_grid_and_every_seed():
@@ -37,6 +38,22 @@ def features_of(labels, lengths=4):
     return Features(ids, ids, labels, np.arange(len(labels)), 8)
 
 
+@pytest.mark.parametrize("no_answer, best, message", [
+    (True, [(0, 0), (0, 0)], "every prediction is that there is no answer"), (True, [(0, 0), (3, 4)], None),
+    (False, [(0, 0), (0, 0)], None),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
+    (False, [(3, 4), (2, 3)], "every prediction is tokens 1 to 2 of the window"), (True, [(3, 4), (3, 4)], None)])
+def test_collapse_of_answers_in_windows(no_answer, best, message):
+    """Two windows behind two tokens and behind one; each has its best start and end, and other second bests in the window."""
+    scores = [np.zeros((7, 2), np.float32) for _ in best]
+    for row, (start, end), second in zip(scores, best, (2, 5)):
+        row[start, 0] = row[end, 1] = 2
+        row[second] += 1
+    columns = {name: getattr(features_of(np.array(best), 7), name) for name in ("input_ids", "token_type_ids", "labels", "example")}
+    dev = SpanFeatures(**columns, max_length=8, prefix=np.array([2, 1]), first=np.zeros(2, int), contexts=[], options=TaskOptions(),
+                       no_answer=no_answer)
+    assert collapsed(HeadConfig(kind="span"), dev, dev, scores, 0.2, 0) == message
+
+
 @pytest.mark.parametrize("kind, labels, scores, loss, message", [
     ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.1, None),
     ("classification", np.array([0, 1, 1, 0]), [[0, 1]] * 4, 0.5, "every prediction is 'yes'"),
@@ -47,7 +64,6 @@ def features_of(labels, lengths=4):
     ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
     ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
     ("choice", np.array([2, 1]), [[0, 0, 1], [0, 0, 1]], 0.2, "candidate 2"),
-    ("span", np.array([[0, 0], [1, 2]]), [np.eye(4, 2)] * 2, 0.2, r"the tokens \(0, 1\)"),
     ("tagging", [np.array([-1, 0, 1, -1])] * 2, [np.eye(4, 2)[[1, 0, 0, 1]]] * 2, 0.2, "every prediction is 'no'"),
 ])
 def test_collapse_is_named(kind, labels, scores, loss, message):

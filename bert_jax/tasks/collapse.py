@@ -55,8 +55,8 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
     if head.kind == "span":
-        answers = {tuple(row.argmax(axis=0).tolist()) for row in logits}
-        return f"the tokens {answers.pop()}" if len(answers) == 1 else None
+        places = {_place(row, prefix, features.no_answer) for row, prefix in zip(logits, features.prefix)}
+        return places.pop() if len(places) == 1 else None
     if head.kind == "tagging":
         answers = {int(tag) for row, labels in zip(logits, features.labels) for tag in row[labels >= 0].argmax(axis=-1)}
     else:
@@ -65,3 +65,12 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     (answer,) = answers
     return repr(head.labels[answer]) if head.labels else f"candidate {answer}"
+
+
+def _place(scores: np.ndarray, prefix: int, no_answer: bool) -> str:
+    """Where a window is answered, in words. [CLS], the label of windows without the answer, is one only where questions may
+    have none: in SQuAD 1.1 it may well be the best of every window, and the answers are the best of the rest."""
+    if no_answer and not scores.argmax(axis=0).any():
+        return "that there is no answer"
+    start, end = scores[prefix:-1].argmax(axis=0)
+    return f"tokens {start} to {end} of the window"
