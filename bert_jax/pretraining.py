@@ -138,14 +138,15 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
                     evaluated = evaluation.run(state.params)
                     run.metrics.write(step, evaluated, kind="evaluation")
                     _draw(run.workdir, config, unigram)
-            if last or stopping or due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best):
+            wanted = due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best)
+            if wanted or stopping or step == end:
                 position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
                 run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
             if stopping:
                 break
     reporter.finish()
     _draw(run.workdir, config, unigram)
-    # A signal that came after its step had asked is the next phase's to answer: its first step saves, and every host stops there.
+    # A signal that came after the last step had asked is the next phase's to answer, on every host; what there is, is saved.
     return state, Result(step, evaluated, run.signals.exit_code if stopping else 0)
 
 
