@@ -4,9 +4,10 @@
 #   scripts/run_ner.sh CHECKPOINT CONLL OUTPUT [--seeds=3 --crf …]
 #
 # CONLL holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb). FEATURES=1 also runs the feature-based
-# rows of the paper's table 7: a BiLSTM on frozen layers, each in a work directory of its own.
+# rows of the paper's table 7: a BiLSTM on frozen layers, each in a work directory of its own, at FEATURE_RATE (1e-3), because
+# the rates and grids of fine-tuning are far too low for a fresh BiLSTM.
 set -eu
-[ $# -ge 3 ] || { sed -n '2,7p' "$0"; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,8p' "$0"; exit 2; }
 checkpoint=$1 conll=$2 output=$3
 shift 3
 
@@ -14,8 +15,8 @@ bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$
 layers=
 [ -z "${FEATURES:-}" ] || layers="embeddings second_to_last last weighted_last_four concat_last_four weighted_all"
 for name in $layers; do
-  bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" --features="$name" \
-    --learning_rate=1e-3 "$@"
+  bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" "$@" \
+    --features="$name" --grid=false --learning_rate="${FEATURE_RATE:-1e-3}"
 done
 set -- "$output"
 for name in $layers; do

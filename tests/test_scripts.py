@@ -14,22 +14,32 @@ case $* in finetune*) for word; do case $word in --workdir=*) mkdir -p "${word#-
 
 
 @pytest.fixture
-def run_glue(tmp_path):
-    """Runs the script on a GLUE of these directories: its process, and for each task that it fine-tuned where it began."""
+def run_script(tmp_path):
+    """Runs a script of the checkpoint `base` on tmp_path/data into tmp_path/out: its process, and the calls of bert-jax."""
     (tmp_path / "bin").mkdir()
+    (tmp_path / "data").mkdir()
     (tmp_path / "bin/bert-jax").write_text(STUB)
     (tmp_path / "bin/bert-jax").chmod(0o755)
 
-    def run(*directories, **environment):
-        for name in directories:
-            (tmp_path / "glue" / name).mkdir(parents=True, exist_ok=True)
+    def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        process = subprocess.run(["sh", SCRIPTS / "run_glue.sh", "base", tmp_path / "glue", tmp_path / "out"], text=True,
+        process = subprocess.run(["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options], text=True,
                                  capture_output=True, env={**os.environ, **environment, "CALLS": str(calls),
                                                            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
-        started = [line.split() for line in calls.read_text().splitlines() if line.startswith("finetune ")]
-        return process, {task: start.removeprefix("--init_from=") for _, task, start, *_ in started}
+        return process, [line.split() for line in calls.read_text().splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def run_glue(run_script, tmp_path):
+    """Runs run_glue.sh on a GLUE of these directories: its process, and for each task that it fine-tuned where it began."""
+    def run(*directories, **environment):
+        for name in directories:
+            (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+        process, calls = run_script("run_glue.sh", **environment)
+        return process, {task: start.removeprefix("--init_from=") for command, task, start, *_ in calls if command == "finetune"}
 
     return run
 
@@ -56,3 +66,37 @@ def test_tasks_that_start_from_mnli_need_it_before_anything_runs(run_glue, tmp_p
     assert started == {"sst2": "base", "mnli": "base", "rte": model}
     _, started = run_glue(FROM_MNLI="1", TASKS="rte")  # the model was made earlier
     assert started == {"rte": model}
+
+
+def options(call: list[str]) -> dict[str, str]:
+    """As the command line reads them: of equal names the last counts."""
+    return dict(word.removeprefix("--").split("=", 1) for word in call if word.startswith("--") and "=" in word)
+
+
+def test_squad_leaves_out_what_is_not_there_and_goes_on_from_triviaqa(run_script, tmp_path):
+    (tmp_path / "data/train-mini-v2.0.json").touch()
+    process, (squad, results) = run_script("run_squad.sh", "--seeds=3")
+    assert process.returncode == 0 and "squad_v1: no train-v1.1.json" in process.stdout
+    assert squad[:2] == ["finetune", "squad_v2"] and results[0] == "results"
+    assert options(squad) == {"init_from": "base", "data.dir": str(tmp_path / "data"), "workdir": str(tmp_path / "out/squad_v2"),
+                              "seeds": "3"}
+    _, (trivia, squad, _) = run_script("run_squad.sh", TRIVIAQA="trivia", VERSIONS="v2")
+    assert options(trivia)["data.dir"] == "trivia" and options(squad)["init_from"] == options(trivia)["workdir"]
+
+
+def test_swag(run_script, tmp_path):
+    process, (swag, results) = run_script("run_swag.sh", "--seeds=3")
+    assert process.returncode == 0 and swag[:2] == ["finetune", "swag"] and options(swag)["seeds"] == "3"
+    assert results == ["results", str(tmp_path / "out"), f"--output={tmp_path / 'out'}"]
+
+
+def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tmp_path):
+    process, (tuned, *frozen, results) = run_script("run_ner.sh", "--learning_rate=2e-5", "--grid=true", FEATURES="1")
+    assert process.returncode == 0
+    assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true" and "features" not in options(tuned)
+    assert [options(call)["features"] for call in frozen] == [
+        "embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"]
+    assert {(options(call)["learning_rate"], options(call)["grid"]) for call in frozen} == {("1e-3", "false")}
+    assert len({options(call)["workdir"] for call in [tuned, *frozen]}) == 7 == len(results[1:-1])
+    _, (_, first, *_) = run_script("run_ner.sh", FEATURES="1", FEATURE_RATE="5e-4")
+    assert options(first)["learning_rate"] == "5e-4"
