@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 
 from bert_jax.config import ScheduleConfig
+from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.optim.schedules import shape
 
@@ -36,6 +37,15 @@ def plan(config: FinetuneConfig) -> list[Run]:
     if config.grid:
         settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
     return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
+
+
+def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
+    """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
+    cooldown = config.schedule.cooldown_steps
+    steps, run = min(((run.epochs * -(-sequences // run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
+    if cooldown and int(config.warmup_share * steps) + cooldown > steps:
+        raise UserError(f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
+                        f"of {run.name}; lower the former, for example to {max(1, steps // 10)}")
 
 
 def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:

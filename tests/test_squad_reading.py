@@ -110,6 +110,15 @@ def test_bad_files_are_one_clear_error(tmp_path, contents, message):
         load(tmp_path, contents)
 
 
+def test_templates_of_files_to_be_predicted_are_unlabelled(tmp_path):
+    template = of(question("q0", is_impossible=False), question("q1", is_impossible=False))
+    for task in ("squad_v1", "squad_v2"):
+        examples = load(tmp_path, template, task, "test")
+        assert len(examples) == 2 and not examples.has_answers
+        with pytest.raises(UserError, match="question q0 has no answer"):
+            load(tmp_path, template, task)
+
+
 @pytest.mark.parametrize("contents, message", [
     (of(question("q0", is_impossible=False)), "question q0 has no answer, but is_impossible is false"),
     (of(question("q0", ("cab", 5), is_impossible=True)), "question q0 is_impossible, yet it has the answer 'cab'"),

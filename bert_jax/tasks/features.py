@@ -59,7 +59,7 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
 def join(tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """(input_ids, token_type_ids), int32 [L] with L <= max_length, of one segment or two, cut by `truncate_pair`."""
     if max_length < 5:
-        raise UserError(f"task.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; 5 is the least")
+        raise UserError(f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; 5 is the least")
     if second is None:
         segments = [[tokenizer.cls_id, *first[: max_length - 2], tokenizer.sep_id]]
     else:

@@ -47,8 +47,10 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if labels is None:
         labels = spec.labels
     if sorted(labels) != sorted(spec.labels):
+        remedy = ("; give one that was fine-tuned on mnli" if task == "ax" else f"; fine-tune it on {task} first") + (
+            ", or put the names of its classes into id2label of its config.json" if "LABEL_0" in labels else "")
         raise UserError(f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, the model has "
-                        f"{', '.join(labels) or 'none: it estimates a number'}; fine-tune it on {task} first")
+                        f"{', '.join(labels) or 'none: it estimates a number'}{remedy}")
     if data.tfds:
         records = _tfds_records(task, spec, data, split)
     else:

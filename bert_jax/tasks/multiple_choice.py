@@ -37,6 +37,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.questions)
 
+    @property
+    def index(self) -> list[str]:
+        return [question.index for question in self.questions]
+
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Those of train, dev and test that the data has."""

@@ -78,7 +78,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         contexts, records = _read_json(source)
     if not records:
         raise UserError(f"{source} holds no question")
-    labelled = any(record.get("answers") or "is_impossible" in record for _, record in records)
+    # Templates of files to be predicted often say is_impossible: false everywhere; in training that is a mistake worth an error.
+    labelled = any(record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
+                   for _, record in records)
     if split == "train" and not labelled:
         raise UserError(f"{source}: none of {len(records)} questions has an answer; training needs them")
     problems: list[str] = []

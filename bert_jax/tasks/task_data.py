@@ -45,7 +45,9 @@ class TaskData:
         return _fingerprint((self.train, *self.evaluations.values()))
 
     def test_fingerprint(self) -> str:
-        return _fingerprint(self.tests.values())
+        """Of the test sets and of what files of predictions call their examples."""
+        names = [list(getattr(split.examples, "index", ())) for split in self.tests.values()]
+        return _fingerprint(self.tests.values()) + hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
 
 
 def _fingerprint(splits: Iterable[Split]) -> str:
@@ -64,7 +66,8 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) 
     """Reads and tokenizes train, dev and, where there is one, test.
 
     Raises:
-      UserError: what the family says of the files; max_length beyond the model's positions; a dev set without labels.
+      UserError: what the family says of the files; max_length beyond the model's positions; pairs for a model with one segment;
+        a dev set without labels.
     """
     if config.options.max_length > model.max_position_embeddings:
         raise UserError(f"options.max_length={config.options.max_length}, but {config.init_from} has "
@@ -76,6 +79,10 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) 
         return Split(examples, family.features(examples, tokenizer, config.options))
 
     train = split("train")
+    if model.type_vocab_size < 2 and any(np.any(types) for entry in train.features.token_type_ids
+                                         for types in (entry if isinstance(entry, list) else [entry])):
+        raise UserError(f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
+                        "read them; take another model, or join the two texts in files of your own")
     labels = train.examples.labels
     others = [name for name in family.splits(config.task, config.data) if name not in ("train", "dev")]
     evaluations = {name: split(name, labels) for name in ("dev", *(name for name in others if name.startswith("dev")))}
