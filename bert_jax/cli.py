@@ -40,7 +40,7 @@ def finetune(arguments: list[str]) -> int:
 def predict(arguments: list[str]) -> int:
     """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE: the answers of a fine-tuned model, or of the mean of several"""
     workdirs, options = positional(arguments, "bert-jax predict", "WORKDIR")
-    from bert_jax.finetune_config import PredictConfig
+    from bert_jax.predict_config import PredictConfig
 
     config = parse(PredictConfig, options, "bert-jax predict")
     from bert_jax.prediction import run_predict

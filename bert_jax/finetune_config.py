@@ -139,23 +139,6 @@ class FinetuneConfig:
     mesh: MeshConfig = MeshConfig()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictConfig:
-    """Options of `bert-jax predict`."""
-
-    input: str
-    """File in the form of one of the task's own."""
-    output: str
-    """File of the predictions; a directory (with a slash at the end) for everything that the task writes."""
-    split: Literal["test", "dev"] = "test"
-    """Which of them: the two differ in some tasks. Labels are used where there are any."""
-    task: str = ""
-    """Another task that the model's head fits: ax for a model of mnli. Empty: the one it was fine-tuned on."""
-    batch_size: int = 64
-    compute: ComputeConfig = ComputeConfig()
-    mesh: MeshConfig = MeshConfig()
-
-
 # Where a task departs from the defaults above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al. 2018,
 # sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are inside the
 # paper's grid with its longest training, because small sets are the ones that fail.
@@ -215,6 +198,9 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         raise UserError(f"seed={config.seed} must lie between 0 and {2**31 - 1}")
     if (config.crf or config.features) and config.task != "ner":
         raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
+    if config.features and config.reinitialize_layers:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers} makes fresh layers, which features={config.features} "
+                        "leaves untrained; leave one of them out")
     _check_options(config.options)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)

@@ -16,8 +16,9 @@ from rich.console import Console
 from bert_jax import sharding
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import FinetuneConfig, PredictConfig, TaskOptions
+from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.models.task import BertForTask
+from bert_jax.predict_config import PredictConfig, check_predict
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
@@ -83,15 +84,16 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     """
     from bert_jax.pretrained.loading import open_stored
 
-    if not config.input or not config.output:
-        raise UserError("give --input=FILE and --output=FILE")
+    if not epath.Path(check_predict(config).input).expanduser().exists():
+        raise UserError(f"--input={config.input}: no such file")
     members = [open_stored(path) for path in workdirs.split(",")]
     first = members[0]
     for member in members:
         _check_member(member, first)
     task = _task(first, config.task)
     family, options = _family(first, task), _options(members, task)
-    data = dataclasses.replace(recorded_data(first.history), **{config.split: config.input})
+    form = {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}
+    data = dataclasses.replace(recorded_data(first.history), **form, **{config.split: config.input})
     examples = family.load(task, data, config.split, first.head.labels)
     features = family.features(examples, first.tokenizer, options)
     mesh = sharding.make_mesh(config.mesh)

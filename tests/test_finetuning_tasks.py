@@ -11,7 +11,8 @@ from test_finetuning import FAST, compile_once, one_device, pretrained, weights 
 import bert_jax
 from bert_jax import finetuning
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.predict_config import PredictConfig
 from bert_jax.prediction import run_predict
 from bert_jax.tasks.batching import ladder
 

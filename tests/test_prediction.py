@@ -10,11 +10,13 @@ from test_finetuning import one_device  # noqa: F401 (fixture)
 
 from bert_jax import prediction
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import MeshConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.finetuning import finetune
 from bert_jax.models.task import BertForTask
+from bert_jax.predict_config import InputFormConfig, PredictConfig
 from bert_jax.prediction import run_predict
 from bert_jax.tasks.families import family
 
@@ -53,6 +55,7 @@ def test_a_task_that_needs_another_head_is_named(tmp_path, task, asked, needed):
 @pytest.mark.parametrize("tasks", [("qnli", "rte"), ("swag", "race"), ("squad_v1", "squad_v2")])
 def test_models_of_several_tasks_are_no_ensemble(tmp_path, tasks):
     first, second = (write_model(tmp_path / task, task) for task in tasks)
+    (tmp_path / "input").touch()
     options = PredictConfig(input=str(tmp_path / "input"), output=str(tmp_path / "output"))
     message = f"an ensemble needs models of one task, not {second} of {tasks[1]} and {first} of {tasks[0]}"
     with pytest.raises(UserError, match=message):
@@ -65,6 +68,35 @@ def test_a_model_predicts_another_task_of_its_head(tmp_path):
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
     assert run_predict(f"{model},{model}", options) == {}
     assert (tmp_path / "AX.tsv").read_text().split("\n")[0] == "index\tprediction"
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"input": "/nowhere.tsv"}, "--input=/nowhere.tsv: no such file"), ({"input": ""}, "give --input=FILE and --output=FILE"),
+    ({"batch_size": 0}, "batch_size=0 must be positive"), ({"mesh": MeshConfig(data=0)}, "mesh.data=0")])
+def test_options_that_cannot_be_are_named(tmp_path, changes, message):
+    options = PredictConfig(input=__file__, output=str(tmp_path / "output"))
+    with pytest.raises(UserError, match=message):
+        run_predict(str(tmp_path), dataclasses.replace(options, **changes))
+
+
+def test_a_file_without_a_header_is_read_as_its_error_says(tmp_path):
+    """The model was taught by files with one."""
+    model = write_model(tmp_path / "text", "text")
+    (tmp_path / "input.tsv").write_text("a cat sat\na dog ran\n")
+    options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "output.tsv"))
+    with pytest.raises(UserError, match="no column text or sentence or sentence1 .*--data.text_column=1 --data.label_column=2"):
+        run_predict(str(model), options)
+    run_predict(str(model), dataclasses.replace(options, data=InputFormConfig(text_column="1", label_column="2")))
+    assert len((tmp_path / "output.tsv").read_text().splitlines()) == 3
+
+
+def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
+    monkeypatch.setitem(LABELS, "text", ("LABEL_0", "LABEL_1", "LABEL_2"))
+    model = write_model(tmp_path / "model", "text")
+    (tmp_path / "input.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
+    options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
+    with pytest.raises(UserError, match="the model has LABEL_0, .*; give one that was fine-tuned on mnli, or put .* id2label"):
+        run_predict(str(model), options)
 
 
 @pytest.fixture
