@@ -7,6 +7,8 @@ DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
 DIR/results.json, predictions/SPLIT/
 """
 
+import json
+
 import jax
 from absl import logging
 from etils import epath
@@ -44,14 +46,16 @@ def open_workdir(path: str, settings: dict, features: str, parameters: str | Non
     identity = {"features_fingerprint": features, "init_from_fingerprint": parameters,
                 "tokenizer_fingerprint": tokenizer.fingerprint}
     directory = epath.Path(path)
-    resumed = (directory / "run.json").exists() and any((directory / name).exists() for name in ("runs", "checkpoints"))
+    # A run that has saved nothing yet may be started anew with any settings.
+    saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
+    resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
     return take(path, identity, settings, tokenizer, resumed=resumed,
                 check=lambda place: _check_continues(place, settings, identity))
 
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
     """Puts the weights of the run that `record` is of into DIR/checkpoints, unless they are there; returns them on `mesh`."""
-    if _published(workdir) == record["run"]:
+    if _published(workdir) == (record["run"], json.dumps(record["metrics"], sort_keys=True)):  # the run may be another of that name
         return place(open_checkpoint(workdir.path), mesh)
     directory = workdir.path / "runs" / record["run"]
     if not Checkpoints(directory / "checkpoints", read_only=True).steps():
@@ -73,11 +77,37 @@ def remove(directory: epath.Path) -> None:
         multihost_utils.sync_global_devices(f"bert_jax:removed:{directory.name}")
 
 
-def _published(workdir: WorkDirectory) -> str | None:
-    """Name of the run whose weights lie on top."""
+def drop_losers(runs: epath.Path, records: list[dict], chosen: dict) -> None:
+    """Deletes the weights of runs that can be chosen no more, on the first host: a grid of large models would fill the disk."""
+    for record in records if jax.process_index() == 0 else ():
+        if record is not chosen and record["keep"] == "best":
+            (runs / record["run"] / "checkpoints").rmtree(missing_ok=True)
+
+
+def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokenizer: Tokenizer) -> None:
+    """Deletes the weights of a run, or makes its directory one that can be loaded and predicts.
+
+    Weights that a command with --keep=all has made stay, whatever later commands want.
+    """
+    run = workdir.path / "runs" / record["run"]
+    if wanted == record["keep"] == "best":
+        remove(run / "checkpoints")
+    elif (run / "checkpoints").exists():
+        if jax.process_index() == 0:
+            tokenizer.save(run / "tokenizer")
+    elif wanted == "all":
+        remedy = f"they are those of {workdir.path} itself" if record is chosen else f"remove {run} to train it again"
+        logging.warning("the weights of %s are gone, an earlier command kept the best only; %s", run.name, remedy)
+
+
+def _published(workdir: WorkDirectory) -> tuple[str, str] | None:
+    """Name and metrics of the run whose weights lie on top."""
     steps = Checkpoints(workdir.checkpoints, read_only=True).directories()
     try:
-        return read_record(steps[-1] / "record")["config"]["run"] if steps else None
+        if not steps:
+            return None
+        record = read_record(steps[-1] / "record")
+        return record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)
     except UserError:
         raise
     except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import time
 
 import jax
@@ -15,9 +16,9 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
-from bert_jax.finetune_plan import Run, learning_rates, plan
+from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
-from bert_jax.finetune_workdir import LATEST, open_workdir, publish, remove
+from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
 from bert_jax.metrics import Metrics
 from bert_jax.models.task import BertForTask
@@ -29,11 +30,10 @@ from bert_jax.signals import StopSignals
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
 from bert_jax.task_reporter import Reporter
 from bert_jax.tasks.batching import TrainingBatches
-from bert_jax.tasks.collapse import collapsed
+from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import read_json, write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
@@ -64,6 +64,7 @@ def finetune(config: FinetuneConfig) -> Result:
         raise UserError(f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
                         "was trained with")
     data = read_task(config, stored.model, stored.tokenizer)
+    check_cooldown(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
 
@@ -80,19 +81,18 @@ def finetune(config: FinetuneConfig) -> Result:
                 if record is None:
                     return Result({}, signals.exit_code)
                 _write_once(directory / RECORD, record)
+                if config.keep == "best":
+                    records = finished_runs(workdir.path / "runs")
+                    drop_losers(workdir.path / "runs", records, best(records, data.main_metric))
             remove(directory / "training")
         records = finished_runs(workdir.path / "runs")
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
-        made = {"run": chosen["run"], "test_fingerprint": data.test_fingerprint()}
-        before = read_json(workdir.path / RECORD) if (workdir.path / RECORD).exists() else {}
-        tests = before["tests"] if before.get("predictions") == made else _write_predictions(
-            workdir.path / "predictions", data, programs, params, config.eval_batch_size, chosen["metrics"])
-        facts = {"tests": tests, "predictions": made, "data": _sizes(data), "labels": list(data.head.labels)}
-        results = summary(config, records, data.main_metric, facts)
+        predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
+        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "labels": list(data.head.labels)})
         _write_once(workdir.path / RECORD, results)
         for record in records:
-            _keep(config, workdir.path / "runs" / record["run"], stored.tokenizer)
+            keep(workdir, config.keep, record, chosen, stored.tokenizer)
     if jax.process_index() == 0:
         show(results)
     return Result(results, 0)
@@ -123,26 +123,25 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
         reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
-        dev = {int(step): scores for step, scores in position.get("dev", {}).items()}
+        dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
 
         def save_state(step: int) -> None:
             reporter.finish()
-            where = {"step": step, "dev": {str(evaluated): scores for evaluated, scores in dev.items()}}
+            where = {"step": step, "dev": {str(evaluated): entry for evaluated, entry in dev.items()}}
             states.save(step, state, position=where | {"totals": dict(reporter.totals)}, config=record_config)
 
         for step in range(begin, total + 1):
-            if step and step % epoch == 0 and (step not in dev or step == total):
+            if step and step % epoch == 0 and step not in dev:
                 reporter.finish()
                 with reporter.rates.paused():
-                    scores, logits = evaluate(data, programs, state.params, config.eval_batch_size)
-                    earlier = [dev[other][data.main_metric] for other in dev if other < step]
+                    scores, ignored = evaluate(data, programs, state.params, config.eval_batch_size)
+                    earlier = [entry["metrics"][data.main_metric] for entry in dev.values()]
                     if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
                         weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
                                      metrics=scores)
                         weights.wait()  # or the state below could be all that a kill leaves, and nobody would save them again
-                    if step not in dev:
-                        metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
-                    dev[step] = scores
+                    metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+                    dev[step] = {"metrics": scores, "ignored": ignored}
                     save_state(step)
             if step == total:
                 break
@@ -160,25 +159,26 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         counted = weights.latest_step()
 
     loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
-    return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted],
-            "collapsed": collapsed(data.head, data.train.features, data.evaluations["dev"].features, logits, loss, skipped),
+    return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted]["metrics"],
+            "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
             "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
             "init_from_step": stored.history.get("step"),
-            "epochs": [{"epoch": step // epoch, **scores} for step, scores in sorted(dev.items())],
+            "epochs": [{"epoch": step // epoch, **entry["metrics"]} for step, entry in sorted(dev.items())], "keep": config.keep,
             "hyperparameters": _hyperparameters(run, config, programs.model),
             "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
 
 
-def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], list[np.ndarray]]:
-    """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and the scores on dev."""
-    results, first = {}, None
+def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], str | None]:
+    """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and what `ignores_input` says."""
+    results, ignored = {}, None
     for name, split in data.evaluations.items():
         logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh)
         prefix = name.removeprefix("dev").removeprefix("_")
         results |= {f"{prefix}_{key}" if prefix else key: float(value)
                     for key, value in data.family.score(split.examples, split.features, logits).items()}
-        first = logits if first is None else first
-    return results, first
+        if name == "dev":
+            ignored = ignores_input(data.head, split.features, logits, results)
+    return results, ignored
 
 
 def settings(config: FinetuneConfig, programs: Programs, run: Run | None = None) -> dict:
@@ -200,13 +200,28 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
             "bucket_window": config.bucket_window, "select": config.select}
 
 
+def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int) -> dict:
+    """Facts for results.json: metrics on the test sets that have labels, and which files of predictions were made of what.
+
+    They are left as an earlier command wrote them if they are there and of the same run and test sets.
+    """
+    of = {"run": chosen["run"], "metrics": chosen["metrics"], "test_fingerprint": data.test_fingerprint()}
+    before = read_json(path / RECORD) if (path / RECORD).exists() else {}
+    made = before.get("predictions", {})
+    files = made.get("files", [])
+    if json.dumps(made) == json.dumps(of | {"files": files}) and all((path / "predictions" / file).exists() for file in files):
+        return {name: before[name] for name in ("tests", "predictions")}
+    tests, files = _write_predictions(path / "predictions", data, programs, params, batch_size, chosen["metrics"])
+    return {"tests": tests, "predictions": of | {"files": files}}
+
+
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
-                       metrics: dict[str, float]) -> dict[str, dict[str, float]]:
+                       metrics: dict[str, float]) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
 
-    Returns the metrics on the test sets that have labels.
+    Returns the metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
     """
-    tests = {}
+    tests, written = {}, []
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
         if name in data.tests and isinstance(features, SpanFeatures):  # answered by dev's threshold, never by one of its own
@@ -214,20 +229,11 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
         logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
-            data.family.write_predictions(split.examples, features, logits, directory / name, name)
+            files = data.family.write_predictions(split.examples, features, logits, directory / name, name)
+            written += [f"{name}/{epath.Path(file).name}" for file in files]
         if name in data.tests and split.examples.has_answers:
             tests[name] = {key: float(value) for key, value in data.family.score(split.examples, features, logits).items()}
-    return tests
-
-
-def _keep(config: FinetuneConfig, run: epath.Path, tokenizer: Tokenizer) -> None:
-    """Deletes the weights of a run, or makes its directory one that can be loaded and predicts."""
-    if config.keep == "best":
-        remove(run / "checkpoints")
-    elif not (run / "checkpoints").exists():
-        _say(f"the weights of {run.name} are gone, an earlier command kept the best only; remove {run} to train it again")
-    elif jax.process_index() == 0:
-        tokenizer.save(run / "tokenizer")
+    return tests, written
 
 
 def _write_once(file: epath.Path, values: dict) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
+from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions, task_defaults
-from bert_jax.finetune_plan import Run, learning_rates, plan
-from bert_jax.tasks.collapse import collapsed
+from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
+from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.results_table import METRICS, _cell
 from bert_jax.tasks.squad_windows import SpanFeatures
@@ -26,6 +27,13 @@ def test_the_plan_is_the_papers_grid_and_every_seed():
     assert plan(dataclasses.replace(config, grid=False, seeds=1)) == [Run(16, 3e-5, 4, 7)]
 
 
+def test_a_cooldown_that_the_shortest_run_has_no_room_for():
+    config = dataclasses.replace(task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90))
+    check_cooldown(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
+    with pytest.raises(UserError, match=r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"):
+        check_cooldown(config, 1568)
+
+
 @pytest.mark.parametrize("name, after_warmup", [
     ("linear", lambda step: 1 - step / 20), ("linear_after_warmup", lambda step: (20 - step) / 18)])
 def test_learning_rates(name, after_warmup):
@@ -38,20 +46,20 @@ def features_of(labels, lengths=4):
     return Features(ids, ids, labels, np.arange(len(labels)), 8)
 
 
-@pytest.mark.parametrize("no_answer, best, message", [
-    (True, [(0, 0), (0, 0)], "every prediction is that there is no answer"), (True, [(0, 0), (3, 4)], None),
-    (False, [(0, 0), (0, 0)], None),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
-    (False, [(3, 4), (2, 3)], "every prediction is tokens 1 to 2 of the window"), (True, [(3, 4), (3, 4)], None)])
-def test_collapse_of_answers_in_windows(no_answer, best, message):
+@pytest.mark.parametrize("best, metrics, message", [
+    ([(0, 0), (0, 0)], {"f1": 0.1}, None),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
+    ([(3, 4), (2, 3)], {"f1": 0.1}, "every prediction is tokens 1 to 2 of the window"), ([(3, 4), (3, 4)], {"f1": 0.1}, None),
+    ([(3, 4), (2, 3)], {"HasAns_f1": 0.0, "NoAns_f1": 1.0}, "every question is left unanswered"),  # by the threshold
+    ([(0, 0), (0, 0)], {"HasAns_f1": 0.1, "NoAns_f1": 0.9}, None)])
+def test_collapse_of_answers_in_windows(best, metrics, message):
     """Two windows behind two tokens and behind one; each has its best start and end, and other second bests in the window."""
     scores = [np.zeros((7, 2), np.float32) for _ in best]
     for row, (start, end), second in zip(scores, best, (2, 5)):
         row[start, 0] = row[end, 1] = 2
         row[second] += 1
     columns = {name: getattr(features_of(np.array(best), 7), name) for name in ("input_ids", "token_type_ids", "labels", "example")}
-    dev = SpanFeatures(**columns, max_length=8, prefix=np.array([2, 1]), first=np.zeros(2, int), contexts=[], options=TaskOptions(),
-                       no_answer=no_answer)
-    assert collapsed(HeadConfig(kind="span"), dev, dev, scores, 0.2, 0) == message
+    dev = SpanFeatures(**columns, max_length=8, prefix=np.array([2, 1]), first=np.zeros(2, int), contexts=[], options=TaskOptions())
+    assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 
 
 @pytest.mark.parametrize("kind, labels, scores, loss, message", [
@@ -69,12 +77,13 @@ def test_collapse_of_answers_in_windows(no_answer, best, message):
 def test_collapse_is_named(kind, labels, scores, loss, message):
     head = HeadConfig(kind=kind, labels=("no", "yes") if kind in ("classification", "tagging") else ())
     dev = features_of(labels)
-    found = collapsed(head, dev, dev, [np.asarray(row, np.float32) for row in scores], loss, 0)
+    ignored = ignores_input(head, dev, [np.asarray(row, np.float32) for row in scores], {})
+    found = collapsed(head, dev, ignored, loss, 0)
     if message is None:
         assert found is None
     else:
         assert re.search(message, found)
-    assert "3 steps" in collapsed(head, dev, dev, [np.asarray(row, np.float32) for row in scores], loss, 3)
+    assert "3 steps" in collapsed(head, dev, ignored, loss, 3)
 
 
 def test_table_of_results_beside_the_papers(tmp_path, capsys):

@@ -23,17 +23,17 @@ from bert_jax.cli import _run
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import (FinetuneConfig, PredictConfig, TaskDataConfig, TaskOptions, check_finetune,
-                                      task_defaults)
+from bert_jax.finetune_config import FinetuneConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.finetuning import finetune
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
+from bert_jax.predict_config import PredictConfig
 from bert_jax.prediction import average, run_predict
 from bert_jax.pretrained.loading import open_stored, place
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.tasks import squad_reading, squad_windows
-from bert_jax.tasks.task_data import Split, _fingerprint
+from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 
@@ -172,16 +172,40 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
 
 
-def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, capsys):
-    config = run_config(pretrained, tmp_path / "work", epochs=1)
+def test_predictions_that_are_gone_are_made_again(two_seeds, tmp_path):
+    work = tmp_path / "work"
+    shutil.copytree(two_seeds[0].workdir, work)
+    config = dataclasses.replace(two_seeds[0], workdir=str(work))
+    (file,) = (work / "predictions" / "test").iterdir()
+    before = file.read_bytes()
+    file.unlink()
     finetune(config)
-    capsys.readouterr()
-    finetune(dataclasses.replace(config, seeds=2, keep="all"))
+    assert file.read_bytes() == before
+
+
+def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, caplog):
+    config = run_config(pretrained, tmp_path / "work", epochs=1, seeds=2)
+    chosen = finetune(config).results["chosen"]["run"]
+    (lost,) = {f"batch16_rate0.002_epochs1_seed{seed}" for seed in (0, 1)} - {chosen}
+    finetune(dataclasses.replace(config, keep="all"))
     runs = tmp_path / "work" / "runs"
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"the weights of batch16_rate0.002_epochs1_seed0 are gone, an earlier command kept the best only; remove {runs}" in said
-    assert (runs / "batch16_rate0.002_epochs1_seed1" / "tokenizer").is_dir()
-    assert load_tokenizer(runs / "batch16_rate0.002_epochs1_seed1" / "tokenizer").vocab_size
+    gone = "the weights of {} are gone, an earlier command kept the best only; {}"
+    assert gone.format(lost, f"remove {runs / lost} to train it again") in caplog.text
+    assert gone.format(chosen, f"they are those of {tmp_path / 'work'} itself") in caplog.text
+    shutil.rmtree(runs / lost)
+    finetune(dataclasses.replace(config, keep="all"))
+    assert load_tokenizer(runs / lost / "tokenizer").vocab_size and open_stored(runs / lost)
+    finetune(config)
+    assert open_stored(runs / lost), "weights that were kept on purpose were removed by a later command"
+
+
+@pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])
+def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch, select, accuracy, collapsed):
+    found = iter([({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")])
+    monkeypatch.setattr(finetuning, "evaluate", lambda *_: next(found))
+    results = finetune(run_config(pretrained, tmp_path / "work", select=select)).results
+    assert (results["metrics"]["accuracy"], results["collapsed"]) == (accuracy, collapsed)
+    assert [entry["accuracy"] for entry in results["runs"][0]["epochs"]] == [1.0, 0.5]
 
 
 def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pretrained, tmp_path):
@@ -287,7 +311,11 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     monkeypatch.setattr(finetuning, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
     config = run_config(pretrained, tmp_path / "work", grid=True, grid_batch_sizes=(16,), grid_learning_rates=(2e-3, 1e-6),
                         grid_epochs=(1, 2), select="best")
+    train, held = finetuning.train, []
+    monkeypatch.setattr(finetuning, "train", lambda *args: held.append(
+        len(list((tmp_path / "work" / "runs").glob("*/checkpoints")))) or train(*args))
     results = finetune(config).results
+    assert held == [0, 1, 1, 1]  # weights that can be chosen no more are not kept until the end of a grid
     assert len(results["runs"]) == len(results["settings"]) == 4
     assert results["chosen"]["run"] == "batch16_rate0.002_epochs2_seed0" and "best epoch" in results["chosen"]["by"]
     assert results["settings"][-1]["setting"].startswith("batch16_rate1e-06")
@@ -385,6 +413,7 @@ def test_stabilisers(pretrained):
     ({"init_from": ""}, "--init_from is missing"), ({"workdir": ""}, "--workdir is missing"),
     ({"data": TaskDataConfig()}, "--data.dir=DIR"), ({"epochs": 0}, "epochs=0 must be positive"),
     ({"layer_decay": 0.0}, "layer_decay=0.0"), ({"crf": True}, "belongs to tagging"),
+    ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
     ({"warmup_share": 1.5}, "warmup_share=1.5"), ({"seed": 2**31}, "seed="), ({"grid_epochs": ()}, "grid_epochs is empty"),
     ({"options": TaskOptions(max_length=4)}, "options.max_length=4"), ({"task": "sst-2"}, "perhaps you meant sst2"),
     ({"optimizer": OptimizerConfig(epsilon=0)}, "optimizer.epsilon")])
@@ -393,6 +422,30 @@ def test_options_that_cannot_be_are_named(changes, message):
     assert check_finetune(config) is config
     with pytest.raises(UserError, match=message):
         check_finetune(dataclasses.replace(config, **changes))
+
+
+def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
+    config = run_config(pretrained, tmp_path / "work", epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Stopped))  # such as: out of memory
+        with pytest.raises(Stopped):
+            finetune(config)
+    assert list((tmp_path / "work" / "runs").iterdir())
+    finetune(dataclasses.replace(config, options=TaskOptions(max_length=12)))
+    with pytest.raises(UserError, match="max_length"):
+        finetune(config)
+
+
+def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\nthe sun\tthe sea\ta\nthe sea\tthe sun\tb\n")
+    config = run_config(pretrained, tmp_path / "work", data=TaskDataConfig(dir=str(tmp_path)))
+    tokenizer = load_tokenizer(pretrained / "vocab.txt")
+    with pytest.raises(UserError, match="text has pairs of texts, but .*pretrained has one segment"):
+        read_task(config, dataclasses.replace(MODEL, type_vocab_size=1), tokenizer)
+    assert len(read_task(config, MODEL, tokenizer).train.examples) == 2
+    single = run_config(pretrained, tmp_path / "work")
+    assert len(read_task(single, dataclasses.replace(MODEL, type_vocab_size=1), tokenizer).train.examples) == 320
 
 
 def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, tmp_path):
@@ -409,7 +462,7 @@ def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, 
         finetune(dataclasses.replace(config, workdir=str(pretrained / "pretrained")))
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no task head"):
-        run_predict(str(pretrained / "pretrained"), PredictConfig(input="a", output="b"))
+        run_predict(str(pretrained / "pretrained"), PredictConfig(input=__file__, output="b"))
 
 
 def test_command_line(two_seeds, pretrained, tmp_path, capsys):

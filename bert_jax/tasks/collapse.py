@@ -7,23 +7,35 @@ from bert_jax.tasks.features import Features
 from bert_jax.tasks.metrics import matthews
 
 
-def collapsed(head: HeadConfig, train: Features, dev: Features, logits: list[np.ndarray], training_loss: float,
-              skipped_steps: int) -> str | None:
+def collapsed(head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int) -> str | None:
     """Why a finished run counts as collapsed, in words, or None.
 
     Args:
-      logits: its scores on `dev`, one entry a sequence.
+      ignored: what `ignores_input` says of the weights that count.
       training_loss: mean over the end of the last epoch.
       skipped_steps: updates left out because the loss or the gradient was no number.
     """
-    reasons = []
-    if skipped_steps:
-        reasons.append(f"loss or gradient was not finite in {skipped_steps} steps")
-    if answer := _constant_answer(head, dev, logits):
-        reasons.append(f"every prediction is {answer}")
+    reasons = [f"loss or gradient was not finite in {skipped_steps} steps"] if skipped_steps else []
+    if ignored:
+        reasons.append(ignored)
     chance = prior_loss(head, train)
     if chance is not None and not training_loss < 0.99 * chance:
         reasons.append(f"training loss at the end {training_loss:.4f}, {chance:.4f} without reading the input")
+    return "; ".join(reasons) or None
+
+
+def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], metrics: dict[str, float]) -> str | None:
+    """By what the answers to dev look as if nothing had been read, in words; None if by nothing.
+
+    Args:
+      logits: scores on `dev`, one entry a sequence.
+      metrics: what they are worth.
+    """
+    reasons = []
+    if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with the threshold best for it
+        reasons.append("every question is left unanswered")
+    elif answer := _constant_answer(head, dev, logits):
+        reasons.append(f"every prediction is {answer}")
     if head.kind in ("classification", "choice"):
         labels, answers = np.asarray(dev.labels), np.array([row.argmax() for row in logits])
         accuracy, majority = np.mean(answers == labels), np.bincount(labels).max() / len(labels)
@@ -55,8 +67,9 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
     if head.kind == "span":
-        places = {_place(row, prefix, features.no_answer) for row, prefix in zip(logits, features.prefix)}
-        return places.pop() if len(places) == 1 else None
+        # Of the window only: [CLS], the label of windows without the answer, may be the best of all and is no answer itself.
+        places = {tuple(row[prefix:-1].argmax(axis=0).tolist()) for row, prefix in zip(logits, features.prefix)}
+        return "tokens {} to {} of the window".format(*places.pop()) if len(places) == 1 else None
     if head.kind == "tagging":
         answers = {int(tag) for row, labels in zip(logits, features.labels) for tag in row[labels >= 0].argmax(axis=-1)}
     else:
@@ -65,12 +78,3 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     (answer,) = answers
     return repr(head.labels[answer]) if head.labels else f"candidate {answer}"
-
-
-def _place(scores: np.ndarray, prefix: int, no_answer: bool) -> str:
-    """Where a window is answered, in words. [CLS], the label of windows without the answer, is one only where questions may
-    have none: in SQuAD 1.1 it may well be the best of every window, and the answers are the best of the rest."""
-    if no_answer and not scores.argmax(axis=0).any():
-        return "that there is no answer"
-    start, end = scores[prefix:-1].argmax(axis=0)
-    return f"tokens {start} to {end} of the window"

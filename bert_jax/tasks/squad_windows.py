@@ -39,8 +39,6 @@ class SpanFeatures(Features):
     """int32 [E]: index of the window's first token among those of its context."""
     contexts: list[Context]
     options: TaskOptions
-    no_answer: bool
-    """Whether a question may have none (SQuAD 2.0). A window may be without one in either task."""
 
 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> SpanFeatures:
@@ -72,7 +70,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     ids, types, labels, *columns = zip(*rows)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
     return SpanFeatures(list(ids), list(types), np.array(labels, np.int32) if examples.has_answers else None, example,
-                        options.max_length, prefix, first, contexts, options, examples.task == "squad_v2")
+                        options.max_length, prefix, first, contexts, options)
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:
