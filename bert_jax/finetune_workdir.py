@@ -20,6 +20,7 @@ from bert_jax.checkpoint_record import read_record
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import differences
 from bert_jax.errors import UserError
+from bert_jax.finetune_results import best, finished_runs
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
@@ -77,11 +78,15 @@ def remove(directory: epath.Path) -> None:
         multihost_utils.sync_global_devices(f"bert_jax:removed:{directory.name}")
 
 
-def drop_losers(runs: epath.Path, records: list[dict], chosen: dict) -> None:
-    """Deletes the weights of runs that can be chosen no more, on the first host: a grid of large models would fill the disk."""
-    for record in records if jax.process_index() == 0 else ():
+def drop_losers(workdir: WorkDirectory, metric: str) -> None:
+    """Deletes the weights of runs that can be chosen no more: those of a grid of large models would fill the disk."""
+    if jax.process_index() != 0:  # which is also the one that has surely seen the last record
+        return
+    records = finished_runs(workdir.path / "runs")
+    chosen = best(records, metric)
+    for record in records:
         if record is not chosen and record["keep"] == "best":
-            (runs / record["run"] / "checkpoints").rmtree(missing_ok=True)
+            (workdir.path / "runs" / record["run"] / "checkpoints").rmtree(missing_ok=True)
 
 
 def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokenizer: Tokenizer) -> None:

@@ -82,8 +82,7 @@ def finetune(config: FinetuneConfig) -> Result:
                     return Result({}, signals.exit_code)
                 _write_once(directory / RECORD, record)
                 if config.keep == "best":
-                    records = finished_runs(workdir.path / "runs")
-                    drop_losers(workdir.path / "runs", records, best(records, data.main_metric))
+                    drop_losers(workdir, data.main_metric)
             remove(directory / "training")
         records = finished_runs(workdir.path / "runs")
         chosen = best(records, data.main_metric)
