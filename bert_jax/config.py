@@ -201,6 +201,7 @@ class MeshConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every_steps: int = 1_000
+    """Also saved are the end of each phase, every evaluation (with keep_best), and where a signal ends the run."""
     keep_last: int = 3
     keep_best: int = 1
     """Also keep this many with the lowest held-out MLM loss."""
