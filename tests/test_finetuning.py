@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from scipy.special import softmax
 from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
@@ -29,11 +28,10 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.predict_config import PredictConfig
 from bert_jax.prediction import average, run_predict
-from bert_jax.pretrained.loading import open_stored, place
+from bert_jax.pretrained.loading import open_stored
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
-from bert_jax.tasks import squad_reading, squad_windows
-from bert_jax.tasks.task_data import Split, _fingerprint, read_task
+from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary import run_train_vocab
 
@@ -112,17 +110,6 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
-def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
-    """Of SQuAD, training reads one answer of a question, the metric all of them."""
-    def fingerprint(*answers):
-        question = squad_reading.Question("q", "where?", 0, answers, (3, 9))
-        examples = squad_reading.Examples("squad_v1", ("in France",), (question,), True)
-        return _fingerprint([Split(examples, squad_windows.features(examples, tokenizer, options))])
-
-    tokenizer, options = load_tokenizer(pretrained / "vocab.txt"), TaskOptions(max_length=24, max_query_length=6, doc_stride=8)
-    assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
-
-
 @pytest.fixture(scope="module")
 def two_seeds(pretrained, tmp_path_factory):
     """A finished command of two seeds, all weights kept: its configuration and results."""
@@ -148,55 +135,6 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert [entry["epoch"] for entry in results["runs"][0]["epochs"]] == [1, 2]
     assert_same_weights(work, work / "runs" / results["chosen"]["run"])
     assert (work / "predictions" / "test").is_dir() and not list(work.glob("runs/*/training"))
-
-
-def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
-    config, results = two_seeds
-    monkeypatch.setattr(finetuning, "train", lambda *_: pytest.fail("a finished run was repeated"))
-    left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
-    left.mkdir()  # as by a kill right before it was removed
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
-        again = finetune(config).results
-    assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
-
-
-def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained, tmp_path, monkeypatch):
-    config, results = two_seeds
-    shutil.copytree(config.workdir, tmp_path / "work")
-    shutil.copytree(pretrained / "data", tmp_path / "data")
-    (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
-    monkeypatch.setattr(finetuning, "train", lambda *_: pytest.fail("a finished run was repeated"))
-    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data")))
-    again = finetune(config).results
-    assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
-
-
-def test_predictions_that_are_gone_are_made_again(two_seeds, tmp_path):
-    work = tmp_path / "work"
-    shutil.copytree(two_seeds[0].workdir, work)
-    config = dataclasses.replace(two_seeds[0], workdir=str(work))
-    (file,) = (work / "predictions" / "test").iterdir()
-    before = file.read_bytes()
-    file.unlink()
-    finetune(config)
-    assert file.read_bytes() == before
-
-
-def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, caplog):
-    config = run_config(pretrained, tmp_path / "work", epochs=1, seeds=2)
-    chosen = finetune(config).results["chosen"]["run"]
-    (lost,) = {f"batch16_rate0.002_epochs1_seed{seed}" for seed in (0, 1)} - {chosen}
-    finetune(dataclasses.replace(config, keep="all"))
-    runs = tmp_path / "work" / "runs"
-    gone = "the weights of {} are gone, an earlier command kept the best only; {}"
-    assert gone.format(lost, f"remove {runs / lost} to train it again") in caplog.text
-    assert gone.format(chosen, f"they are those of {tmp_path / 'work'} itself") in caplog.text
-    shutil.rmtree(runs / lost)
-    finetune(dataclasses.replace(config, keep="all"))
-    assert load_tokenizer(runs / lost / "tokenizer").vocab_size and open_stored(runs / lost)
-    finetune(config)
-    assert open_stored(runs / lost), "weights that were kept on purpose were removed by a later command"
 
 
 @pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])
@@ -362,21 +300,6 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
             np.testing.assert_allclose(after[path], before[path], atol=1e-9, err_msg=path)
 
 
-def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrained, tmp_path):
-    """Not by where they lie: the same elsewhere are the same, others in the same place are not."""
-    config, results = two_seeds
-    shutil.copytree(config.workdir, tmp_path / "work")
-    shutil.copytree(pretrained / "pretrained", tmp_path / "moved")
-    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), init_from=str(tmp_path / "moved"))
-    assert finetune(config).results["runs"] == results["runs"]
-    with Checkpoints(tmp_path / "moved" / "checkpoints") as checkpoints:  # pre-training goes on
-        stored = open_stored(tmp_path / "moved")
-        params = jax.tree.map(lambda value: value + 1, place(stored))
-        checkpoints.save(1, {"params": params}, position={}, config=stored.history["config"])
-    with pytest.raises(UserError, match="init_from_fingerprint"):
-        finetune(dataclasses.replace(config, seeds=3))
-
-
 def test_random_weights_take_only_shape_and_vocabulary(pretrained, tmp_path):
     config = run_config(pretrained, tmp_path / "work", random_weights=True, learning_rate=1e-12, epochs=1)
     assert finetune(config).results["random_weights"]
@@ -424,18 +347,6 @@ def test_options_that_cannot_be_are_named(changes, message):
         check_finetune(dataclasses.replace(config, **changes))
 
 
-def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
-    config = run_config(pretrained, tmp_path / "work", epochs=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Stopped))  # such as: out of memory
-        with pytest.raises(Stopped):
-            finetune(config)
-    assert list((tmp_path / "work" / "runs").iterdir())
-    finetune(dataclasses.replace(config, options=TaskOptions(max_length=12)))
-    with pytest.raises(UserError, match="max_length"):
-        finetune(config)
-
-
 def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\nthe sun\tthe sea\ta\nthe sea\tthe sun\tb\n")
@@ -446,23 +357,6 @@ def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
     assert len(read_task(config, MODEL, tokenizer).train.examples) == 2
     single = run_config(pretrained, tmp_path / "work")
     assert len(read_task(single, dataclasses.replace(MODEL, type_vocab_size=1), tokenizer).train.examples) == 320
-
-
-def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, tmp_path):
-    config, _ = two_seeds
-    other = TaskDataConfig(dir=str(pretrained / "data"), train=str(pretrained / "data/dev.tsv"))
-    for changes, message in (
-            ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"), ({"data": other}, "features_fingerprint"),
-            ({"options": TaskOptions(max_length=12)}, "max_length"), ({"init_from": str(config.workdir)}, "init_from"),
-            ({"options": TaskOptions(max_length=64)}, "32 positions"),
-            ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16")):
-        with pytest.raises(UserError, match=message):
-            finetune(dataclasses.replace(config, **changes))
-    with pytest.raises(UserError, match="pre-training|config.json"):
-        finetune(dataclasses.replace(config, workdir=str(pretrained / "pretrained")))
-    (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match="no task head"):
-        run_predict(str(pretrained / "pretrained"), PredictConfig(input=__file__, output="b"))
 
 
 def test_command_line(two_seeds, pretrained, tmp_path, capsys):
