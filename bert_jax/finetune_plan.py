@@ -9,6 +9,7 @@ from bert_jax.config import ScheduleConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.optim.schedules import shape
+from bert_jax.tasks.batching import steps_per_epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ def plan(config: FinetuneConfig) -> list[Run]:
 def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
     """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
     cooldown = config.schedule.cooldown_steps
-    steps, run = min(((run.epochs * -(-sequences // run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
+    steps, run = min(((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
     if cooldown and int(config.warmup_share * steps) + cooldown > steps:
         raise UserError(f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
                         f"of {run.name}; lower the former, for example to {max(1, steps // 10)}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import time
 
 import jax
@@ -200,18 +199,19 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
 
 
 def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int) -> dict:
-    """Facts for results.json: metrics on the test sets that have labels, and which files of predictions were made of what.
+    """Facts for results.json: metrics on the test sets that have labels, and which files of predictions there are.
 
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
     """
-    of = {"run": chosen["run"], "metrics": chosen["metrics"], "test_fingerprint": data.test_fingerprint()}
-    before = read_json(path / RECORD) if (path / RECORD).exists() else {}
-    made = before.get("predictions", {})
-    files = made.get("files", [])
-    if json.dumps(made) == json.dumps(of | {"files": files}) and all((path / "predictions" / file).exists() for file in files):
-        return {name: before[name] for name in ("tests", "predictions")}
-    tests, files = _write_predictions(path / "predictions", data, programs, params, batch_size, chosen["metrics"])
-    return {"tests": tests, "predictions": of | {"files": files}}
+    place, tests_now = path / "predictions", data.test_fingerprint()
+    before = read_json(path / RECORD) if (path / RECORD).exists() else None
+    if before is not None:
+        run, made = before["chosen"]["run"], before["predictions"]
+        same = (run, before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
+        if same and all((place / file).exists() for file in made["files"]):
+            return {"tests": before["tests"], "predictions": made}
+    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"])
+    return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,

@@ -26,6 +26,11 @@ def sequence_lengths(features: Features) -> np.ndarray:
     return np.array([max(map(len, ids)) if isinstance(ids, list) else len(ids) for ids in features.input_ids], np.int64)
 
 
+def steps_per_epoch(sequences: int, batch_size: int) -> int:
+    """The last batch may hold fewer sequences."""
+    return -(-sequences // batch_size)
+
+
 class TrainingBatches:
     """The batches of all epochs; `batch(step)` may be asked for any step, in any order.
 
@@ -48,7 +53,7 @@ class TrainingBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.features) // self.batch_size)
+        return steps_per_epoch(len(self.features), self.batch_size)
 
     def indices(self, step: int) -> np.ndarray:
         """int64 [at most batch_size]: the sequences of the batch that takes the state from `step` to `step` + 1."""

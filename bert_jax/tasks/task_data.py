@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class TaskData:
     def test_fingerprint(self) -> str:
         """Of the test sets and of what files of predictions call their examples."""
         names = [list(getattr(split.examples, "index", ())) for split in self.tests.values()]
-        return _fingerprint(self.tests.values()) + hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([_fingerprint(self.tests.values()), names]).encode()).hexdigest()
 
 
 def _fingerprint(splits: Iterable[Split]) -> str:
@@ -56,10 +56,15 @@ def _fingerprint(splits: Iterable[Split]) -> str:
     for split in splits:
         digest.update(json.dumps(getattr(split.examples, "gold", None)).encode())
         for part in (split.features.input_ids, split.features.token_type_ids, split.features.labels):
-            for entry in () if part is None else part:
-                for values in entry if isinstance(entry, list) else [entry]:
-                    digest.update(np.ascontiguousarray(values).tobytes() + b"|")
+            for values in _arrays(part):
+                digest.update(np.ascontiguousarray(values).tobytes() + b"|")
     return digest.hexdigest()
+
+
+def _arrays(part) -> Iterator[np.ndarray]:
+    """Of one part of features, of which choices have several to an example."""
+    for entry in () if part is None else part:
+        yield from entry if isinstance(entry, list) else [entry]
 
 
 def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) -> TaskData:
@@ -79,8 +84,7 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) 
         return Split(examples, family.features(examples, tokenizer, config.options))
 
     train = split("train")
-    if model.type_vocab_size < 2 and any(np.any(types) for entry in train.features.token_type_ids
-                                         for types in (entry if isinstance(entry, list) else [entry])):
+    if model.type_vocab_size < 2 and any(map(np.any, _arrays(train.features.token_type_ids))):
         raise UserError(f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
                         "read them; take another model, or join the two texts in files of your own")
     labels = train.examples.labels
