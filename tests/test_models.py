@@ -18,61 +18,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models import attention as attention_module
-from bert_jax.models import layers
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives import masked_language_model, next_sentence
-
-SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20)
-FLOAT32 = ComputeConfig(dtype="float32")
-BATCH, LENGTH, PREDICTIONS = 3, 14, 4
+from small_model import BATCH, FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 
 @pytest.fixture(autouse=True)
 def no_rank_promotion():
     with jax.numpy_rank_promotion("raise"):
         yield
-
-
-def make_batch(config=SMALL, seed=0):
-    """Random batch with padding at the end of the later rows, two segments and one unused prediction slot."""
-    random = np.random.default_rng(seed)
-    lengths = np.array([LENGTH, 11, 9])[:, None]
-    column = np.arange(LENGTH)[None, :]
-    weights = np.ones((BATCH, PREDICTIONS), np.float32)
-    weights[1, -1] = 0
-    batch = dict(input_ids=random.integers(0, config.vocab_size, (BATCH, LENGTH)),
-                 token_type_ids=(column >= 5) & (column < lengths),
-                 attention_mask=column < lengths, masked_positions=random.integers(1, 9, (BATCH, PREDICTIONS)),
-                 masked_ids=random.integers(0, config.vocab_size, (BATCH, PREDICTIONS)),
-                 next_sentence_labels=np.array([0, 1, 0]))
-    return {name: value.astype(np.int32) for name, value in batch.items()} | {"masked_weights": weights}
-
-
-def compiled(function, **options):
-    """jax.jit for programs that run once: the values are the same, LLVM takes half the time."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
-
-
-def perturbed(model):
-    """Parameters in which no bias is zero, no scale one and attention is not uniform, so that each shows in the outputs."""
-    random = np.random.default_rng(0)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map_with_path(lambda path, leaf: np.asarray(
-        0.2 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32), shapes)
-
-
-def loss_function(model, batch):
-    def loss(params, dropout_key=None):
-        output = model.apply(params, batch, dropout_key)
-        words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
-        pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
-        return words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
-    return loss
-
-
-def encode(model, params, batch, dropout_key=None, collect=False):
-    inputs = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
-    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))(params, inputs, dropout_key)
 
 
 def all_outputs(model, params, batch):
@@ -243,72 +196,6 @@ def test_collecting_changes_nothing(layers):
         assert maps.shape == (BATCH, SMALL.num_heads, LENGTH, LENGTH) and maps.dtype == jnp.float32
         np.testing.assert_allclose(np.sum(maps, axis=-1), 1, rtol=1e-5)
         assert not np.any(np.where(batch["attention_mask"][:, None, None, :], 0, maps))  # padding gets exactly nothing
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_statistics(rate):
-    x = np.ones((64, 32, 65), np.float32)
-    dropped = np.asarray(layers.dropout(x, rate, jax.random.key(0)))
-    kept = dropped != 0
-    spread = math.sqrt(rate * (1 - rate) / x.size)
-    assert abs(kept.mean() - (1 - rate)) < 4 * spread + 1 / 65_536
-    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=2e-5)
-    flat = kept.reshape(-1, 65)
-    # Features j and j + 33 share a random word; neither they nor any other two may be dependent.
-    correlation = np.corrcoef(flat.T) - np.eye(65)
-    assert np.abs(correlation).max() < 5.5 / math.sqrt(len(flat))
-    assert np.abs(flat.mean(axis=0) - (1 - rate)).max() < 5 * math.sqrt(rate * (1 - rate) / len(flat))
-    assert not np.array_equal(kept, np.asarray(layers.dropout(x, rate, jax.random.key(1))) != 0)
-    assert layers.dropout(x, rate, None) is x and layers.dropout(x, 0.0, jax.random.key(0)) is x
-
-
-def test_dropout_of_attention_falls_on_probabilities():
-    query, key = (jax.random.normal(jax.random.key(i), (2, 8, 3, 8)) for i in (0, 1))
-    mask = np.ones((2, 8), np.int32)
-    identity = jnp.tile(jnp.eye(8)[None, :, None, :], (2, 1, 3, 1))  # its product with the probabilities is the probabilities
-    weights = np.asarray(attention_module.attention_weights(query, key, mask))
-    dropped = np.swapaxes(attention_module.attention(query, key, identity, mask, jax.random.key(2), 0.25), 1, 2)
-    zero = dropped == 0
-    assert 0.15 < zero.mean() < 0.35
-    np.testing.assert_allclose(dropped[~zero], weights[~zero] / 0.75, rtol=1e-4)
-
-
-def test_dropout_of_embeddings_and_residual_branches():
-    """Each of three sites drops single elements and scales the rest; pre-LN with one silenced branch shows them one by one."""
-    config = dataclasses.replace(SMALL, norm_position="pre", num_layers=2, hidden_dropout=0.3, attention_dropout=0.0)
-    model, batch = BertForPreTraining(config, FLOAT32), make_batch()
-    params = perturbed(model)
-    clean, masks = encode(model, params, batch, collect=True).hidden_states[0], []
-    embedded = np.asarray(encode(model, params, batch, jax.random.key(0), collect=True).hidden_states[0])
-    masks.append(embedded == 0)
-    np.testing.assert_allclose(embedded[~masks[0]], np.asarray(clean)[~masks[0]] / 0.7, rtol=1e-3)
-    for silent in ("attention", "feed_forward"):
-        muted = jax.tree.map(np.copy, params)
-        muted["encoder"][silent]["output"] = jax.tree.map(np.zeros_like, muted["encoder"][silent]["output"])
-        states = encode(model, muted, batch, jax.random.key(0), collect=True).hidden_states
-        masks += [np.asarray(after == before) for before, after in zip(states, states[1:])]
-    assert all(0.22 < mask.mean() < 0.38 for mask in masks)
-    agreement = [np.mean(a == b) for i, a in enumerate(masks) for b in masks[:i]]
-    assert max(agreement) < 0.66  # 0.58 for independent masks: no site or layer repeats another's key
-
-
-def test_no_key_means_no_dropout_and_a_key_decides_everything():
-    batch = make_batch()
-    model, without = (BertForPreTraining(config, FLOAT32) for config in (
-        SMALL, dataclasses.replace(SMALL, hidden_dropout=0.0, attention_dropout=0.0)))
-    params = perturbed(model)
-    loss = compiled(loss_function(model, batch))
-    assert loss(params) == compiled(loss_function(without, batch))(params, jax.random.key(0))
-    first, again, other = (loss(params, jax.random.key(seed)) for seed in (1, 1, 2))
-    assert first == again and first != other and first != loss(params)
-
-
-@pytest.mark.parametrize("rates", [dict(hidden_dropout=0.0), dict(attention_dropout=0.0)])
-def test_each_kind_of_dropout_reaches_the_model(rates):
-    model, batch = BertForPreTraining(dataclasses.replace(SMALL, **rates), FLOAT32), make_batch()
-    params = perturbed(model)
-    dropped, clean = (encode(model, params, batch, key).last_hidden_state for key in (jax.random.key(0), None))
-    assert np.mean(np.asarray(dropped) != np.asarray(clean)) > 0.9
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
