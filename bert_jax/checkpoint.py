@@ -42,7 +42,7 @@ class Checkpoints:
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
         self._pending: int | None = None
-        self._manager: ocp.CheckpointManager | None = None
+        self._manager: Manager | None = None
         if read_only:
             return
         self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
@@ -51,7 +51,7 @@ class Checkpoints:
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, self._losses))
         try:
-            self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers={
+            self._manager = Manager(self.directory, options=options, item_handlers={
                 "state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()})
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
@@ -209,6 +209,17 @@ class Checkpoints:
         reasons = "; ".join(f"step {step}: {problem}" for step, problem in refused.items())
         return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
                          "Bring the directory back from a copy, or start anew with another --workdir")
+
+
+class Manager(ocp.CheckpointManager):
+    """Orbax's, without its own questions whether a preempted run should save: the training loop decides that (signals.py).
+
+    Orbax asks JAX's preemption service with a step, from its background thread with one that is long past. The service takes
+    the number of the last call, whoever made it, so that all hosts would agree on one that the loop never comes to, and go on.
+    """
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
 
 
 @dataclasses.dataclass

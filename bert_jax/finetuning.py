@@ -68,10 +68,10 @@ def finetune(config: FinetuneConfig) -> Result:
     programs = make_programs(config, stored.model, data.head, mesh)
 
     with contextlib.ExitStack() as closing:
+        signals = closing.enter_context(StopSignals())
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
         workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
                                                      stored.tokenizer))
-        signals = closing.enter_context(StopSignals())
         _announce(config, data, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name

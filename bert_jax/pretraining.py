@@ -66,6 +66,7 @@ def pretrain(config: Config) -> Result:
         table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
 
     with contextlib.ExitStack() as closing:
+        signals = closing.enter_context(StopSignals())
         workdir = closing.enter_context(open_workdir(
             config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
         checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
@@ -84,7 +85,7 @@ def pretrain(config: Config) -> Result:
             return result
         metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
         run = _Run(config, mesh, model, optimizer, shardings, training, evaluation_store, workdir, checkpoints, metrics,
-                   closing.enter_context(StopSignals()))
+                   signals)
         for index, phase in enumerate(config.phases):
             if result.step < starts[index] + phase.steps and not result.exit_code:
                 if result.step == starts[index] and phase.moments == "reset":

@@ -4,19 +4,24 @@ import os
 import signal
 
 import jax
+from jax.experimental import multihost_utils
 
 
 class StopSignals:
-    """Notes the first SIGTERM or SIGINT so that the loop can save and leave; the second one ends the process at once."""
+    """Notes the first SIGTERM or SIGINT so that the loop can save and leave; the second one ends the process at once.
+
+    With several hosts JAX's service listens to SIGTERM on each of them and agrees on one call of `must_stop` for all: that
+    after the last number, 0 at first, with which any host has asked it. So nobody else may ask: see `checkpoint.Manager`.
+    """
 
     def __init__(self):
         self.received: int | None = None
         self._asked = 0
+        self._agreed = False
 
     def __enter__(self) -> "StopSignals":
-        # With several hosts JAX's own service listens to SIGTERM and agrees on one step for all; taking it away would break that.
-        self._watched = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
-        self._previous = {number: signal.signal(number, self._note) for number in self._watched}
+        watched = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._note) for number in watched}
         return self
 
     def __exit__(self, *unused) -> None:
@@ -27,20 +32,20 @@ class StopSignals:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
+        if jax.process_count() > 1:
+            signal.raise_signal(signal.SIGTERM)  # which JAX's service brings to the other hosts
 
     def must_stop(self) -> bool:
         """Whether training must end after this step; every host asks once a step, and all get the same answer.
 
-        Hosts agree on a number of this count, which, unlike the step, does not begin again with another run of a command.
+        Counted from 1 through all runs of a command: a step begins again with the next one, and leaps when a run is resumed.
         """
         if jax.process_count() == 1:
             return self.received is not None
-        from jax.experimental import multihost_utils
-
         self._asked += 1
         if multihost_utils.reached_preemption_sync_point(self._asked):
-            self.received = signal.SIGTERM
-        return self.received == signal.SIGTERM
+            self.received, self._agreed = self.received or signal.SIGTERM, True
+        return self._agreed
 
     @property
     def exit_code(self) -> int:

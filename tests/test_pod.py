@@ -18,7 +18,7 @@ from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.sinks import read_rows
 from test_finetuning import pretrained  # noqa: F401
-from test_pretraining import rows, run_config, wait_for_row
+from test_pretraining import rows, run_config
 
 pytestmark = pytest.mark.slow
 DEVICES = "--xla_force_host_platform_device_count={}"
@@ -74,12 +74,20 @@ def test_two_hosts_train_as_one(small_store, tmp_path):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
 
 
-def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path):
+def wait_for_text(config, text: str, process, seconds: float = 240):
+    deadline = time.monotonic() + seconds
+    while text not in logs(config):
+        assert process.poll() is None and time.monotonic() < deadline, logs(config)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path, compiled):
     phase = PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3)
     config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))
     config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
     processes = launch(config, 2)
-    wait_for_row(config, 3, processes[0])
+    wait_for_text(config, "step 3/" if compiled else "4 × cpu (cpu) on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
     assert finish(processes, config, 180) == [143, 143], logs(config)
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step()
@@ -117,18 +125,18 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
     assert files[0] == files[1] != []
 
 
-def test_a_preempted_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):  # noqa: F811
-    """Told to stop in the second run, whose steps begin at 0 again."""
+def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):  # noqa: F811
+    """Ctrl-C on one host, in the second run, whose steps begin at 0 again, as a save of its second epoch is under way."""
     work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
     first, second = (work / "runs" / f"batch16_rate0.002_epochs6_seed{seed}" for seed in (0, 1))
     arguments = task(pretrained, work, "--epochs=6")
     processes = start(arguments, work, 2)
     deadline = time.monotonic() + 240
-    while len(read_rows(second / "metrics.jsonl")) < 30:
+    while len(read_rows(second / "metrics.jsonl")) < 40:
         assert processes[0].poll() is None and time.monotonic() < deadline, logs(here)
         time.sleep(0.02)
-    processes[1].send_signal(signal.SIGTERM)
-    assert finish(processes, here, 180) == [143, 143], logs(here)
+    processes[1].send_signal(signal.SIGINT)
+    assert finish(processes, here, 180) == [143, 130], logs(here)
     stopped = Checkpoints(second / "training", read_only=True).latest_step()
     assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 120
     before = (first / "metrics.jsonl").read_bytes()
