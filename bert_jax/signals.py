@@ -15,9 +15,9 @@ class StopSignals:
     """
 
     def __init__(self):
-        self.received: int | None = None
+        self._received: int | None = None  # by this process
+        self._agreed = False  # by all hosts, one of which has received something
         self._asked = 0
-        self._agreed = False
 
     def __enter__(self) -> "StopSignals":
         watched = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
@@ -29,9 +29,9 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:
-        if self.received is not None:
+        if self._received is not None:
             os._exit(128 + number)
-        self.received = number
+        self._received = number
         if jax.process_count() > 1:
             signal.raise_signal(signal.SIGTERM)  # which JAX's service brings to the other hosts
 
@@ -41,13 +41,14 @@ class StopSignals:
         Counted from 1 through all runs of a command: a step begins again with the next one, and leaps when a run is resumed.
         """
         if jax.process_count() == 1:
-            return self.received is not None
+            return self._received is not None
         self._asked += 1
-        if multihost_utils.reached_preemption_sync_point(self._asked):
-            self.received, self._agreed = self.received or signal.SIGTERM, True
+        self._agreed |= multihost_utils.reached_preemption_sync_point(self._asked)
         return self._agreed
 
     @property
     def exit_code(self) -> int:
         """0, or the shell's convention for a process ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
-        return 0 if self.received is None else 128 + self.received
+        if self._received is None:
+            return 128 + signal.SIGTERM if self._agreed else 0
+        return 128 + self._received
