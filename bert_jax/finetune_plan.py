@@ -44,12 +44,17 @@ def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
     """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
     cooldown = config.schedule.cooldown_steps
     steps, run = min(((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
-    if cooldown and int(config.warmup_share * steps) + cooldown > steps:
+    if cooldown and _warmup_steps(config.warmup_share, steps) + cooldown > steps:
         raise UserError(f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
                         f"of {run.name}; lower the former, for example to {max(1, steps // 10)}")
 
 
 def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:
     """float32 [steps]: the rate of the update that takes the state from step to step + 1."""
-    warmup = int(warmup_share * steps)
+    warmup = _warmup_steps(warmup_share, steps)
     return np.float32(run.learning_rate) * np.asarray(shape(schedule, np.arange(steps), steps, warmup))
+
+
+def _warmup_steps(share: float, steps: int) -> int:
+    """As the original's run_classifier.py rounds: down."""
+    return int(share * steps)
