@@ -16,11 +16,12 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoint_manager import STEP_NAMES, Manager
 from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
+from bert_jax.hosts import from_first
 
-STEP_NAMES = ocp.path.step.standard_name_format(step_prefix="step", step_format_fixed_length=9)
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 
 
@@ -36,23 +37,22 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True."""
+    """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
+
+    Several writers in one program need directories of different names.
+    """
 
     def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
         self._pending: int | None = None
+        self._saved: int | None = None
         self._manager: Manager | None = None
         if read_only:
             return
         self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
-        options = ocp.CheckpointManagerOptions(
-            step_name_format=STEP_NAMES, cleanup_tmp_directories=True, enable_async_checkpointing=True,
-            save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
-            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, self._losses))
         try:
-            self._manager = Manager(self.directory, options=options, item_handlers={
-                "state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()})
+            self._manager = Manager(self.directory, config, self._losses)
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
 
@@ -67,6 +67,8 @@ class Checkpoints:
         return [self._step_directory(step) for step in self.steps()]
 
     def latest_step(self) -> int | None:
+        if self._saved is not None:  # which is always kept; a network file system may not show it yet to the other hosts
+            return self._saved
         return max(self.steps(), default=None)
 
     def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
@@ -84,7 +86,7 @@ class Checkpoints:
         self.wait()
         if self._manager is None:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
-        if step in self.steps():
+        if step == self._saved or step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics)
         if (loss := finite_loss(content)) is not None:
@@ -113,6 +115,7 @@ class Checkpoints:
             self._losses.pop(step, None)
             self._manager = None  # it would raise the same error again from every later call, close() included
             raise self._write_error(step, error) from error
+        self._saved = step
 
     def close(self) -> None:
         self.wait()
@@ -137,7 +140,7 @@ class Checkpoints:
         self.wait()
         abstract = jax.tree.map(_placed, abstract_state)
         refused: dict[int, str] = {}
-        for step in reversed(self.steps()):
+        for step in reversed(from_first(self.steps())):
             content, problem = attempt(self._record, step)
             if problem is None:
                 self._check_fit(step, misfits(content["arrays"], abstract))
@@ -209,32 +212,6 @@ class Checkpoints:
         reasons = "; ".join(f"step {step}: {problem}" for step, problem in refused.items())
         return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
                          "Bring the directory back from a copy, or start anew with another --workdir")
-
-
-class Manager(ocp.CheckpointManager):
-    """Orbax's, without its own questions whether a preempted run should save: the training loop decides that (signals.py).
-
-    Orbax asks JAX's preemption service with a step, from its background thread with one that is long past. The service takes
-    the number of the last call, whoever made it, so that all hosts would agree on one that the loop never comes to, and go on.
-    """
-
-    def reached_preemption(self, step: int) -> bool:
-        return False
-
-
-@dataclasses.dataclass
-class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest `last` steps and the `best` ones of lowest held-out loss; `losses` holds finite values only."""
-
-    last: int
-    best: int
-    losses: dict[int, float]
-
-    def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        steps = sorted(checkpoint.step for checkpoint in checkpoints)
-        measured = sorted((step for step in steps if step in self.losses), key=lambda step: (self.losses[step], step))
-        kept = {*steps[-self.last:], *measured[:self.best]}
-        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 def attempt(read, *args) -> tuple[Any, str | None]:

@@ -21,6 +21,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import differences
 from bert_jax.errors import UserError
 from bert_jax.finetune_results import best, finished_runs
+from bert_jax.hosts import from_first
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
@@ -56,7 +57,8 @@ def open_workdir(path: str, settings: dict, features: str, parameters: str | Non
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
     """Puts the weights of the run that `record` is of into DIR/checkpoints, unless they are there; returns them on `mesh`."""
-    if _published(workdir) == (record["run"], json.dumps(record["metrics"], sort_keys=True)):  # the run may be another of that name
+    # The run may be another of that name; as text, because nan is not nan.
+    if from_first(_published(workdir)) == [record["run"], json.dumps(record["metrics"], sort_keys=True)]:
         return place(open_checkpoint(workdir.path), mesh)
     directory = workdir.path / "runs" / record["run"]
     if not Checkpoints(directory / "checkpoints", read_only=True).steps():
@@ -105,14 +107,14 @@ def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokeni
         logging.warning("the weights of %s are gone, an earlier command kept the best only; %s", run.name, remedy)
 
 
-def _published(workdir: WorkDirectory) -> tuple[str, str] | None:
+def _published(workdir: WorkDirectory) -> list[str] | None:
     """Name and metrics of the run whose weights lie on top."""
     steps = Checkpoints(workdir.checkpoints, read_only=True).directories()
     try:
         if not steps:
             return None
         record = read_record(steps[-1] / "record")
-        return record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)
+        return [record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)]
     except UserError:
         raise
     except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted

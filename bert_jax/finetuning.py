@@ -19,6 +19,7 @@ from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
+from bert_jax.hosts import from_first
 from bert_jax.metrics import Metrics
 from bert_jax.models.task import BertForTask
 from bert_jax.prediction import diagnose, predict_logits
@@ -75,7 +76,7 @@ def finetune(config: FinetuneConfig) -> Result:
         _announce(config, data, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
-            if not (directory / RECORD).exists():
+            if not from_first((directory / RECORD).exists()):
                 record = train(run, config, data, stored, programs, directory, signals)
                 if record is None:
                     return Result({}, signals.exit_code)
@@ -83,7 +84,7 @@ def finetune(config: FinetuneConfig) -> Result:
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
             remove(directory / "training")
-        records = finished_runs(workdir.path / "runs")
+        records = from_first(finished_runs(workdir.path / "runs"))
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
@@ -204,11 +205,11 @@ def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, cho
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
     """
     place, tests_now = path / "predictions", data.test_fingerprint()
-    before = read_json(path / RECORD) if (path / RECORD).exists() else None
+    before = from_first(read_json(path / RECORD) if (path / RECORD).exists() else None)
     if before is not None:
         run, made = before["chosen"]["run"], before["predictions"]
         same = (run, before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
-        if same and all((place / file).exists() for file in made["files"]):
+        if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
     tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"])
     return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}

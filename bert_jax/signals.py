@@ -11,7 +11,7 @@ class StopSignals:
     """Notes the first SIGTERM or SIGINT so that the loop can save and leave; the second one ends the process at once.
 
     With several hosts JAX's service listens to SIGTERM on each of them and agrees on one call of `must_stop` for all: that
-    after the last number, 0 at first, with which any host has asked it. So nobody else may ask: see `checkpoint.Manager`.
+    after the last number, 0 at first, with which any host has asked it. So nobody else may ask: see `checkpoint_manager.Manager`.
     """
 
     def __init__(self):

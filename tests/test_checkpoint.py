@@ -373,7 +373,11 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
     hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action],
                               stdout=subprocess.PIPE, text=True, env=environment) for host in "01"]
-    outputs = [host.communicate(timeout=300)[0] for host in hosts]
+    try:
+        outputs = [host.communicate(timeout=300)[0] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
     assert [host.returncode for host in hosts] == [0, 0]
     return [output.splitlines()[-1] for output in outputs]
 

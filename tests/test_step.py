@@ -238,7 +238,11 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
                                 "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])}
     hosts = [subprocess.Popen([sys.executable, script], env=environment | {"JAX_PROCESS_ID": str(index)}, text=True,
                               stdout=subprocess.PIPE) for index in range(2)]
-    outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
+    try:
+        outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
     assert sorted(outputs[0]["rows"] + outputs[1]["rows"]) == list(range(BATCH))
     expected, _ = losses(*tiny(), SINGLE, steps=3)
     for output in outputs:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -70,6 +71,8 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output") from error
+        if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+            raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
         try:
             yield
         finally:
