@@ -1,6 +1,7 @@
 """The store is what the text says, whatever the number of workers and whoever was killed on the way."""
 
 import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -242,6 +243,23 @@ def test_an_output_that_holds_something_else(tmp_path, vocab):
     (store / "thesis.tex").unlink()
     with progress.owned(store), pytest.raises(UserError, match="another `bert-jax prepare`"):
         run(corpus, vocab, store)
+    run(corpus, vocab, store)
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_lock_that_its_owner_has_just_removed_is_none(tmp_path, vocab, monkeypatch, made_anew):
+    corpus, store, flock = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store", fcntl.flock
+
+    def late(file, operation):
+        flock(file, operation)
+        (store / "prepare.lock").unlink()
+        if made_anew:
+            (store / "prepare.lock").touch()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(UserError, match="has just ended"):
+        run(corpus, vocab, store)
+    monkeypatch.undo()
     run(corpus, vocab, store)
 
 
