@@ -71,7 +71,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output") from error
-        if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+        if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner since it was opened: others may lock a new one
             raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
         try:
             yield
