@@ -58,17 +58,15 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Committed steps in ascending order; a save in progress or a failed one is not among them."""
-        if not self.directory.is_dir():
-            return []
-        return sorted(found.step for found in STEP_NAMES.find_all(self.directory))
+        found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
+        # A network file system may not show a host yet what another one has committed for it.
+        return sorted(found | {self._saved} - {None})
 
     def directories(self) -> list[epath.Path]:
         """Of the committed steps, in ascending order."""
         return [self._step_directory(step) for step in self.steps()]
 
     def latest_step(self) -> int | None:
-        if self._saved is not None:  # which is always kept; a network file system may not show it yet to the other hosts
-            return self._saved
         return max(self.steps(), default=None)
 
     def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
@@ -86,7 +84,7 @@ class Checkpoints:
         self.wait()
         if self._manager is None:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
-        if step == self._saved or step in self.steps():
+        if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics)
         if (loss := finite_loss(content)) is not None:
@@ -198,6 +196,7 @@ class Checkpoints:
                 source.rename(target)
         for step in refused:
             self._losses.pop(step, None)
+        self._saved = None
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
         self._manager.reload()
