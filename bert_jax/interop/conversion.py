@@ -125,6 +125,8 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
     origin = {"source": {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step")}}
+    if stored.tokenizer is not None:
+        origin["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
     for name, values in (("run.json", origin), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
