@@ -114,11 +114,6 @@ def read_config(path: str | os.PathLike) -> Config:
     return from_dict(Config, read_json(file))
 
 
-def read_identity(path: str | os.PathLike) -> dict:
-    """store_fingerprint and tokenizer_fingerprint of the data that the run in `path` is trained on."""
-    return read_json(epath.Path(path) / "run.json")
-
-
 def _check_not_foreign(path: epath.Path) -> None:
     for name, ours in (("checkpoints", "config.json"), ("metrics.jsonl", "config.json"), ("manifest.json", "config.json"),
                        ("config.json", "run.json")):  # run.json is written first: config.json alone is another program's
