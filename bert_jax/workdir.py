@@ -136,6 +136,9 @@ def _check_writable(path: epath.Path) -> None:
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
     saved = read_json(path / "run.json")
+    if "source" in saved:
+        raise UserError(f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+                        "--init_from, and another --workdir")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):
