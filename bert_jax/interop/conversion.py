@@ -13,10 +13,11 @@ from typing import Literal
 from etils import epath
 from rich.console import Console
 
+from bert_jax.config import EmbeddingConfig
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel, describe_embedding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,8 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
     # The arrays are those of the words alone: padding serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
+    if stored.embedding != EmbeddingConfig():
+        config["embedding"] = to_dict(stored.embedding)
     for name, values in (("run.json", _origin(stored, by)), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
@@ -174,6 +177,8 @@ def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination
              f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
     if left:
         lines.append(f"left out: {_listed(left)}")
+    if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
+        lines.append(f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it")
     if stored.ignored:
         lines.append(f"ignored in the source: {_listed(stored.ignored)}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
