@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all, and JSON from elsewhere that is doubted as it is read."""
+"""Files that are written whole or not at all, validated reading of JSON written by other programs, the user's cache."""
 
 import json
 import os
+import pathlib
 
 from etils import epath
 
@@ -27,6 +28,14 @@ def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
         if partial.exists():
             partial.unlink()
         raise
+
+
+def cache_directory() -> pathlib.Path:
+    """Return the user's directory for what can be made again: $XDG_CACHE_HOME/bert_jax, by default ~/.cache/bert_jax.
+
+    It may not exist yet, and may not be writable.
+    """
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
 
 
 def read_object(file: epath.Path) -> dict:

@@ -225,7 +225,7 @@ def bucket(directory):
 
 
 def test_remote_stores_are_made_and_copied_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     cache = tmp_path / "cache"
     with bucket(tmp_path / "cloud"):
         remote = prepared(tmp_path, "gs://bucket/store")

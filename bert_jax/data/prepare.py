@@ -28,11 +28,11 @@ from bert_jax.data.manifest import (
 from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
 from bert_jax.data.readers import find_sources
 from bert_jax.data.sentences import make_splitter
-from bert_jax.data.store import DEFAULT_CACHE, Store
+from bert_jax.data.store import Store
 from bert_jax.data.store_writer import StoreWriter, WriterState
 from bert_jax.data.workers import encoded_blocks
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import cache_directory, write_atomically
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
@@ -107,7 +107,7 @@ def _working_directory(output: epath.Path) -> pathlib.Path:
     if _is_local(output):
         return pathlib.Path(output)
     name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
-    return pathlib.Path(DEFAULT_CACHE).expanduser() / f"prepare-{name}"
+    return cache_directory() / f"prepare-{name}"
 
 
 def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int) -> WriterState:

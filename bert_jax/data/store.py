@@ -20,9 +20,8 @@ from etils import epath
 
 from bert_jax.data.manifest import PARTS, Manifest, hash_file, read_manifest, shard_file
 from bert_jax.errors import UserError
+from bert_jax.files import cache_directory
 from bert_jax.tokenization import Tokenizer, load_tokenizer
-
-DEFAULT_CACHE = "~/.cache/bert_jax"
 
 
 class Store:
@@ -113,7 +112,7 @@ def open_store(path, cache: str = "") -> Store:
     directory = epath.Path(path).expanduser()
     manifest = read_manifest(directory)
     if "://" in os.fspath(directory):
-        directory = _local_copy(directory, manifest, pathlib.Path(cache or DEFAULT_CACHE).expanduser())
+        directory = _local_copy(directory, manifest, pathlib.Path(cache).expanduser() if cache else cache_directory())
     return Store(pathlib.Path(directory), manifest)
 
 
