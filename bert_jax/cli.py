@@ -19,10 +19,9 @@ def pretrain(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """evaluate WORKDIR --data.path=STORE: held-out loss, perplexity and accuracies of a checkpoint"""
     workdir, options = positional(arguments, "bert-jax evaluate", "WORKDIR")
-    from bert_jax.evaluation import run_evaluate
-    from bert_jax.workdir import read_config
+    from bert_jax.evaluation import default_config, run_evaluate
 
-    run_evaluate(workdir, configured(options, "bert-jax evaluate", read_config(workdir)))
+    run_evaluate(workdir, configured(options, "bert-jax evaluate", default_config(workdir)))
     return 0
 
 
