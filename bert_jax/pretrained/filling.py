@@ -7,17 +7,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.command_config import FillMaskConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.text_batches import as_features, check_utf8
 from bert_jax.tasks.batching import padded
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig:
-    """Options of `bert-jax fill-mask MODEL TEXT`."""
-
-    top_k: int = 5
-    """Candidates for each [MASK]."""
 
 
 @dataclasses.dataclass(frozen=True)
