@@ -6,6 +6,7 @@ line has outside of brackets are required.
 
 import difflib
 import itertools
+import logging
 import sys
 import traceback
 
@@ -352,11 +353,24 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
+class OneLine(logging.Formatter):
+    """Writes a log record as one line, `warning: …`, without time, thread, place in the code and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
+        return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
+
+
 def _no_flags(argv: list[str]) -> list[str]:
-    from absl import flags, logging
+    from absl import flags
+    from absl import logging as absl_logging
 
     flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
-    logging.set_verbosity(logging.INFO if "--debug" in argv else logging.WARNING)  # Orbax tells every file at INFO
+    if "--debug" in argv:
+        absl_logging.set_verbosity(absl_logging.INFO)
+    else:
+        absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
+        absl_logging.get_absl_handler().setFormatter(OneLine())
     return argv
 
 

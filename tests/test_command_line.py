@@ -4,10 +4,12 @@ import ast
 import dataclasses
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import platform
 import re
+import string
 import subprocess
 import sys
 import typing
@@ -231,9 +233,32 @@ def test_help_answers_without_the_heavy_libraries():
     assert done.returncode == 0 and done.stderr.strip() == "[]"
 
 
+def test_warnings_are_one_line_and_said_once(tmp_path):
+    pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
+    (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)  # two blocks: workers start
+    options = [f"--input={tmp_path / 'corpus.txt'}", f"--vocab={tmp_path / 'vocab.txt'}", "--lowercase=false", "--workers=2"]
+    done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
+    assert done.returncode == 0
+    assert done.stderr == (f"warning: lowercase=False, but no entry of {tmp_path / 'vocab.txt'} has a capital letter: "
+                           "words that have one become [UNK]\n")
+    full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
+    assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ vocabulary_file.py:\d+\] lowercase=False", full, re.MULTILINE)
+
+
 def test_help_on_a_terminal_without_our_letters():
     done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == "" and "seed + 1, ?" in prose(done.stdout)
+
+
+def test_log_records_of_several_lines_become_one():
+    record = logging.LogRecord("absl", logging.ERROR, "file.py", 1, "step %d\n  failed", (3,), None)
+    assert cli.OneLine().format(record) == "error: step 3 failed"
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        record.exc_info = sys.exc_info()
+    assert cli.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
 
 
 def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):
