@@ -1,6 +1,5 @@
 """One table over tasks: what `finetune` left in each directory, with the paper's published figures beside it."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from collections.abc import Sequence
 from etils import epath
 from rich.console import Console
 
+from bert_jax.command_config import ResultsConfig
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 
@@ -25,16 +25,6 @@ PUBLISHED = {
                    "ner": (96.6,)},
 }
 """Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG and NER on dev (tables 2, 3, 4 and 7)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ResultsConfig:
-    """Options of `bert-jax results DIR…`."""
-
-    gain_over: str = ""
-    """One of the directories: a row says by how much each other one is above it (random weights, another checkpoint)."""
-    output: str = ""
-    """Directory in which results_table.md and results_table.json are written; empty: the table is only printed."""
 
 
 def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
