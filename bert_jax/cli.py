@@ -225,7 +225,8 @@ def results(arguments: list[str]) -> int:
 
     Print a table over tasks of what `bert-jax finetune` left, with the paper's published row beside it.
 
-    DIR is a work directory of `bert-jax finetune`, or the directory above several of them; each DIR is a row of the table.
+    DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is a row of the table, or
+    several rows if it holds several results of one task.
     """
     from bert_jax.command_config import ResultsConfig
 
