@@ -1,5 +1,6 @@
-"""Files that are written whole or not at all, validated reading of JSON written by other programs, the user's cache."""
+"""Files that are written whole or not at all, JSON that is validated as it is read, the user's cache directory."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -47,3 +48,26 @@ def read_object(file: epath.Path) -> dict:
     if not isinstance(values, dict):
         raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
     return values
+
+
+def sealed(values: dict) -> dict:
+    """Return `values`, which JSON can hold, with a "checksum" over all of them for `unsealed` to check."""
+    return {**values, "checksum": _checksum(values)}
+
+
+def unsealed(values) -> dict:
+    """Return the dict `values` without its "checksum"; those written by earlier versions have none.
+
+    Raises:
+      UserError: the values are not a dict, or not the one that was sealed.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"it holds {values!r:.40}, not a JSON object")
+    contents = {key: value for key, value in values.items() if key != "checksum"}
+    if "checksum" in values and values["checksum"] != _checksum(contents):
+        raise UserError("its contents have changed since it was written (the checksum is wrong)")
+    return contents
+
+
+def _checksum(values: dict) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

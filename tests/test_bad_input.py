@@ -258,3 +258,26 @@ def test_the_libraries_add_no_line_of_their_own(name, place):
     finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=120)
     assert finished.returncode == 2 and finished.stdout == ""
     assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
+
+
+ARRAY = "params.pooler.kernel"
+
+
+@pytest.mark.parametrize("command, says", [
+    ("pretrain @/config.json --workdir=RUN", "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
+     "params/pooler/kernel cannot be read: "),
+    ("fill-mask RUN [MASK]", "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
+     "read: ")])
+def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
+    """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
+    import tensorstore
+
+    shutil.copytree(place / "run", tmp_path / "run")
+    state = tmp_path / "run" / "checkpoints" / "step_000000002" / "state"
+    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
+    for chunk in [key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key]:
+        arrays.write(chunk, b"not zstd").result()
+    words = [word.replace("@", str(place)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
+    finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr

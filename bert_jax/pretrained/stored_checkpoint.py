@@ -2,17 +2,17 @@
 
 import os
 
-import numpy as np
 from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
+from bert_jax.checkpoint_arrays import Damaged, open_array
 from bert_jax.checkpoint_record import read_record
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
-from bert_jax.pretrained.stored import StoredArray, StoredModel, empty
+from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
 from bert_jax.workdir import read_json
@@ -37,8 +37,9 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     for step in reversed(steps):
         found, problem = attempt(_open_step, step, path)
         if problem is None:
+            for damaged, reason in refused.items():
+                logging.warning("checkpoint %s of %s is damaged (%s); %s is used", damaged, path, reason, step.name)
             return found
-        logging.warning("checkpoint %s is damaged (%s); trying an older one", step, problem)
         refused[step.name] = problem
     if refused:
         reasons = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
@@ -57,35 +58,18 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
 
 
 def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; ValueError if the values of one are not those recorded."""
+    """The record, and the parameters by path; Damaged if the values of one are not those recorded."""
     content = read_record(step / "record")
     arrays = {}
     for path, recorded in content["arrays"].items():
         if path.startswith(PARAMETERS):
-            array = _open_array(step / "state", path)
+            array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
-                raise ValueError(f"{path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
+                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
-                raise ValueError(f"the contents of {path} have changed")
+                raise Damaged(f"the array {path} has changed")
             arrays[path.removeprefix(PARAMETERS)] = array
     return content, arrays
-
-
-def _open_array(state: epath.Path, path: str) -> StoredArray:
-    """One array of a directory that Orbax wrote: an OCDBT database in which the parts of a name are joined by dots."""
-    import tensorstore
-
-    place = os.fspath(state) + "/"
-    base = place if "://" in place else {"driver": "file", "path": place}
-    store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
-    array = tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True).result()
-
-    def read(index):
-        part = array[index]
-        values = empty(part.shape, part.dtype.numpy_dtype)
-        values[...] = part.read().result()
-        return values
-    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
 
 
 def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
