@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import Config
 from bert_jax.config_checks import check
 from bert_jax.config_dict import to_dict
@@ -51,6 +52,7 @@ def pretrain(config: Config) -> Result:
         could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
     """
     hardware.initialize_distributed()
+    use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
