@@ -16,9 +16,9 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bert_jax.checkpoint_arrays import Damaged, read_arrays
+from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
-from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.checkpoint_record import Damaged, changed, finite_loss, make_record, misfits, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.hosts import from_first

@@ -16,7 +16,7 @@ from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
-from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
+from bert_jax.finetune_results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
 from bert_jax.hosts import from_first
@@ -34,7 +34,7 @@ from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.workdir import read_json, write_json
+from bert_jax.workdir import write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
@@ -84,7 +84,7 @@ def finetune(config: FinetuneConfig) -> Result:
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
             remove(directory / "training")
-        records = from_first(finished_runs(workdir.path / "runs"))
+        records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
@@ -205,10 +205,10 @@ def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, cho
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
     """
     place, tests_now = path / "predictions", data.test_fingerprint()
-    before = from_first(read_json(path / RECORD) if (path / RECORD).exists() else None)
+    before = from_first(earlier_predictions(path / RECORD))
     if before is not None:
-        run, made = before["chosen"]["run"], before["predictions"]
-        same = (run, before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
+        made = before["predictions"]
+        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
     tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"])

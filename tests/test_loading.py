@@ -114,7 +114,7 @@ def test_a_record_that_lies_under_a_good_checksum(tmp_path, change, says):
 def test_a_damaged_run_json_is_named(tmp_path):
     write_workdir(tmp_path, 5)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UserError, match="run.json cannot be read"):
+    with pytest.raises(UserError, match="run.json is not JSON"):
         load(tmp_path)
 
 

@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
@@ -100,15 +101,10 @@ def read_manifest(directory: epath.Path) -> Manifest:
       UserError: no manifest, another version, wrong types, counts that contradict each other, foreign file names.
     """
     path = directory / "manifest.json"
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise UserError(f"{directory} is not a token store (no manifest.json); "
-                        f"make one by `bert-jax prepare --output={directory}`") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path} ({error}); prepare the store again") from error
-    version = values.get("version") if isinstance(values, dict) else None
-    if version != VERSION:
+    if not path.exists():
+        raise UserError(f"{directory} is not a token store (no manifest.json); make one by `bert-jax prepare --output={directory}`")
+    values = read_object(path, "prepare the store again")
+    if (version := values.get("version")) != VERSION:
         raise UserError(f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again")
     try:
         manifest = from_dict(Manifest, values)

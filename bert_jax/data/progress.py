@@ -15,7 +15,7 @@ from bert_jax.data.blocks import Position
 from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store_writer import WriterState
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 PROGRESS = "progress.json"
 _OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
@@ -90,8 +90,8 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
                             "delete it")
         return Progress(made_from=made_from)
     try:
-        progress = from_dict(Progress, json.loads(path.read_text()))
-    except (UserError, ValueError, OSError) as error:
+        progress = from_dict(Progress, read_object(path))
+    except UserError as error:
         raise UserError(f"cannot read {path} ({error}); delete {directory} and begin anew") from error
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
     dtype = dtype_for(made_from.tokenizer.vocab_size)

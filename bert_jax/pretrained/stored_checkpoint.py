@@ -6,8 +6,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
-from bert_jax.checkpoint_arrays import Damaged, open_array
-from bert_jax.checkpoint_record import read_record
+from bert_jax.checkpoint_arrays import open_array
+from bert_jax.checkpoint_record import Damaged, read_record
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError

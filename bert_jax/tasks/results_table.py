@@ -9,7 +9,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 METRICS = {"mnli": ("accuracy", "mismatched_accuracy"), "qqp": ("f1",), "qnli": ("accuracy",), "sst2": ("accuracy",),
            "cola": ("matthews",), "stsb": ("spearman",), "mrpc": ("f1",), "rte": ("accuracy",), "wnli": ("accuracy",),
@@ -77,16 +77,16 @@ def measured(directory: str) -> dict[str, dict]:
     for file in files:
         if not file.exists():
             continue
+        results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
-            results = json.loads(file.read_text())
             task, setting = results["task"], results["settings"][0]
-            cell = {name: 100 * setting["mean"][name] for name in METRICS[task] if name in setting["mean"]}
-            cell["standard_deviation"] = {name: None if value is None else 100 * value
+            cell = {name: 100 * float(setting["mean"][name]) for name in METRICS[task] if name in setting["mean"]}
+            cell["standard_deviation"] = {name: None if value is None else 100 * float(value)
                                           for name, value in setting["standard_deviation"].items() if name in cell}
-            cell |= {"runs": setting["runs"], "collapsed": setting["collapsed"], "init_from": results["init_from"],
+            cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],
                      "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error})") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})") from None
         if task in found:
             raise UserError(f"{directory} has two results of {task}, {found[task]['directory']} and {file.parent}; give each alone")
         found[task] = cell
