@@ -1,9 +1,11 @@
-"""Files that are written whole or not at all, and validated reading of JSON."""
+"""Files that are written whole or not at all, JSON that is validated as it is read, the user's cache directory."""
 
 import collections
+import hashlib
 import json
 import math
 import os
+import pathlib
 
 from etils import epath
 
@@ -31,6 +33,14 @@ def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
         if partial.exists():
             partial.unlink()
         raise
+
+
+def cache_directory() -> pathlib.Path:
+    """Return the user's directory for what can be made again: $XDG_CACHE_HOME/bert_jax, by default ~/.cache/bert_jax.
+
+    It may not exist yet, and may not be writable.
+    """
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
 
 
 def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict:
@@ -89,3 +99,24 @@ def _unique(pairs: list[tuple]) -> dict:
         (name, count), = collections.Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"has {count} values named {name!r:.120}")
     return values
+
+
+def sealed(values: dict) -> dict:
+    """Return `values`, which JSON can hold, with a "checksum" over all of them for `unsealed` to check."""
+    return {**values, "checksum": _checksum(values)}
+
+
+def unsealed(values: dict) -> dict:
+    """Return `values` without their "checksum"; those written by earlier versions have none.
+
+    Raises:
+      UserError: the values are not those that were sealed.
+    """
+    contents = {key: value for key, value in values.items() if key != "checksum"}
+    if "checksum" in values and values["checksum"] != _checksum(contents):
+        raise UserError("its contents have changed since it was written (the checksum is wrong)")
+    return contents
+
+
+def _checksum(values: dict) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -73,7 +73,7 @@ def finetune(config: FinetuneConfig) -> Result:
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
         workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
                                                      stored.tokenizer))
-        _announce(config, data, note)
+        _announce(config, data, stored.model.max_position_embeddings, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
             if not from_first((directory / RECORD).exists()):
@@ -88,7 +88,8 @@ def finetune(config: FinetuneConfig) -> Result:
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
-        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "labels": list(data.head.labels)})
+        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "truncated": data.truncated,
+                                                                "labels": list(data.head.labels)})
         _write_once(workdir.path / RECORD, results)
         for record in records:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
@@ -243,15 +244,18 @@ def _write_once(file: epath.Path, values: dict) -> None:
 
 
 def _sizes(data: TaskData) -> dict[str, int]:
-    return {name: len(split.examples) for name, split in ({"train": data.train} | data.evaluations | data.tests).items()}
+    return {name: len(split.examples) for name, split in data.splits.items()}
 
 
-def _announce(config: FinetuneConfig, data: TaskData, note: str) -> None:
+def _announce(config: FinetuneConfig, data: TaskData, positions: int, note: str) -> None:
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
     _say(f"{hardware.hardware()}" + (f"; {idle}" if (idle := hardware.idle_accelerator()) else ""))
     _say(f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
          + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head"))
+    for name, split in data.splits.items():
+        if (uncut := split.features.uncut) and uncut.share:
+            _say(uncut.advise(name, positions))
     if note:
         _say(note)
     _say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

@@ -114,11 +114,6 @@ def read_config(path: str | os.PathLike) -> Config:
     return from_dict(Config, read_json(file))
 
 
-def read_identity(path: str | os.PathLike) -> dict:
-    """store_fingerprint and tokenizer_fingerprint of the data that the run in `path` is trained on."""
-    return read_json(epath.Path(path) / "run.json")
-
-
 def _check_not_foreign(path: epath.Path) -> None:
     for name, ours in (("checkpoints", "config.json"), ("metrics.jsonl", "config.json"), ("manifest.json", "config.json"),
                        ("config.json", "run.json")):  # run.json is written first: config.json alone is another program's
@@ -141,6 +136,9 @@ def _check_writable(path: epath.Path) -> None:
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
     saved = read_json(path / "run.json")
+    if "source" in saved:
+        raise UserError(f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+                        "--init_from, and another --workdir")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):

@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import read_object, unsealed
 
 VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
@@ -107,7 +107,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
     if (version := values.get("version")) != VERSION:
         raise UserError(f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again")
     try:
-        manifest = from_dict(Manifest, values)
+        manifest = from_dict(Manifest, unsealed(values))
         _check(manifest)
     except UserError as error:
         raise UserError(f"{path} is damaged or was not written by `bert-jax prepare`: {error}") from error

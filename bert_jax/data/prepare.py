@@ -26,13 +26,14 @@ from bert_jax.data.blocks import BLOCK_BYTES, Block, Position, Source, read_bloc
 from bert_jax.data.manifest import (
     VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
 from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
+from bert_jax.data.progress_bar import byte_progress
 from bert_jax.data.readers import find_sources
 from bert_jax.data.sentences import make_splitter
-from bert_jax.data.store import DEFAULT_CACHE, Store
+from bert_jax.data.store import open_store
 from bert_jax.data.store_writer import StoreWriter, WriterState
 from bert_jax.data.workers import encoded_blocks
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import cache_directory, sealed, write_atomically
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
@@ -65,8 +66,8 @@ def run_prepare(config: PrepareConfig) -> Manifest:
         started = time.monotonic()
         try:
             write_progress(directory, progress)
-            if progress.position == Position():
-                tokenizer.save(directory / "tokenizer")
+            shutil.rmtree(directory / "tokenizer", ignore_errors=True)  # never trust what an interrupted run left
+            tokenizer.save(directory / "tokenizer")
             state = _append_blocks(directory, progress, sources, config.workers)
             manifest = _manifest(directory, made_from, state)
             _publish(directory, output, manifest)
@@ -96,7 +97,7 @@ def _finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
     present = MadeFrom(tokenizer=manifest.tokenizer, options=manifest.options, sources=manifest.sources)
     refuse_difference(f"{output} already holds a token store", present, made_from)
     if _is_local(output):
-        Store(pathlib.Path(output), manifest)
+        open_store(output)
         (pathlib.Path(output) / PROGRESS).unlink(missing_ok=True)
     print(f"{output} is already complete: {_describe(manifest)}")
     return manifest
@@ -107,7 +108,7 @@ def _working_directory(output: epath.Path) -> pathlib.Path:
     if _is_local(output):
         return pathlib.Path(output)
     name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
-    return pathlib.Path(DEFAULT_CACHE).expanduser() / f"prepare-{name}"
+    return cache_directory() / f"prepare-{name}"
 
 
 def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int) -> WriterState:
@@ -119,7 +120,7 @@ def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[So
     blocks = _remaining(sources, progress, made_from.options.text_field)
     recorded = time.monotonic()
     writer = StoreWriter(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer)
-    with contextlib.closing(writer), _progress_bar(done[-1], done[progress.source]) as advance_to:
+    with contextlib.closing(writer), byte_progress("preparing", done[-1], done[progress.source]) as advance_to:
         try:
             for block, encoded in encoded_blocks(blocks, str(directory / "tokenizer"), made_from.options, workers):
                 writer.append(encoded, block.continues)
@@ -142,20 +143,6 @@ def _remaining(sources: list[Source], progress: Progress, text_field: str) -> It
         yield from read_blocks(sources[index], text_field, progress.position if index == progress.source else Position())
 
 
-@contextlib.contextmanager
-def _progress_bar(total: int, completed: int):
-    """Yields a function that moves the bar to a number of bytes of the sources."""
-    from rich import console, progress
-
-    columns = ("[progress.description]{task.description}", progress.BarColumn(), progress.DownloadColumn(),
-               progress.TransferSpeedColumn(), "ETA", progress.TimeRemainingColumn())
-    stderr = console.Console(stderr=True)
-    # Without a terminal rich would leave an empty line behind.
-    with progress.Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
-        task = bar.add_task("preparing", total=total, completed=completed)
-        yield lambda position: bar.update(task, completed=position)
-
-
 def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
     tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
     return Manifest(
@@ -166,7 +153,7 @@ def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) 
 
 def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
     """Makes the finished files a store: the manifest comes last, for a remote output after all else was copied."""
-    text = json.dumps(to_dict(manifest), indent=1) + "\n"
+    text = json.dumps(sealed(to_dict(manifest)), indent=1) + "\n"
     if _is_local(output):
         write_atomically(directory / "manifest.json", text.encode())
         (directory / PROGRESS).unlink()

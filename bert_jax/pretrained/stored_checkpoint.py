@@ -13,7 +13,7 @@ from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
 from bert_jax.pretrained.stored import StoredArray, StoredModel
-from bert_jax.tokenization import load_tokenizer
+from bert_jax.tokenization import Tokenizer, load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
 from bert_jax.workdir import read_json
 
@@ -28,7 +28,8 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
 
     Raises:
-      UserError: no checkpoint yet, all of them damaged, or one that a newer version has written.
+      UserError: no checkpoint yet, all of them damaged, one that a newer version has written, or another tokenizer than
+        run.json names.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
@@ -78,13 +79,30 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     for name in VOCABULARY_ARRAYS:
         if name in arrays:
             arrays[name] = _first_rows(arrays[name], model.vocab_size)
-    run = home / "run.json"
-    history = {"step": content["step"], "metrics": content["metrics"], "config": config,
-               "run": read_json(run) if run.exists() else None}
+    run = _run(home)
+    history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
+    _check_tokenizer(tokenizer, run or {}, home)
     return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
                        history=history)
+
+
+def _run(home: epath.Path) -> dict | None:
+    """run.json of a work directory; of a single run of fine-tuning (DIR/runs/NAME), that of DIR."""
+    homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
+    return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
+
+
+def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:
+    """Raises UserError if the vocabulary is not the one that the run recorded: every id could mean another word."""
+    recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
+    if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
+        raise UserError(
+            f"{home / 'tokenizer'} is not the tokenizer of this model: its fingerprint is {tokenizer.fingerprint:.12}… "
+            f"({tokenizer.vocab_size:,} entries, {'lower case' if tokenizer.lowercase else 'cased'}), run.json has "
+            f"{recorded!s:.12}…; a file in it was changed after training. Restore tokenizer/ from a copy, or from the "
+            "token store the model was trained on (STORE/tokenizer)")
 
 
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:
