@@ -262,7 +262,8 @@ class TrainVocabConfig:
     max_bytes: int = 1_000_000_000
     """Text to learn from at most, taken evenly over the documents."""
     held_out: float = 0.01
-    """Share of the documents that the printed fertility, coverage and [UNK] rate are measured on."""
+    """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on them.
+    They are those that `pretrain` holds out of a store of the same corpus with data.held_out of the same value."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
     text_field: str = "text"
 
@@ -283,6 +284,9 @@ class PrepareConfig:
     """Of JSON lines and TFDS examples."""
     sentences: Literal["split", "lines"] = "split"
     """split: find the sentences; lines: the corpus already has one sentence a line."""
+    wrapped: Literal["auto", "yes", "no"] = "auto"
+    """Join the lines of each paragraph before sentences are found, in files that are hard-wrapped, as most books in plain text
+    are. auto: decide from the beginning of each file; yes: all files are; no: every line end is the end of a sentence."""
     language: str = "en"
     """For the sentence splitter."""
     lowercase: bool | None = None
