@@ -10,7 +10,6 @@ import os
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
@@ -20,7 +19,7 @@ from bert_jax.checkpoint_manager import STEP_NAMES, Manager
 from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.hosts import from_first
+from bert_jax.hosts import any_failure, from_first
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 
@@ -214,7 +213,7 @@ class Checkpoints:
 
 
 def attempt(read, *args) -> tuple[Any, str | None]:
-    """(value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
+    """Return (value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
     value, problem = None, None
     try:
         value = read(*args)
@@ -222,11 +221,7 @@ def attempt(read, *args) -> tuple[Any, str | None]:
         raise
     except Exception as error:  # damaged files provoke anything: KeyError, JSONDecodeError, TensorStore's ValueError
         problem = _first_line(error)
-    if jax.process_count() > 1:
-        failed = multihost_utils.process_allgather(np.array(problem is not None))
-        if failed.any() and problem is None:
-            problem = f"host {int(np.argmax(failed))} could not read it"
-    return value, problem
+    return value, any_failure(problem)
 
 
 def _placed(leaf) -> jax.ShapeDtypeStruct:

@@ -72,3 +72,8 @@ def differences(old: dict, new: dict, path: str = "") -> list[str]:
         elif a != b:
             lines.append(f"{path}{key}: {a} → {b}")
     return lines
+
+
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)

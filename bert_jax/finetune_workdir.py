@@ -18,14 +18,14 @@ from jax.sharding import Mesh
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_record import read_record
 from bert_jax.config import CheckpointConfig
-from bert_jax.config_dict import differences
+from bert_jax.config_dict import differences, is_among
 from bert_jax.errors import UserError
 from bert_jax.finetune_results import best, finished_runs
 from bert_jax.hosts import from_first
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
-from bert_jax.workdir import WorkDirectory, is_among, read_json, take
+from bert_jax.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 HARMLESS = ("compute.layers", "compute.remat", *(f"finetune.{name}" for name in (

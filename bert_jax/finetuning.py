@@ -19,7 +19,7 @@ from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
-from bert_jax.hosts import from_first
+from bert_jax.hosts import check_alike, ending_together, from_first
 from bert_jax.metrics import Metrics
 from bert_jax.models.task import BertForTask
 from bert_jax.prediction import diagnose, predict_logits
@@ -37,6 +37,8 @@ from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.workdir import read_json, write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
+PER_HOST = ("init_from", *(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir")))
+"""Options that may be different on each host: where copies of the same model and data lie."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Result:
     """0; 130 or 143 if a signal ended it, which has saved its state then."""
 
 
+@ending_together
 def finetune(config: FinetuneConfig) -> Result:
     """Trains every run of the plan that is not finished, or until a signal; then chooses, predicts and writes results.json.
 
@@ -55,6 +58,7 @@ def finetune(config: FinetuneConfig) -> Result:
         a checkpoint could not be written.
     """
     hardware.initialize_distributed()
+    check_alike(lambda: to_dict(config), PER_HOST)
     mesh = sharding.make_mesh(check_finetune(config).mesh)
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0)
@@ -71,7 +75,11 @@ def finetune(config: FinetuneConfig) -> Result:
     with contextlib.ExitStack() as closing:
         signals = closing.enter_context(StopSignals())
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
-        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
+        features = data.fingerprint()
+        check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
+                             "init_from_fingerprint": parameters, "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+                             "settings": settings(config, programs)}, tuple(f"settings.finetune.{name}" for name in PER_HOST))
+        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), features, parameters,
                                                      stored.tokenizer))
         _announce(config, data, note)
         for run in plan(config):

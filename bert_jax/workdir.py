@@ -2,14 +2,10 @@
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
-import pathlib
-import platform
 import shlex
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable
@@ -20,16 +16,18 @@ from etils import epath
 
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.config_dict import differences, from_dict, to_dict
+from bert_jax.config_dict import differences, from_dict, is_among, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.owner import Owner
+from bert_jax.software import versions
 from bert_jax.tokenization import Tokenizer
 
 HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
             "data.path", "data.loader", "data.prefetch", "data.cache")
 """Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
-PACKAGES = ("bert_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
+SHARED_SECONDS = 90
+"""A network file system may take a minute to show one host what another has written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,38 +162,10 @@ def _harmless(line: str) -> bool:
     return is_among(key, HARMLESS)
 
 
-def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
-    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
-
-
 def _lengthens(line: str, config: Config) -> bool:
     """True for the number of steps of the last phase: people extend runs, or cut them short."""
     key, change = line.split(": ", 1)
     return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # used from a source tree
-            found[package] = None
-    return found
-
-
-def commit() -> str | None:
-    """Commit of the source tree that this code runs from, "-dirty" where files differ from it; None if it is installed."""
-    root = pathlib.Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return None
-    try:
-        return subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-                              capture_output=True, text=True, timeout=30, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _start() -> dict:
