@@ -16,7 +16,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
-from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.checkpoint_record import changed, check_origin, finite_loss, make_record, misfits, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.hosts import any_failure, from_first
@@ -38,12 +38,15 @@ class Restored:
 class Checkpoints:
     """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
 
-    Several writers in one program need directories of different names.
+    Several writers in one program need directories of different names. Every step carries `run_id`; one that carries another
+    is not restored.
     """
 
-    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False):
+    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
+                 run_id: str | None = None):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
+        self.run_id = run_id
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
@@ -85,7 +88,7 @@ class Checkpoints:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         if step in self.steps():
             return False
-        content = make_record(step, state, position, config, metrics)
+        content = make_record(step, state, position, config, metrics, self.run_id)
         if (loss := finite_loss(content)) is not None:
             self._losses[step] = loss
         try:
@@ -132,7 +135,7 @@ class Checkpoints:
         The parameters alone are opened by `stored_checkpoint.open_checkpoint`.
 
         Raises:
-          UserError: the newest readable step belongs to another model, or every step is damaged.
+          UserError: the newest readable step belongs to another model, or every step is damaged or another run's.
         """
         self.wait()
         abstract = jax.tree.map(_placed, abstract_state)
@@ -148,14 +151,16 @@ class Checkpoints:
             if problem is None:
                 self._set_aside(refused)
                 return Restored(step, state, content["position"], content["config"], content["metrics"])
-            logging.warning("checkpoint of step %d in %s is damaged (%s); trying an older one", step, self.directory, problem)
+            logging.warning("checkpoint of step %d in %s cannot be used (%s); trying an older one", step, self.directory, problem)
             refused[step] = problem
         if refused:
             raise self._all_refused(refused)
         return None
 
     def _record(self, step: int) -> dict:
-        return read_record(self._step_directory(step) / "record")
+        content = read_record(self._step_directory(step) / "record")
+        check_origin(content, step, self.run_id)
+        return content
 
     def _held_out_loss(self, step: int) -> float | None:
         try:

@@ -34,7 +34,7 @@ from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.workdir import read_json, write_json
+from bert_jax.workdir import WorkDirectory, id_below, read_json, write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 PER_HOST = ("init_from", *(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir")))
@@ -85,7 +85,7 @@ def finetune(config: FinetuneConfig) -> Result:
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
             if not from_first((directory / RECORD).exists()):
-                record = train(run, config, data, stored, programs, directory, signals)
+                record = train(run, config, data, stored, programs, workdir, signals)
                 if record is None:
                     return Result({}, signals.exit_code)
                 _write_once(directory / RECORD, record)
@@ -105,12 +105,13 @@ def finetune(config: FinetuneConfig) -> Result:
     return Result(results, 0)
 
 
-def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, directory: epath.Path,
+def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, workdir: WorkDirectory,
           signals: StopSignals) -> dict | None:
     """One run, from the checkpoint or from where it was interrupted: its record, or None if a signal ended it.
 
-    Leaves the weights that count in `directory`/checkpoints.
+    Leaves the weights that count in runs/NAME/checkpoints of the work directory.
     """
+    directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
     batches = TrainingBatches(data.train.features, run.batch_size, window=config.bucket_window, seed=run.seed,
                               multiple=mesh.shape["data"] * mesh.shape["fsdp"])
@@ -119,8 +120,8 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
     record_config = settings(config, programs, run)
 
     with contextlib.ExitStack() as closing:
-        states = closing.enter_context(Checkpoints(directory / "training", STATES))
-        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST))
+        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id))
+        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id))
         # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)

@@ -77,7 +77,7 @@ def pretrain(config: Config) -> Result:
         signals = closing.enter_context(StopSignals())
         workdir = closing.enter_context(open_workdir(
             config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
-        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
+        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id))
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)

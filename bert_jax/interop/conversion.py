@@ -124,12 +124,13 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
     # The arrays are those of the words alone: padding serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
-    origin = {"source": {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step")}}
+    run_id = uuid.uuid4().hex
+    origin = {"run_id": run_id, "source": {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step")}}
     for name, values in (("run.json", origin), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
+    with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
         checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
                          metrics=stored.history.get("metrics"))
 

@@ -1,13 +1,14 @@
 """Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
 
 import os
+import re
 
 import numpy as np
 from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
-from bert_jax.checkpoint_record import read_record
+from bert_jax.checkpoint_record import check_origin, read_record
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
@@ -15,7 +16,7 @@ from bert_jax.fingerprint import host_fingerprint
 from bert_jax.pretrained.stored import StoredArray, StoredModel, empty
 from bert_jax.tokenization import load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
-from bert_jax.workdir import read_json
+from bert_jax.workdir import id_below, read_json
 
 PARAMETERS = "params/"
 VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
@@ -25,7 +26,7 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
-    one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
+    one before it, as does one of another run or under another number. `history` has step, metrics, config (what the run was started with) and run (run.json).
 
     Raises:
       UserError: no checkpoint yet, all of them damaged, or one that a newer version has written.
@@ -37,7 +38,7 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
         found, problem = attempt(_open_step, step, path)
         if problem is None:
             return found
-        logging.warning("checkpoint %s is damaged (%s); trying an older one", step, problem)
+        logging.warning("checkpoint %s cannot be used (%s); trying an older one", step, problem)
         refused[step.name] = problem
     if refused:
         reasons = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
@@ -51,13 +52,16 @@ def is_step(path: epath.Path) -> bool:
 
 
 def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
-    content, arrays = _read_step(step)
-    return _describe(path, path.parent.parent if step == path else path, content, arrays)
+    home = path.parent.parent if step == path else path
+    content, arrays = _read_step(step, home)
+    return _describe(path, home, content, arrays)
 
 
-def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; ValueError if the values of one are not those recorded."""
+def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
+    """The record, and the parameters by path; ValueError if the values of one are not those recorded, or a run's not its own."""
     content = read_record(step / "record")
+    named = re.fullmatch(r"step_(\d+)", step.name)
+    check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
     arrays = {}
     for path, recorded in content["arrays"].items():
         if path.startswith(PARAMETERS):
@@ -68,6 +72,16 @@ def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
                 raise ValueError(f"the contents of {path} have changed")
             arrays[path.removeprefix(PARAMETERS)] = array
     return content, arrays
+
+
+def _run_id(home: epath.Path, content: dict) -> str | None:
+    """The id that run.json asks for, also where `home` is one of the runs below a directory; away from it, that of the record."""
+    above = home.parent.parent / "run.json"
+    if (home / "run.json").exists():
+        return read_json(home / "run.json").get("run_id")
+    if home.parent.name == "runs" and above.exists():
+        return id_below(read_json(above).get("run_id"), home.name)
+    return content.get("run_id")
 
 
 def _open_array(state: epath.Path, path: str) -> StoredArray:
