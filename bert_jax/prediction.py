@@ -20,12 +20,13 @@ from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.models.task import BertForTask
 from bert_jax.predict_config import PredictConfig, check_predict
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.software import commit, versions
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
-from bert_jax.workdir import commit, read_json, versions, write_json
+from bert_jax.workdir import read_json, write_json
 
 
 def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
