@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoint_arrays import open_array
 from bert_jax.checkpoint_record import Damaged, check_origin, read_record
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
@@ -97,8 +97,9 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
+    embedding = from_dict(EmbeddingConfig, config.get("embedding", {}), "embedding.")
     return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
-                       history=history)
+                       embedding=embedding, history=history)
 
 
 def _run(home: epath.Path) -> dict | None:
