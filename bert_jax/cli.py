@@ -42,7 +42,7 @@ def predict(arguments: list[str]) -> int:
     workdirs, options = positional(arguments, "bert-jax predict", "WORKDIR")
     from bert_jax.predict_config import PredictConfig
 
-    config = parse(PredictConfig, options, "bert-jax predict")
+    config = parse(PredictConfig(), options, "bert-jax predict")
     from bert_jax.prediction import run_predict
 
     run_predict(workdirs, config)
