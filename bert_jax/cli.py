@@ -203,9 +203,9 @@ def finetune(arguments: list[str]) -> int:
 
 
 def predict(arguments: list[str]) -> int:
-    """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE
+    """predict WORKDIR[,WORKDIR…] [--input=FILE | --text=TEXT] [--output=FILE]
 
-    Write the answers of a fine-tuned model, or of the mean of several, to a file.
+    Print the answers of a fine-tuned model, or of the mean of several, or write them to a file.
 
     WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
     and no spaces, are averaged.
@@ -213,7 +213,7 @@ def predict(arguments: list[str]) -> int:
     from bert_jax.predict_config import PredictConfig
 
     workdirs, options = positional(arguments, _usage(predict), "WORKDIR")
-    config = parse(PredictConfig, options, *_help(predict))
+    config = parse(PredictConfig(), options, *_help(predict))
     from bert_jax.prediction import run_predict
 
     run_predict(workdirs, config)

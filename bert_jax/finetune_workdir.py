@@ -28,7 +28,7 @@ from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-HARMLESS = ("compute.layers", "compute.remat", *(f"finetune.{name}" for name in (
+HARMLESS = ("compute.layers", "compute.remat", "pairs", *(f"finetune.{name}" for name in (
     "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
     "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
     "compute.layers", "compute.remat", "mesh.", "data.", "init_from")))

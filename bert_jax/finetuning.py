@@ -78,8 +78,8 @@ def finetune(config: FinetuneConfig) -> Result:
         features = data.fingerprint()
         check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
                              "init_from_fingerprint": parameters, "tokenizer_fingerprint": stored.tokenizer.fingerprint,
-                             "settings": settings(config, programs)}, tuple(f"settings.finetune.{name}" for name in PER_HOST))
-        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), features, parameters,
+                             "settings": settings(config, programs, data)}, tuple(f"settings.finetune.{name}" for name in PER_HOST))
+        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs, data), features, parameters,
                                                      stored.tokenizer))
         _announce(config, data, stored.model.max_position_embeddings, note)
         for run in plan(config):
@@ -118,7 +118,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                               multiple=mesh.shape["data"] * mesh.shape["fsdp"])
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates, mine = learning_rates(run, config.schedule, config.warmup_share, total), sharding.host_rows(mesh, batches.rows)
-    record_config = settings(config, programs, run)
+    record_config = settings(config, programs, data, run)
 
     with contextlib.ExitStack() as closing:
         states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id))
@@ -190,12 +190,12 @@ def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tup
     return results, ignored
 
 
-def settings(config: FinetuneConfig, programs: Programs, run: Run | None = None) -> dict:
+def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
     """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
     return {"model": to_dict(programs.model.config), "head": to_dict(programs.model.head), "compute": to_dict(config.compute),
-            "finetune": to_dict(config), **({} if run is None else {"run": run.name})}
+            "finetune": to_dict(config), "pairs": data.pairs, **({} if run is None else {"run": run.name})}
 
 
 def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
