@@ -1,6 +1,6 @@
 """Classification and regression on the user's own sentences, single or in pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
@@ -8,7 +8,7 @@ from etils import epath
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import files, metrics, sentences, text_files, tfds
+from bert_jax.tasks import files, in_memory, metrics, sentences, text_files, tfds
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.sentences import Record, Sentences
 
@@ -23,17 +23,21 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
-    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, or TFDS.
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None,
+         given: Mapping[str, Sequence] | None = None) -> Sentences:
+    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, TFDS, or memory.
 
     Args:
       labels: the classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
+      given: rows of the splits that are in memory, see `in_memory.records`.
 
     Raises:
       UserError: as `text_files.read` and `sentences.collect`; fewer than two classes to learn.
     """
-    if data.tfds:
+    if given and split in given:
+        records = in_memory.records(split, given[split], data.regression)
+    elif data.tfds:
         records = _tfds_records(data, split)
     else:
         records = text_files.read(files.find(data, split, text_files.names(split)), data, split)
