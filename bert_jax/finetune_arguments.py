@@ -73,7 +73,8 @@ def _unclear(name: str, found: list[str], known: list[str]) -> str:
         group, last = found[0].split(".")
         return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
-    return f"unknown option {name!r}; " + (f"perhaps you meant {close[0]}" if close else "help(bert_jax.FinetuneConfig) lists them")
+    hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
+    return f"unknown option {name!r}; {hint}"
 
 
 def _leaves(values: dict, prefix: str = "") -> list[str]:

@@ -74,7 +74,7 @@ def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch,
         bert_jax.finetune("text", train=[("a", "x"), ("b", "y")], dev=[("a", "x")], init_from="nowhere")
     assert not list(tmp_path.iterdir()), "nothing was begun"
     numbers = [(text, len(text)) for text, _ in rows_of(sentences(64, 3))]
-    result = bert_jax.finetune("text", train=numbers, dev=numbers[:16], init_from=str(home / "saved"), regression=True, **OPTIONS)
+    result = bert_jax.finetune("text", train=numbers, dev=numbers[:16], init_from=home / "saved", regression=True, **OPTIONS)
     assert f"no workdir was given: results and weights go to {result.path}" in capsys.readouterr().out
     assert [str(path) for path in tmp_path.iterdir()] == [result.path] and result.results["main_metric"] == "pearson"
     assert isinstance(result.model.predict("a text")[0], float)
@@ -116,7 +116,7 @@ def test_numbers_and_test_sets_without_labels():
 
 
 WRONG = {
-    "two lists": ((["a", "b", "c"], ["x", "y", "x"]), r"train\[0\] is \['a', 'b', 'c'\]; expected \(text, label\).*list\(zip\("),
+    "two lists": ((["a", "b", "c"], ["x", "y", "x"]), r"train\[0\] is \['a', 'b', 'c'\]; expected .*list\(zip\("),
     "texts alone": (["a good film", "a bad film"], r"train\[0\] is 'a good film'; expected"),
     "three texts": ([(("a", "b", "c"), "x")], r"train\[0\] has 3 texts"),
     "no text": ([("a", "x"), (3, "y")], r"train\[1\]: 'text' is 3, not text"),
@@ -146,9 +146,9 @@ def test_an_unknown_class_in_dev():
 
 def test_options_by_keyword(tmp_path):
     config, given = from_arguments("mrpc", {"train": tmp_path / "a.tsv", "dev": "b.tsv", "test": None}, {
-        "init_from": tmp_path, "workdir": "w", "epochs": np.int64(7), "learning_rate": 1, "max_length": 64, "grid_epochs": [1, 2],
-        "optimizer": {"name": "lamb"}, "weight_decay": 0.5, "mesh.data": 2, "schedule": bert_jax.ScheduleConfig(power=2.0),
-        "head_dropout": 0.25})
+        "init_from": tmp_path, "workdir": "w", "epochs": np.int64(7), "learning_rate": 1, "max_length": 64,
+        "grid_epochs": [1, 2], "optimizer": {"name": "lamb"}, "weight_decay": 0.5, "mesh.data": 2, "head_dropout": 0.25,
+        "schedule": bert_jax.ScheduleConfig(power=2.0)})
     assert not given and config == dataclasses.replace(
         task_defaults("mrpc"), init_from=str(tmp_path), workdir="w", epochs=7, learning_rate=1.0, grid_epochs=(1, 2),
         options=TaskOptions(max_length=64), data=TaskDataConfig(train=str(tmp_path / "a.tsv"), dev="b.tsv"), head_dropout=0.25,
@@ -160,16 +160,18 @@ def test_options_by_keyword(tmp_path):
 
 @pytest.mark.parametrize(("task", "options", "message"), [
     ("text", {"learning_rat": 1e-3}, "unknown option 'learning_rat'; perhaps you meant learning_rate"),
-    ("text", {"maxlength": 8}, "perhaps you meant max_length"), ("text", {"zzz": 1}, "unknown option 'zzz'; help"),
+    ("text", {"maxlength": 8}, "perhaps you meant max_length"),
+    ("text", {"zzz": 1}, "unknown option 'zzz'; `bert-jax finetune TASK --help` lists them"),
     ("text", {"name": "lamb"}, "name is ambiguous: schedule.name or optimizer.name; write schedule={'name': …}"),
     ("text", {"optimizer": {"nam": "lamb"}}, "unknown option optimizer.nam; perhaps you meant optimizer.name"),
-    ("text", {"optimizer": "lamb"}, "optimizer. must be an object"), ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
+    ("text", {"optimizer": "lamb"}, "optimizer must be an object"),
+    ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
     ("text", {"learning_rate": "3e-5"}, "learning_rate='3e-5' must be of type float"),
     ("text", {"select": "first"}, "select='first' must be one of last, best"),
-    ("text", {"init_from": object()}, r"init_from takes the path of a model, not a object; model.save\(path\)"),
+    ("text", {"init_from": object()}, "init_from takes the path of a model, not a object; model.save(path)"),
     ("txt", {}, "unknown task 'txt'; perhaps you meant text"), (3, {}, "takes a task or a FinetuneConfig first, not 3")])
 def test_bad_options_are_named(task, options, message):
-    with pytest.raises(UserError, match=re.escape(message).replace("\\.\\ ", ". ") if "(" not in message else message):
+    with pytest.raises(UserError, match=re.escape(message)):
         from_arguments(task, {}, options)
 
 

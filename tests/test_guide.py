@@ -19,7 +19,8 @@ GUIDE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "checkpoints.md"
 def example(tmp_path_factory):
     """Everything that the example defines, and the parameters that it began with."""
     place = tmp_path_factory.mktemp("guide")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL) if "grad" in block]
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "jax.grad" in block]
     defined = {"model": loaded(stored_model(config=SMALL))}
     before = jax.device_get(defined["model"].params)
     with pytest.MonkeyPatch.context() as patch:
