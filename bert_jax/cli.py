@@ -1,79 +1,42 @@
-"""`bert-jax COMMAND …`: one short function a command; each imports what it needs, so that `--help` answers at once."""
+"""`bert-jax COMMAND …`: one short function per command; each imports what it needs, so that `--help` answers at once.
 
+The docstring of a command is its help: what it is called with, what it does, what its words mean. Options that its first
+line has outside of brackets are required.
+"""
+
+import difflib
 import itertools
+import logging
 import sys
 import traceback
 
-from bert_jax.command_line import configured, load_config, parse, positional
+from bert_jax.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.config import Config
+from bert_jax.config_checks import check
 from bert_jax.errors import UserError
 
 
-def pretrain(arguments: list[str]) -> int:
-    """pretrain CONFIG --data.path=STORE --workdir=DIR: pre-train; goes on where DIR was left"""
-    config = configured(arguments, "bert-jax pretrain")
-    from bert_jax.pretraining import pretrain as run
+def demo(arguments: list[str]) -> int:
+    """demo [--workdir=DIR]
 
-    return run(config).exit_code
+    Run the whole job in minutes, on text that Python itself carries.
+    """
+    from bert_jax.command_config import DemoConfig
 
+    options = parse(DemoConfig(), arguments, *_help(demo))
+    from bert_jax.demo import run_demo
 
-def evaluate(arguments: list[str]) -> int:
-    """evaluate WORKDIR --data.path=STORE: held-out loss, perplexity and accuracies of a checkpoint"""
-    workdir, options = positional(arguments, "bert-jax evaluate", "WORKDIR")
-    from bert_jax.evaluation import run_evaluate
-    from bert_jax.workdir import read_config
-
-    run_evaluate(workdir, configured(options, "bert-jax evaluate", read_config(workdir)))
-    return 0
-
-
-def finetune(arguments: list[str]) -> int:
-    """finetune TASK --init_from=MODEL --data.dir=DIR --workdir=DIR: fine-tune on a task; one run, several seeds or a grid"""
-    from bert_jax.finetune_config import check_finetune, task_defaults
-
-    task, options = positional(arguments, "bert-jax finetune", "TASK")
-    config = check_finetune(parse(task_defaults(task), options, f"bert-jax finetune {task}"))
-    from bert_jax.finetuning import finetune as run
-
-    return run(config).exit_code
-
-
-def predict(arguments: list[str]) -> int:
-    """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE: the answers of a fine-tuned model, or of the mean of several"""
-    workdirs, options = positional(arguments, "bert-jax predict", "WORKDIR")
-    from bert_jax.predict_config import PredictConfig
-
-    config = parse(PredictConfig, options, "bert-jax predict")
-    from bert_jax.prediction import run_predict
-
-    run_predict(workdirs, config)
-    return 0
-
-
-def results(arguments: list[str]) -> int:
-    """results DIR…: a table over tasks of what finetune left there, with the paper's published row beside it"""
-    from bert_jax.tasks.results_table import ResultsConfig, run_results
-
-    first, words = positional(arguments, "bert-jax results", "DIR…")
-    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    run_results([first, *further], parse(ResultsConfig(), words[len(further):], "bert-jax results DIR…"))
-    return 0
-
-
-def fill_mask(arguments: list[str]) -> int:
-    """fill-mask MODEL "text with [MASK]": the likeliest words for each [MASK]"""
-    from bert_jax.pretrained.filling import FillMaskConfig, run_fill_mask
-
-    path, rest = positional(arguments, "bert-jax fill-mask", "MODEL")
-    text, options = positional(rest, "bert-jax fill-mask MODEL", "TEXT")
-    run_fill_mask(path, text, parse(FillMaskConfig(), options, "bert-jax fill-mask"))
-    return 0
+    return run_demo(options)
 
 
 def train_vocab(arguments: list[str]) -> int:
-    """train-vocab --input=CORPUS --output=VOCAB --size=N: learn a vocabulary"""
+    """train-vocab --input=CORPUS --output=VOCAB [--size=N]
+
+    Learn a vocabulary from a corpus: WordPiece or SentencePiece.
+    """
     from bert_jax.config import TrainVocabConfig
 
-    options = parse(TrainVocabConfig, arguments, "bert-jax train-vocab")
+    options = parse(TrainVocabConfig, arguments, *_help(train_vocab))
     from bert_jax.vocabulary import run_train_vocab
 
     run_train_vocab(options)
@@ -81,18 +44,27 @@ def train_vocab(arguments: list[str]) -> int:
 
 
 def extend_vocab(arguments: list[str]) -> int:
-    """extend-vocab --vocab=VOCAB --input=CORPUS --output=VOCAB: add the words of a domain, keep every id"""
-    from bert_jax.vocabulary_extension import ExtendVocabConfig, run_extend_vocab
+    """extend-vocab --vocab=VOCAB --output=VOCAB [--input=CORPUS | --words=FILE]
 
-    run_extend_vocab(parse(ExtendVocabConfig, arguments, "bert-jax extend-vocab"))
+    Add the words of a domain to a vocabulary. Every entry keeps its id.
+    """
+    from bert_jax.command_config import ExtendVocabConfig
+
+    options = parse(ExtendVocabConfig, arguments, *_help(extend_vocab))
+    from bert_jax.vocabulary_extension import run_extend_vocab
+
+    run_extend_vocab(options)
     return 0
 
 
 def prepare(arguments: list[str]) -> int:
-    """prepare --input=CORPUS --vocab=VOCAB --output=STORE: tokenize a corpus once into a token store"""
+    """prepare --input=CORPUS --vocab=VOCAB --output=STORE
+
+    Tokenize a corpus once into a token store, which every pre-training run reads.
+    """
     from bert_jax.config import PrepareConfig
 
-    options = parse(PrepareConfig, arguments, "bert-jax prepare")
+    options = parse(PrepareConfig, arguments, *_help(prepare))
     from bert_jax.data.prepare import run_prepare
 
     run_prepare(options)
@@ -100,17 +72,31 @@ def prepare(arguments: list[str]) -> int:
 
 
 def inspect(arguments: list[str]) -> int:
-    """inspect STORE: how documents become sentences, pieces, pairs and masks, in colour"""
-    from bert_jax.inspection import InspectConfig, run_inspect
+    """inspect STORE
 
-    store, options = positional(arguments, "bert-jax inspect", "STORE")
-    run_inspect(store, parse(InspectConfig(), options, "bert-jax inspect"))
+    Show, in colour, how documents become sentences, pieces, pairs and masks.
+
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://.
+    """
+    from bert_jax.command_config import InspectConfig
+
+    store, options = positional(arguments, _usage(inspect), "STORE")
+    config = parse(InspectConfig(), options, *_help(inspect))
+    from bert_jax.inspection import run_inspect
+
+    run_inspect(store, config)
     return 0
 
 
 def info(arguments: list[str]) -> int:
-    """info CONFIG: parameters by part, FLOPs and memory, and how they grow with the sequence length"""
-    config = configured(arguments, "bert-jax info")
+    """info CONFIG
+
+    Print the parameters by part, FLOPs and memory of a configuration, and how they grow with the sequence length.
+
+    CONFIG is a file under configs/, or the config.json of a work directory. `bert-jax info CONFIG --help` shows its own
+    values as defaults; without CONFIG they are the built-in ones.
+    """
+    config = configured(arguments, *_help(info))
     from bert_jax.information import run_info
 
     run_info(config)
@@ -118,40 +104,158 @@ def info(arguments: list[str]) -> int:
 
 
 def config(arguments: list[str]) -> int:
-    """config show CONFIG | config diff CONFIG CONFIG: the resolved options as JSON, or where two differ"""
+    """config show CONFIG | bert-jax config diff CONFIG CONFIG
+
+    Print the resolved options as JSON, or the options in which two configurations differ.
+
+    CONFIG is a file under configs/, or the config.json of a work directory. `show` takes any option below as well.
+    """
     import json
 
-    from bert_jax.config_checks import check
     from bert_jax.config_dict import differences, to_dict
 
-    action, rest = positional(arguments, "bert-jax config", "show|diff")
-    if action == "show":
-        print(json.dumps(to_dict(configured(rest, "bert-jax config show")), indent=2))
+    action, rest = positional(arguments, _usage(config), "show or diff")
+    if action == "show" or asks_for_help(rest):
+        print(json.dumps(to_dict(configured(rest, *_help(config))), indent=2))
     elif action == "diff" and len(rest) == 2:
         first, second = (to_dict(check(load_config(path))) for path in rest)
         print("\n".join(differences(first, second)) or "no differences")
     else:
-        raise UserError("usage: bert-jax config show CONFIG [--options], or bert-jax config diff CONFIG CONFIG")
+        raise UserError(f"usage: {_usage(config)}")
+    return 0
+
+
+def pretrain(arguments: list[str]) -> int:
+    """pretrain CONFIG --data.path=STORE --workdir=DIR
+
+    Pre-train a model on a token store. The same command resumes a run that was interrupted.
+
+    CONFIG is a file under configs/ (its get_config() returns a bert_jax.Config), or the config.json of a work directory. The
+    options below override it. `bert-jax pretrain CONFIG --help` shows CONFIG's own values as defaults; without CONFIG they are
+    the built-in ones. Where a run has only one phase, the options of that phase need no prefix: --steps means
+    --phases.0.steps.
+    """
+    config = configured(arguments, *_help(pretrain))
+    from bert_jax.pretraining import pretrain as run
+
+    return run(config).exit_code
+
+
+def evaluate(arguments: list[str]) -> int:
+    """evaluate WORKDIR --data.path=STORE
+
+    Print held-out loss, perplexity and accuracies of a pre-trained model, beside those of word frequencies alone.
+
+    WORKDIR is the work directory of a pre-training run; its newest checkpoint is evaluated. Of the options below, those of
+    data.path, data.cache, evaluation, compute and mesh are used; everything else is as the model was trained.
+    """
+    workdir, options = positional(arguments, _usage(evaluate), "WORKDIR")
+    trained = Config()
+    if workdir:
+        from bert_jax.evaluation import default_config
+
+        trained = default_config(workdir)
+    config = check(parse(trained, options, *_help(evaluate)))
+    from bert_jax.evaluation import run_evaluate
+
+    run_evaluate(workdir, config)
+    return 0
+
+
+def fill_mask(arguments: list[str]) -> int:
+    """fill-mask MODEL TEXT
+
+    Print the likeliest words for each [MASK] of a text.
+
+    MODEL is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
+    files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
+    """
+    from bert_jax.command_config import FillMaskConfig
+
+    path, rest = positional(arguments, _usage(fill_mask), "MODEL")
+    text, options = positional(rest, _usage(fill_mask), "TEXT")
+    config = parse(FillMaskConfig(), options, *_help(fill_mask))
+    from bert_jax.pretrained.filling import run_fill_mask
+
+    run_fill_mask(path, text, config)
+    return 0
+
+
+def finetune(arguments: list[str]) -> int:
+    """finetune TASK --init_from=MODEL --workdir=DIR [--data.dir=DIR]
+
+    Fine-tune a model on a task: one run, several seeds or a grid. The same command resumes what was interrupted.
+
+    TASK is one of: {tasks}. With `bert-jax finetune TASK --help` the defaults below are those of that task.
+
+    The examples come from --data.dir=DIR, which holds the task's files under their original names, from --data.train=FILE and
+    --data.dev=FILE, or from --data.tfds=NAME.
+    """
+    from bert_jax.finetune_config import TASKS, FinetuneConfig, check_finetune, task_defaults
+
+    usage, description = _help(finetune)
+    task, options = positional(arguments, usage, "TASK")
+    default = task_defaults(task) if task else FinetuneConfig()
+    config = check_finetune(parse(default, options, usage, description.format(tasks=" ".join(TASKS))))
+    from bert_jax.finetuning import finetune as run
+
+    return run(config).exit_code
+
+
+def predict(arguments: list[str]) -> int:
+    """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE
+
+    Write the answers of a fine-tuned model, or of the mean of several, to a file.
+
+    WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
+    and no spaces, are averaged.
+    """
+    from bert_jax.predict_config import PredictConfig
+
+    workdirs, options = positional(arguments, _usage(predict), "WORKDIR")
+    config = parse(PredictConfig, options, *_help(predict))
+    from bert_jax.prediction import run_predict
+
+    run_predict(workdirs, config)
+    return 0
+
+
+def results(arguments: list[str]) -> int:
+    """results DIR…
+
+    Print a table over tasks of what `bert-jax finetune` left, with the paper's published row beside it.
+
+    DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is a row of the table, or
+    several rows if it holds several results of one task.
+    """
+    from bert_jax.command_config import ResultsConfig
+
+    first, words = positional(arguments, _usage(results), "DIR")
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    options = parse(ResultsConfig(), words[len(further):], *_help(results))
+    from bert_jax.tasks.results_table import run_results
+
+    run_results([first, *further], options)
     return 0
 
 
 def convert(arguments: list[str]) -> int:
-    """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1: the same model for other programs"""
-    from bert_jax.interop.conversion import ConvertConfig
+    """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1
+
+    Write the same model for other programs. Every parameter keeps its value to the last bit.
+
+    SOURCE is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
+    files. DESTINATION is a new directory.
+    """
+    from bert_jax.command_config import ConvertConfig
+
+    source, rest = positional(arguments, _usage(convert), "SOURCE")
+    destination, options = positional(rest, _usage(convert), "DESTINATION")
+    chosen = parse(ConvertConfig, options, *_help(convert))
     from bert_jax.interop.conversion import convert as run
 
-    source, rest = positional(arguments, "bert-jax convert", "SOURCE")
-    destination, options = positional(rest, "bert-jax convert SOURCE", "DESTINATION")
-    chosen = parse(ConvertConfig, options, "bert-jax convert")
     run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0
-
-
-def demo(arguments: list[str]) -> int:
-    """demo --workdir=DIR: the whole job in minutes on text that Python itself carries"""
-    from bert_jax.demo import DemoConfig, run_demo
-
-    return run_demo(parse(DemoConfig(), arguments, "bert-jax demo"))
 
 
 COMMANDS = {
@@ -162,27 +266,65 @@ COMMANDS = {
 }
 
 
-def _usage() -> str:
-    lines = [f"  bert-jax {command.__doc__}" for command in COMMANDS.values()]
-    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "", "bert-jax COMMAND … --help lists the options of a command;",
-                      "--debug shows the libraries' log and the whole traceback of an error."])
+def _usage(command) -> str:
+    """Return what a command is called with."""
+    return f"bert-jax {_paragraphs(command)[0]}"
+
+
+def _help(command) -> tuple[str, str]:
+    """Return what a command is called with, and what it does and what its words mean."""
+    return _usage(command), "\n\n".join(_paragraphs(command)[1:])
+
+
+def _paragraphs(command) -> list[str]:
+    return [" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n")]
+
+
+def _commands() -> str:
+    lines = [f"  {_usage(command)}\n      {_paragraphs(command)[1]}" for command in COMMANDS.values()]
+    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "",
+                      "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
+                      "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks."])
+
+
+def _version() -> str:
+    import importlib.metadata
+    import platform
+
+    try:
+        version = importlib.metadata.version("bert_jax")
+    except importlib.metadata.PackageNotFoundError:
+        version = "from a source tree that is not installed"
+    return f"bert_jax {version} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
+
+
+def _command(name: str):
+    """Return the command of this name; UserError with the nearest one if there is none."""
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        raise UserError(f"unknown command {name!r}" + (f"; perhaps you meant {close[0]}" if close else "")
+                        + f"; commands: {', '.join(COMMANDS)}")
+    return COMMANDS[name]
+
+
+def _answer(words: list[str]) -> int:
+    """Run the command in `words`, or print what is asked for in its place; return the exit status."""
+    if not words or words[0] in ("-h", "--help") or words == ["help"]:
+        print(_commands())
+    elif words[0] == "--version":
+        print(_version())
+    elif words[0] == "help":
+        return _command(words[1])([*words[2:], "--help"])
+    else:
+        return _command(words[0])(words[1:])
+    return 0
 
 
 def _run(argv: list[str]) -> int:
-    words = argv[1:]
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
+    debug = "--debug" in argv
+    words = [word for word in argv[1:] if word != "--debug"]
     try:
-        if words[0] not in COMMANDS:
-            import difflib
-
-            close = difflib.get_close_matches(words[0], COMMANDS, n=1)
-            raise UserError(f"unknown command {words[0]!r}" + (f"; perhaps you meant {close[0]}" if close else "")
-                            + f"; commands: {', '.join(COMMANDS)}")
-        return COMMANDS[words[0]](words[1:])
+        return _answer(words)
     except UserError as error:
         if debug:
             traceback.print_exc()
@@ -212,17 +354,31 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
+class OneLine(logging.Formatter):
+    """Writes a log record as one line, `warning: …`, without time, thread, place in the code and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
+        return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
+
+
 def _no_flags(argv: list[str]) -> list[str]:
-    from absl import flags, logging
+    from absl import flags
+    from absl import logging as absl_logging
 
     flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
-    logging.set_verbosity(logging.INFO if "--debug" in argv else logging.WARNING)  # Orbax tells every file at INFO
+    if "--debug" in argv:
+        absl_logging.set_verbosity(absl_logging.INFO)
+    else:
+        absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
+        absl_logging.get_absl_handler().setFormatter(OneLine())
     return argv
 
 
 def main() -> None:
     from absl import app
 
+    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? for what it lacks, not a traceback
     app.run(_run, argv=sys.argv, flags_parser=_no_flags)
 
 

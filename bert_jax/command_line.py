@@ -1,7 +1,7 @@
 """Typed options: from the words of a command line to the dataclasses of `config.py`, through tyro.
 
-tyro does the parsing, the types and the help. Added here: errors of one line, the short forms `--steps`, `--batch_size`
-… of a run with a single phase, and configuration files.
+tyro does the parsing and the types. Added here: errors of one line, the short forms `--steps`, `--batch_size` … of a run
+with a single phase, and configuration files.
 """
 
 import contextlib
@@ -9,36 +9,41 @@ import dataclasses
 import difflib
 import importlib.util
 import io
-import json
 import pathlib
 import re
 
+from bert_jax.command_help import print_help
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config_checks import check
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 
 
-def parse(default, arguments: list[str], program: str):
-    """`default` (a dataclass instance, or a class without required values) with the options in `arguments` applied.
+def parse(default, arguments: list[str], usage: str, description: str = ""):
+    """Return `default` (a dataclass instance, or a class where options are required) with the options in `arguments` applied.
 
-    Raises UserError for an unknown option or a value of the wrong type; `--help` prints the options and exits.
+    Args:
+      usage: what the command is called with, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
+      description: what it does and what its words mean, for `--help`, which prints them with the options and exits.
+
+    Raises:
+      UserError: an unknown option, or a value of the wrong type.
     """
     import tyro
 
-    instance = None if isinstance(default, type) else default
-    cls = default if instance is None else type(default)
-    if not {"--help", "-h"}.intersection(arguments):
-        arguments = _spelled_out(arguments, _option_names(default), instance)
+    if asks_for_help(arguments):
+        print_help(default, usage, description)  # and exit
+    cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
+    arguments = _spelled_out(arguments, _option_names(default), instance)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(cls, prog=program, default=tyro.MISSING_NONPROP if instance is None else instance, args=arguments,
+            return tyro.cli(cls, prog=usage, default=tyro.MISSING_NONPROP if instance is None else instance, args=arguments,
                             use_underscores=True, config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(printed.getvalue(), program)) from None
+        raise UserError(_one_line(printed.getvalue(), " ".join(usage.split()[:2]))) from None
 
 
 def load_config(path: str) -> Config:
@@ -52,10 +57,9 @@ def load_config(path: str) -> Config:
         there = f"; {file.parent} has {', '.join(near)}" if near else ""
         raise UserError(f"no configuration file {path!r}{there}")
     if file.suffix == ".json":
-        try:
-            return from_dict(Config, json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON: {error}") from None
+        from bert_jax.files import read_object
+
+        return from_dict(Config, read_object(file, "give a whole one"))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
@@ -67,19 +71,24 @@ def load_config(path: str) -> Config:
     return config
 
 
-def configured(arguments: list[str], program: str, default: Config | None = None) -> Config:
-    """CONFIG followed by overrides → the checked Config."""
-    if default is None:
-        path, arguments = positional(arguments, program, "CONFIG")
-        default = load_config(path)
-    return check(parse(default, arguments, program))
+def configured(arguments: list[str], usage: str, description: str = "") -> Config:
+    """Return the checked Config that CONFIG and the options after it make."""
+    path, options = positional(arguments, usage, "CONFIG")
+    return check(parse(load_config(path) if path else Config(), options, usage, description))
 
 
-def positional(arguments: list[str], program: str, name: str) -> tuple[str, list[str]]:
-    """The first word that is not an option, and the other words."""
+def asks_for_help(arguments: list[str]) -> bool:
+    """Return whether the options of a command are asked for, and not the command."""
+    return bool({"--help", "-h"}.intersection(arguments))
+
+
+def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[str]]:
+    """Return the first word, which must not be an option, and the others; "" and all words if help is asked for instead."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
-    raise UserError(f"usage: {program} {name} [--options]; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
+    if asks_for_help(arguments):
+        return "", arguments
+    raise UserError(f"usage: {usage}; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
 
 
 def _option_names(default, prefix: str = "") -> list[str]:

@@ -17,28 +17,37 @@ class ModelConfig:
     """The encoder of Devlin et al. 2018, section 3; the defaults are BERT-base."""
 
     vocab_size: int | None = None
-    """Entries of the vocabulary. None: taken from the token store."""
+    """Number of entries of the vocabulary. None: taken from the token store."""
     vocab_pad_multiple: int = 1
-    """Round the embedding table up to a multiple of this (128 lets a pod shard it); the extra rows are never predicted."""
+    """The embedding table is rounded up to a multiple of this; 128 lets a pod shard it. The extra rows are never predicted."""
     hidden_size: int = 768
+    """Width of the embeddings and of every layer."""
     num_layers: int = 12
+    """Number of layers of the encoder."""
     num_heads: int = 12
+    """Number of attention heads per layer. It divides hidden_size."""
     intermediate_size: int | None = None
     """Width of the feed-forward layer. None: four times hidden_size, as in every published BERT."""
     max_position_embeddings: int = 512
+    """Rows of the position table, which is the longest sequence that the model can read."""
     type_vocab_size: int = 2
+    """Number of segment embeddings; sentence pairs need two."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
-    """Google's code uses the tanh approximation, Hugging Face checkpoints run with the exact (erf) one."""
+    """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face checkpoints run with the
+    exact form (erf)."""
     hidden_dropout: float = 0.1
-    """Dropout on embeddings, on both residual branches."""
+    """Dropout rate on the embeddings and on both residual branches of each layer."""
     attention_dropout: float = 0.1
-    """Dropout on attention probabilities."""
+    """Dropout rate on the attention probabilities."""
     layer_norm_epsilon: float = 1e-12
+    """Added to the variance in LayerNorm."""
     initializer_range: float = 0.02
-    """Standard deviation of the truncated normal before truncation (the effective one is 0.88 times that)."""
+    """Standard deviation of the normal distribution of initial weights before it is truncated; the effective one is 0.88 times
+    that."""
     norm_position: Literal["post", "pre"] = "post"
+    """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
     position_init: Literal["random", "sinusoidal"] = "random"
-    """Starting value of the learned position table."""
+    """Starting value of the position table, which is learned either way."""
 
     @property
     def head_size(self) -> int:
@@ -84,12 +93,14 @@ class ComputeConfig:
     """How the same mathematics is carried out; nothing here changes what a checkpoint holds."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax and loss
-    are always float32."""
+    """Type of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax and loss are
+    always float32."""
     layers: Literal["auto", "scan", "loop"] = "auto"
-    """Run the stacked layers as one scan (compiles fast) or unrolled (runs faster). auto: loop up to 12 layers."""
+    """Whether the stacked layers run as one scan, which compiles fast, or unrolled (loop), which runs faster. auto: loop up to
+    12 layers."""
     remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again to save memory: nothing, everything but matrix products, or whole layers."""
+    """What the backward pass computes again to save memory: nothing (none), everything except matrix products (dots), or whole
+    layers (full)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,24 +108,26 @@ class DataConfig:
     """Where the token store is and how examples are cut from it."""
 
     path: str = ""
-    """Token store written by `bert-jax prepare` (local or gs://)."""
+    """Token store that `bert-jax prepare` wrote, local or gs://."""
     eval_path: str = ""
-    """Another store to evaluate on. Empty: documents of `path` that are kept out of training."""
+    """Another store to evaluate on. By default the documents of `path` that are held out from training are used."""
     held_out: float = 0.01
-    """Share of the documents of `path` that training never sees (none when eval_path is given)."""
+    """Share of the documents of `path` that training never sees. With eval_path it is not used: nothing is held out."""
     sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
-    """Next-sentence prediction (0 = IsNext), sentence order (ALBERT), or single packed texts without a second task."""
+    """Second task: next-sentence prediction (nsp; label 0 is IsNext), sentence order (sop, as in ALBERT), or none, with single
+    packed texts."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
     copies: int = 0
-    """0: every epoch is cut, paired and masked anew. N: epoch e shows the examples of epoch e mod N in a new order, as the
-    original, which wrote ten such copies of its corpus."""
+    """With 0, every epoch is cut, paired and masked anew. With N, epoch e shows the examples of epoch e mod N in a new order,
+    as in the original, which wrote ten such copies of its corpus."""
     loader: Literal["auto", "tf.data", "plain"] = "auto"
-    """auto: tf.data where TensorFlow is installed, else the plain iterator; the batches are the same bit for bit."""
+    """What makes the batches. auto: tf.data where TensorFlow is installed, else the plain iterator. The batches are the same
+    bit for bit."""
     prefetch: int = 4
-    """Batches made ahead of the device."""
+    """Number of batches that are made ahead of the device."""
     cache: str = ""
-    """Local directory that a remote store is copied to once. Empty: ~/.cache/bert_jax."""
+    """Local directory that a remote store is copied to once. By default ~/.cache/bert_jax."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,17 +135,20 @@ class MaskingConfig:
     """Masked language modelling, paper section 3.1 and its table 8."""
 
     unit: Literal["token", "whole_word", "span"] = "token"
+    """What is masked together: single tokens, whole words, or spans of words."""
     rate: float = 0.15
     """Share of a sequence's tokens that are predicted."""
     mask_share: float = 0.8
-    """Of the predicted tokens, the share replaced by [MASK]."""
+    """Share of the predicted tokens that are replaced by [MASK]."""
     random_share: float = 0.1
-    """Of the predicted tokens, the share replaced by a random entry of the vocabulary; the rest stay."""
+    """Share of the predicted tokens that are replaced by a random entry of the vocabulary. The rest stay as they are."""
     span_continue: float = 0.8
-    """A span grows by one more word with this probability (geometric with p = 0.2, SpanBERT section 3.1)."""
+    """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p = 0.2 of
+    SpanBERT, section 3.1)."""
     span_max_words: int = 10
+    """Longest span, in words."""
     static_masks: int = 0
-    """0: new masks in every epoch. N: every epoch has the text of epoch 0, and epoch e its masks number e mod N."""
+    """With 0, every epoch has new masks. With N, every epoch has the text of epoch 0, and epoch e has masks number e mod N."""
     loss_epsilon: float = 0.0
     """Added to the sum of weights that the loss is divided by. The original adds 1e-5, which float32 notices where a batch has
     fewer than 256 predictions."""
@@ -143,35 +159,43 @@ class PhaseConfig:
     """A stretch of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
 
     steps: int = 1_000_000
+    """Number of optimizer steps of the phase."""
     sequence_length: int = 128
+    """Tokens per sequence, [CLS] and [SEP] included."""
     batch_size: int = 256
-    """Sequences a step, over all devices and micro-batches."""
+    """Sequences per step, over all devices and micro-batches."""
     micro_batches: int = 1
-    """Gradient accumulation: the batch is computed in this many parts; the result is that of the whole batch."""
+    """Number of parts in which a batch is computed (gradient accumulation). The result is that of the whole batch."""
     max_predictions: int | None = None
-    """Masked positions a sequence at most. None: rate times length, rounded up (20 at length 128, 77 at 512)."""
+    """Masked positions per sequence at most. None: rate times length, rounded up (20 at length 128, 77 at 512)."""
     learning_rate: float = 1e-4
-    """Peak of this phase."""
+    """Peak learning rate of the phase."""
     schedule: Literal["continue", "restart"] = "continue"
-    """continue: one schedule runs on across the switch. restart: this phase has a warm-up and a decay of its own."""
+    """Whether one schedule continues across the switch to this phase, or restarts with a warm-up and a decay of its own."""
     warmup_steps: int | None = None
-    """Linear warm-up at the start of a schedule; not read in a phase that continues one. None: a hundredth of the
+    """Steps of linear warm-up at the start of a schedule; not used in a phase that continues one. None: a hundredth of the
     schedule, as in the paper (10,000 of 1,000,000)."""
     moments: Literal["keep", "reset"] = "keep"
-    """What happens to the optimizer's moments (and its bias-correction count) at the switch."""
+    """Whether the optimizer's moments, and its count for bias correction, are kept or reset at the switch to this phase."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
+    """How gradients become updates."""
+
     name: Literal["adamw_bert", "adamw", "lamb"] = "adamw"
-    """adamw_bert: the 2018 optimizer exactly (no bias correction); adamw: with it; lamb: for very large batches."""
+    """The update rule. adamw: Adam with decoupled weight decay and bias correction. adamw_bert: the optimizer of 2018 exactly,
+    without bias correction. lamb: for very large batches."""
     beta1: float = 0.9
+    """Decay rate of the first moment."""
     beta2: float = 0.999
+    """Decay rate of the second moment."""
     epsilon: float = 1e-6
+    """Added to the square root of the second moment."""
     weight_decay: float = 0.01
-    """Decoupled; never applied to biases and LayerNorm parameters."""
+    """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
     clip_norm: float = 1.0
-    """Bound on the global gradient norm; 0 switches clipping off."""
+    """Bound on the global norm of the gradients. 0 turns clipping off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,14 +203,14 @@ class ScheduleConfig:
     """Shape of the learning rate after the warm-up."""
 
     name: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "constant"] = "linear"
-    """linear is the 2018 one: the line runs from step 0 to the last step and the warm-up overrides its beginning.
-    linear_after_warmup falls from the full peak at the end of the warm-up, as torch recipes do."""
+    """Shape of the decay. linear is that of 2018: the line runs from step 0 to the last step and the warm-up overrides its
+    beginning. linear_after_warmup falls from the full peak at the end of the warm-up, as torch recipes do."""
     power: float = 1.0
-    """Of the polynomial."""
+    """Exponent of the polynomial decay; used with name=polynomial only."""
     final_fraction: float = 0.0
-    """Of the peak, reached at the last step."""
+    """Learning rate at the last step, as a fraction of the peak."""
     cooldown_steps: int = 0
-    """constant only: a straight descent to final_fraction over the last steps."""
+    """Number of last steps in which a constant rate falls linearly to final_fraction; used with name=constant only."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,26 +218,36 @@ class MeshConfig:
     """How devices are laid out; -1 on one axis takes what the others leave."""
 
     data: int = -1
+    """Devices that each take a share of every batch, with a copy of the model."""
     fsdp: int = 1
+    """Devices that each take a share of every batch and hold a share of the parameters and of the optimizer state."""
     tensor: int = 1
+    """Devices that each compute a share of every layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
+    """When the state is saved, and which checkpoints are kept."""
+
     every_steps: int = 1_000
-    """Also saved are the end of each phase, every evaluation (with keep_best), and where a signal ends the run."""
+    """Steps between two checkpoints. One is also saved at the end of each phase, at every evaluation (with keep_best), and
+    where a signal ends the run."""
     keep_last: int = 3
+    """Number of newest checkpoints that are kept."""
     keep_best: int = 1
-    """Also keep this many with the lowest held-out MLM loss."""
+    """Number of checkpoints with the lowest held-out MLM loss that are kept as well."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
+    """When and on how much the model is evaluated during training."""
+
     every_steps: int = 1_000
-    """0: only at the end of training."""
+    """Steps between two evaluations. 0: only at the end of training."""
     sequences: int = 1_024
-    """Held-out sequences at most; the same ones with the same masks every time."""
+    """Number of held-out sequences at most; the same ones with the same masks every time."""
     batch_size: int = 64
+    """Sequences per evaluation batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,13 +265,15 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     workdir: str = ""
-    """Directory of the run (local or gs://): config.json, metrics.jsonl, checkpoints/, pictures."""
+    """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = ""
-    """Model to start from: a work directory or checkpoint of ours, a Hugging Face directory, Google's TF1 files (local or
-    gs://). Parameters only: the schedule begins at step 0 with moments of zero. A work directory that has a checkpoint goes
-    on from that and does not look here again."""
+    """Model to start from: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1 files (local or
+    gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A work directory that has a
+    checkpoint resumes from it and ignores this option. By default the parameters are random."""
     seed: int = 0
+    """Seed of the initial parameters, the order, the pairs, the masks and dropout."""
     log_every_steps: int = 10
+    """Steps between two rows of metrics."""
 
     @property
     def total_steps(self) -> int:
@@ -249,22 +285,30 @@ class TrainVocabConfig:
     """Options of `bert-jax train-vocab`."""
 
     input: str
-    """Corpus: files, directories, globs, `tfds:name`, `docs:` (the embedded documentation); commas between several."""
+    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with commas
+    between several."""
     output: str
-    """vocab.txt, NAME.model for SentencePiece, or a directory."""
+    """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory."""
     size: int = DEFAULT_VOCAB_SIZE
+    """Number of entries of the vocabulary, special tokens included."""
     method: Literal["frequency", "likelihood", "unigram", "bpe"] = "frequency"
-    """WordPiece by pair frequency or by likelihood score; unigram and bpe are SentencePiece."""
+    """WordPiece by the frequency of pairs or by their likelihood score; unigram and bpe are SentencePiece."""
     lowercase: bool = True
+    """Whether text is lowercased and, for WordPiece, its accents are stripped."""
     min_pair_count: int = 100
-    """likelihood only: rarer pairs are never merged. The score favours pairs whose parts occur nowhere else, so a low value
-    fills the table with pieces of rare words; a high one keeps it for common words and, in a small corpus, leaves it unfilled."""
+    """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose parts
+    occur nowhere else, so a low value fills the table with pieces of rare words. A high one keeps it for common words and, in a
+    small corpus, leaves it unfilled."""
     max_bytes: int = 1_000_000_000
     """Text to learn from at most, taken evenly over the documents."""
     held_out: float = 0.01
-    """Share of the documents that the printed fertility, coverage and [UNK] rate are measured on."""
+    """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on them.
+    They are those that `pretrain` holds out of a store of the same corpus with data.held_out of the same value."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that begins
+    with `<doc`."""
     text_field: str = "text"
+    """Name of the field that holds the text in JSON lines and TFDS examples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -272,24 +316,31 @@ class PrepareConfig:
     """Options of `bert-jax prepare`."""
 
     input: str
-    """Corpus: files, directories, globs, `tfds:name`, `docs:` (the embedded documentation); commas between several."""
+    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with commas
+    between several."""
     vocab: str
-    """vocab.txt, a SentencePiece .model, or a directory that holds one."""
+    """Vocabulary to tokenize with: vocab.txt, a SentencePiece .model, or a directory that holds one."""
     output: str
-    """Directory of the token store."""
+    """Directory of the token store to write."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
-    """auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that begins with `<doc`."""
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that begins
+    with `<doc`."""
     text_field: str = "text"
-    """Of JSON lines and TFDS examples."""
+    """Name of the field that holds the text in JSON lines and TFDS examples."""
     sentences: Literal["split", "lines"] = "split"
-    """split: find the sentences; lines: the corpus already has one sentence a line."""
+    """How text becomes sentences. split: they are found by a sentence splitter. lines: the corpus has one sentence per line
+    already."""
+    wrapped: Literal["auto", "yes", "no"] = "auto"
+    """Join the lines of each paragraph before sentences are found, in files that are hard-wrapped, as most books in plain text
+    are. auto: decide from the beginning of each file; yes: all files are; no: every line end is the end of a sentence."""
     language: str = "en"
-    """For the sentence splitter."""
+    """Language code for the sentence splitter, such as en."""
     lowercase: bool | None = None
-    """None: as the vocabulary was made (cased if any of its entries has a capital letter)."""
+    """Whether text is lowercased. None: as the vocabulary was made (cased if any of its entries has a capital letter)."""
     workers: int = 0
-    """Processes; 0: one a core. The store is the same byte for byte whatever the number."""
+    """Number of processes. 0: one per core. The store is the same byte for byte whatever the number."""
     bad_utf8: Literal["error", "replace"] = "error"
+    """What is done about bytes that are not UTF-8: stop with an error, or replace them by U+FFFD."""
 
 
 def schedule_length(config: Config, first: int) -> int:

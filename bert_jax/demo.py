@@ -5,6 +5,7 @@ import pathlib
 
 from rich.console import Console
 
+from bert_jax.command_config import DemoConfig
 from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig,
                              PrepareConfig, TrainVocabConfig)
 from bert_jax.config_checks import check
@@ -12,14 +13,6 @@ from bert_jax.config_checks import check
 VOCAB_SIZE = 4_096
 EXAMPLES = ("Return a copy of the [MASK].", "If the argument is not a [MASK], a TypeError is [MASK].",
             "Open the [MASK] and read its contents.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DemoConfig:
-    """Options of `bert-jax demo`."""
-
-    workdir: str = "runs/demo"
-    """Directory of the run; started again with the same one, the demo goes on where it was."""
 
 
 def demo_config() -> Config:
@@ -51,7 +44,7 @@ def run_demo(options: DemoConfig) -> int:
     else:
         from bert_jax.vocabulary import run_train_vocab
 
-        run_train_vocab(TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE))
+        run_train_vocab(TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE, held_out=demo_config().data.held_out))
 
     console.rule("[bold]2/5 token store[/] · the corpus as ids, once on disk")
     if (store / "manifest.json").exists():

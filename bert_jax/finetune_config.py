@@ -22,32 +22,34 @@ class TaskDataConfig:
     """Where the examples of a task are: local files, or a TFDS dataset."""
 
     dir: str = ""
-    """Directory with the task's files under their original names (local or gs://)."""
+    """Directory with the task's files under their original names, local or gs://."""
     train: str = ""
     """File to train on, where it has another name."""
     dev: str = ""
-    """File to evaluate on."""
+    """File to evaluate on, where it has another name."""
     test: str = ""
-    """File to predict, labelled or not."""
+    """File to predict, labelled or not, where it has another name."""
     tfds: str = ""
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
     tfds_dir: str = ""
-    """Where TFDS keeps its data. Empty: its own default."""
+    """Where TFDS keeps its data. By default TFDS decides."""
     text_column: str = ""
-    """text: name of the column (TSV, CSV) or key (JSON lines, TFDS) of the sentence, or the number of a column, from 1, in a
-    file without a header. Empty: text, sentence or sentence1."""
+    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1, in a
+    file without a header. By default text, sentence or sentence1."""
     pair_column: str = ""
-    """text: of the second sentence. Empty: text_pair or sentence2 where it exists."""
+    """Column of the second sentence in the task text. By default text_pair or sentence2, where there is one."""
     label_column: str = ""
-    """text: of the label. Empty: label."""
+    """Column of the label in the task text. By default label."""
     regression: bool = False
-    """text: the labels are numbers to be estimated, not classes."""
+    """Whether the labels of the task text are numbers to be estimated instead of classes."""
     word_column: int = 0
-    """ner: number of the column of the words, from 1. 0: the first (CoNLL-U: the second)."""
+    """Number of the column of the words in the task ner, from 1. 0: the first (CoNLL-U: the second)."""
     tag_column: int = 0
-    """ner: of the tags. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
+    """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
+    speech)."""
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
-    """ner: how the tags of a file mark entities; plain: tags without B- and I-, as parts of speech are. auto: by the tags."""
+    """How the tags of the task ner mark entities. auto: told by the tags. plain: tags without B- and I-, as parts of speech
+    are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,21 +57,21 @@ class TaskOptions:
     """How the examples of a task become sequences, and logits become answers. Each family reads those it knows."""
 
     max_length: int = 128
-    """Tokens a sequence, [CLS] and [SEP] included; longer ones are cut (or, for span tasks and tagging, split into windows)."""
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into windows."""
     doc_stride: int = 128
-    """span: tokens between the starts of two windows, as in the original (not their overlap). tagging: at most this many tokens
-    (and half a window) are predicted in the middle of each; the rest of it is context."""
+    """SQuAD: tokens between the starts of two windows, as in the original (not their overlap). ner: at most this many tokens,
+    and at most half a window, are predicted in the middle of each window; the rest of it is context."""
     max_query_length: int = 64
-    """span: tokens of a question; longer ones are cut."""
+    """SQuAD: tokens of a question at most; longer ones are cut."""
     max_answer_length: int = 30
-    """span: tokens of a predicted answer."""
+    """SQuAD: tokens of a predicted answer at most."""
     n_best: int = 20
-    """span: answers kept for each question."""
+    """SQuAD: number of answers that are kept for each question."""
     null_threshold: float | None = None
-    """squad_v2: a question is left unanswered where "no answer" scores higher than the best answer by more than this.
-    None: tuned on dev."""
+    """SQuAD 2.0: a question is left unanswered where "no answer" scores higher than the best answer by more than this. None:
+    tuned on dev."""
     context: bool = True
-    """tagging: fill each window with the sentences around it, as the paper's NER does."""
+    """ner: whether each window is filled with the sentences around it, as in the paper."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,64 +79,78 @@ class FinetuneConfig:
     """Fine-tuning one model on one task: one run, several seeds, or a grid."""
 
     task: str = ""
-    """The first word of the command: one of TASKS."""
+    """Name of the task. On the command line it is the first word."""
     init_from: str = ""
-    """Whatever `bert_jax.load` opens: a work directory (of pre-training or another task), Hugging Face or TF1 files."""
+    """Model to start from, anything that `bert_jax.load` opens: a work directory (of pre-training or of another task), Hugging
+    Face or TF1 files."""
     random_weights: bool = False
-    """Take shape and vocabulary from init_from but start from fresh parameters: what pre-training brings is the difference."""
+    """Take shape and vocabulary from init_from but start from fresh parameters. The difference is what pre-training brings."""
     data: TaskDataConfig = TaskDataConfig()
     options: TaskOptions = TaskOptions()
     workdir: str = ""
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions, runs/."""
 
     epochs: int = 3
+    """Number of passes over the training examples."""
     batch_size: int = 32
+    """Sequences per step."""
     learning_rate: float = 5e-5
-    """Peak."""
+    """Peak learning rate."""
     warmup_share: float = 0.1
     """Share of the steps over which the learning rate rises from 0."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """Of the descent: in a line to 0 at the last step unless told otherwise."""
+    """Shape of the decay after the warm-up; by default linear to 0 at the last step."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """optimizer.name=adamw_bert switches the bias correction off, as in 2018 (which makes small tasks fail more often)."""
+    """The optimizer. name=adamw_bert turns the bias correction off, as in 2018, which makes small tasks fail more often."""
     layer_decay: float = 1.0
-    """Each layer learns this much slower than the one above it (0.95: Zhang et al. 2021; 1: all alike)."""
+    """Each layer learns more slowly than the one above it by this factor (0.95 in Zhang et al. 2021). 1: all layers learn
+    alike."""
     reinitialize_layers: int = 0
-    """Fresh parameters for this many top layers and the pooler (Zhang et al. 2021, "Revisiting few-sample BERT")."""
+    """Number of top layers that, with the pooler, start from fresh parameters (Zhang et al. 2021, "Revisiting few-sample
+    BERT")."""
     head_dropout: float | None = None
-    """On what the head reads. None: 0.1, and 0 for SQuAD, as in the original."""
+    """Dropout rate on what the head reads. None: 0.1, and 0 for SQuAD, as in the original."""
     dropout: float | None = None
-    """Of the encoder (hidden and attention). None: as the checkpoint's configuration says."""
+    """Dropout rate of the encoder, both hidden and attention. None: as the checkpoint's configuration says."""
     crf: bool = False
-    """tagging: a linear-chain CRF on the scores."""
+    """ner: whether the head has a linear-chain CRF on its scores."""
     features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
                       "weighted_all"] = ""
-    """tagging: keep the encoder frozen and train a two-layer BiLSTM on these of its layers (paper section 5.3), with a learning
-    rate such as 1e-3. Empty: fine-tune."""
+    """ner: which layers of the frozen encoder a two-layer BiLSTM is trained on (paper section 5.3), with a learning rate such
+    as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
-    """features: width of the BiLSTM in each direction (the paper's)."""
+    """ner: width of the BiLSTM in each direction, where features is given (the paper's by default)."""
 
     seed: int = 0
-    """Of the first run: head, order and dropout."""
+    """Seed of the first run: of the head, the order and dropout."""
     seeds: int = 1
-    """Runs of each setting, with seeds seed, seed + 1, …"""
+    """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and deviation are reported."""
     grid: bool = False
-    """Run every combination of the three lists below in place of the single setting above, and choose the best on dev."""
+    """Run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs in place of the single setting above, and
+    choose the best on dev."""
     grid_batch_sizes: tuple[int, ...] = (16, 32)
+    """Batch sizes of the grid, with commas between them."""
     grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    """Peak learning rates of the grid, with commas between them."""
     grid_epochs: tuple[int, ...] = (2, 3, 4)
+    """Numbers of epochs of the grid, with commas between them."""
     select: Literal["last", "best"] = "last"
-    """Which weights of a run count: those after its last epoch (the paper, whose grid has the epochs), or its best on dev."""
+    """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or its best on
+    dev."""
     keep: Literal["best", "all"] = "best"
-    """Weights kept at the end: those of the chosen run, or also those of every other below runs/ (for ensembles)."""
+    """Weights that are kept at the end: those of the chosen run (best), or also those of every other run below runs/ (all; for
+    ensembles)."""
 
     bucket_window: int = 4
-    """Batches of the shuffled order that are sorted by length together, so that little is padded; 1: plain shuffled order.
-    In a wide window a batch holds few classes where these differ in length, which small data sets suffer from."""
+    """Number of batches of the shuffled order that are sorted by length together, so that little is padded. 1: plain shuffled
+    order. In a wide window a batch holds few classes where these differ in length, which hurts on small data sets."""
     eval_batch_size: int = 64
+    """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = 500
-    """Also at the end of every epoch; an interrupted run goes on from there."""
+    """Steps between two saves of a run, which resumes from there after an interruption. It is also saved at the end of every
+    epoch."""
     log_every_steps: int = 10
+    """Steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
     mesh: MeshConfig = MeshConfig()
 

@@ -1,13 +1,12 @@
 """`bert-jax inspect`: how documents become sentences, pieces, chunks, pairs and masks, in colour."""
 
-import dataclasses
-from typing import Literal
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bert_jax.command_config import InspectConfig
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig
 from bert_jax.config_checks import check
 from bert_jax.data.epoch_report import epoch_report
@@ -19,29 +18,6 @@ from bert_jax.tokenization import Tokenizer
 
 _SEGMENT_STYLES = ("cyan", "green")
 _MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold underline"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InspectConfig:
-    """Options of `bert-jax inspect`."""
-
-    document: int = 0
-    """Number of the document that is followed."""
-    sentences: int = 8
-    """Sentences of it that are shown."""
-    examples: int = 3
-    """Examples made from it that are shown."""
-    epoch: int = 0
-    sequence_length: int = 128
-    sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
-    unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together."""
-    short_sequence_probability: float = 0.1
-    seed: int = 0
-    report_sequences: int = 100_000
-    """Sequences that the report of the epoch examines at most."""
-    cache: str = ""
-    """Local directory that a remote store is copied to once. Empty: ~/.cache/bert_jax."""
 
 
 def run_inspect(path: str, config: InspectConfig, console: Console | None = None) -> None:

@@ -10,20 +10,21 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputFormConfig:
-    """How a file to be predicted differs in form from those that the model was fine-tuned on. None: not in this."""
+    """How the input file's format differs from that of the training files. None: same as in training."""
 
     text_column: str | None = None
-    """text: name of the column of the sentence, or its number, from 1, in a file without a line of names."""
+    """Column of the sentence in the task text: its name, or its number, from 1, in a file without a line of names. None: same
+    as in training."""
     pair_column: str | None = None
-    """text: of the second sentence."""
+    """Column of the second sentence in the task text. None: same as in training."""
     label_column: str | None = None
-    """text: of the label."""
+    """Column of the label in the task text. None: same as in training."""
     word_column: int | None = None
-    """ner: number of the column of the words, from 1."""
+    """Number of the column of the words in the task ner, from 1. None: same as in training."""
     tag_column: int | None = None
-    """ner: of the tags."""
+    """Number of the column of the tags in the task ner, from 1. None: same as in training."""
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] | None = None
-    """ner: how the tags mark entities."""
+    """How the tags of the task ner mark entities. None: same as in training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,15 +32,17 @@ class PredictConfig:
     """Options of `bert-jax predict`."""
 
     input: str
-    """File in the form of one of the task's own."""
+    """File to predict, in the form of one of the task's own."""
     output: str
-    """File of the predictions; a directory (with a slash at the end) for everything that the task writes."""
+    """File of the predictions, or a directory (with a slash at the end) for everything that the task writes."""
     split: Literal["test", "dev"] = "test"
-    """Which of them: the two differ in some tasks. Labels are used where there are any."""
+    """Whether the file has the form of the task's test file or of its dev file; the two differ in some tasks. Labels are used
+    where there are any."""
     task: str = ""
-    """Another task that the model's head fits: ax for a model of mnli. Empty: the one it was fine-tuned on."""
+    """Another task that the model's head fits, such as ax for a model of mnli. By default the one it was fine-tuned on."""
     data: InputFormConfig = InputFormConfig()
     batch_size: int = 64
+    """Sequences per batch."""
     compute: ComputeConfig = ComputeConfig()
     mesh: MeshConfig = MeshConfig()
 

@@ -5,41 +5,15 @@ embedding table then has to grow).
 """
 
 import collections
-import dataclasses
 import re
-from typing import Literal
 
 from etils import epath
 
 from bert_jax import vocabulary_file
+from bert_jax.command_config import ExtendVocabConfig
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary_words import Sample, basic_words
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExtendVocabConfig:
-    """Options of `bert-jax extend-vocab`."""
-
-    vocab: str
-    """The vocab.txt to extend, or a directory that holds one; it is not changed."""
-    output: str
-    """vocab.txt or a directory."""
-    words: str = ""
-    """File of words to add, one a line."""
-    input: str = ""
-    """Corpus in which to find them instead, as for train-vocab."""
-    max_words: int = 1_000
-    """Found in a corpus: at most this many, those that save most pieces."""
-    min_count: int = 10
-    """Found in a corpus: rarer words are left out."""
-    max_bytes: int = 1_000_000_000
-    """Of the corpus, taken evenly over the documents."""
-    lowercase: bool | None = None
-    """None: as the vocabulary was made."""
-    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
-    """Of the corpus, as for train-vocab."""
-    text_field: str = "text"
 
 
 def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:

@@ -12,7 +12,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29; an uncased one may have a stray symbol
@@ -77,7 +77,7 @@ def _duplicates(tokens: list[str]) -> str:
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     """Whether text is lowered for this vocabulary; refuses what Google's validate_case_matches_checkpoint refuses."""
     capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
-    source = ""
+    source, stored = "", {}
     if lowercase is None:
         config = file.parent / CONFIG_FILE  # it describes the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
@@ -87,17 +87,15 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
         raise UserError(f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
                         f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
                         f'or "do_lower_case": false in the {CONFIG_FILE} of a model')
-    if not lowercase and not capitals and "##a" in tokens:
+    written_by_us = "kind" in stored  # so this was said when it was written, and not by each worker of `prepare` again
+    if not lowercase and not capitals and "##a" in tokens and not written_by_us:
         logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
     return lowercase
 
 
 def _read_config(file: epath.Path) -> dict:
-    try:
-        config = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON ({error}); mend or delete it") from None
-    if not isinstance(config, dict) or not isinstance(config.get("do_lower_case", True), bool):
+    config = read_object(file, "mend or delete it")
+    if not isinstance(config.get("do_lower_case", True), bool):
         raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')
     return config
 

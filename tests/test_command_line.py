@@ -1,17 +1,29 @@
 """The command line: overrides, short forms, suggestions, one-line errors, and the module boundaries they rest on."""
 
 import ast
+import dataclasses
+import importlib.metadata
 import json
+import logging
+import os
 import pathlib
+import platform
+import re
+import string
 import subprocess
 import sys
+import typing
 
+import docstring_parser
 import pytest
 
 from bert_jax import cli
+from bert_jax.command_config import ConvertConfig, DemoConfig, ExtendVocabConfig, FillMaskConfig, InspectConfig, ResultsConfig
 from bert_jax.command_line import configured, load_config, parse
 from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.errors import UserError
+from bert_jax.finetune_config import TASKS, FinetuneConfig
+from bert_jax.predict_config import PredictConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
 TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
@@ -86,13 +98,167 @@ def test_config_show_and_diff():
     assert bert_jax("config", "diff", "configs/bert_base.py", "configs/bert_base.py").stdout.strip() == "no differences"
 
 
+def printed_by(capsys, *words) -> str:
+    """What a command prints that exits with 0 in place of running."""
+    try:
+        assert cli._run(["bert-jax", *words]) == 0
+    except SystemExit as stop:
+        assert not stop.code
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+def prose(text: str) -> str:
+    """The words of a help text, without the frames around them."""
+    return " ".join(text.replace("│", " ").split())
+
+
+def shown_options(text: str) -> dict[str, str]:
+    """What a help text says about each option, its type first."""
+    parts = re.split(r"^[│ ] --([\w.]+) ", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], map(prose, parts[2::2])))
+
+
+def leaves(values, prefix: str = "") -> list[str]:
+    """Dotted names of the leaves of a nested dict or list."""
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    names = []
+    for name, value in items:
+        nested = isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict))
+        names += leaves(value, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+    return names
+
+
+OPTIONS = {  # of every command; where an option is required, a class
+    "demo": DemoConfig(), "train-vocab": TrainVocabConfig(input="", output=""), "inspect": InspectConfig(),
+    "extend-vocab": ExtendVocabConfig(vocab="", output=""), "prepare": PrepareConfig(input="", vocab="", output=""),
+    "info": Config(), "config": Config(), "pretrain": Config(), "evaluate": Config(), "fill-mask": FillMaskConfig(),
+    "finetune": FinetuneConfig(), "predict": PredictConfig(input="", output=""), "results": ResultsConfig(),
+    "convert": ConvertConfig(to="bert_jax"),
+}
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed_by(capsys, command, "--help")
+    assert text == printed_by(capsys, "help", command) == printed_by(capsys, command, "-h")
+    assert text.startswith(f"usage: bert-jax {command} ")
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    assert "(default: '')" not in text
+    assert sorted(shown_options(text)) == sorted(leaves(dataclasses.asdict(OPTIONS[command])))
+    # Every word in capitals that stands in the usage is explained below it.
+    for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT"}:
+        assert re.search(rf"\b{word} is ", prose(text)), word
+
+
+@pytest.mark.parametrize("cls", [type(options) for options in OPTIONS.values()], ids=lambda cls: cls.__name__)
+def test_every_option_is_documented_in_full_sentences(cls):
+    hints = typing.get_type_hints(cls)
+    meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(cls).params}
+    for field in dataclasses.fields(cls):
+        kind = (typing.get_args(hints[field.name]) or (hints[field.name],))[0]
+        if dataclasses.is_dataclass(kind):
+            test_every_option_is_documented_in_full_sentences(kind)
+            continue
+        meaning = meanings.get(field.name) or ""
+        name = f"{cls.__name__}.{field.name}"
+        assert re.match(r"[A-Z]|ner: ", meaning) and meaning.endswith("."), f"{name}: {meaning!r}"
+        assert field.default is not None or re.search(r"None:\s", meaning), f"{name} does not say what None means"
+
+
+REQUIRED = {  # commands that lack one option each
+    "train-vocab": ("--input=x", "--output=x"), "extend-vocab": ("--vocab=x", "--output=x"),
+    "prepare": ("--input=x", "--vocab=x", "--output=x"), "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
+    "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"), "predict x": ("--input=x", "--output=x"),
+    "convert x y": ("--to=tf1",),
+}
+
+
+@pytest.mark.parametrize("command", REQUIRED)
+def test_options_shown_as_required_are_refused_where_they_are_missing(command, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    words, options = command.split(), REQUIRED[command]
+    text = printed_by(capsys, words[0], "--help")
+    names = [option[2:].partition("=")[0] for option in options]
+    assert {name for name, meaning in shown_options(text).items() if "(required)" in meaning} == set(names)
+    assert set(re.search(r"Required: (.*?)\. ", prose(text)).group(1).split(", ")) == {f"--{name}" for name in names}
+    for index, name in enumerate(names):
+        assert cli._run(["bert-jax", *words, *options[:index], *options[index + 1:]]) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_defaults_are_those_of_the_configuration_or_task_that_is_named(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    for words, size in ((["--help"], 768), (["configs/bert_tiny.py", "--help"], 128)):
+        assert f"(default: {size})" in shown_options(printed_by(capsys, "pretrain", *words))["model.hidden_size"]
+    assert "phases.1.sequence_length" in shown_options(printed_by(capsys, "help", "pretrain", "configs/bert_base.py"))
+    for words, length in ([], 128), (["squad_v1"], 384):
+        text = printed_by(capsys, "finetune", *words, "--help")
+        assert f"(default: {length})" in shown_options(text)["options.max_length"]
+        assert " ".join(TASKS) in prose(text)
+
+
+def test_help_for_what_does_not_exist_suggests_what_does(capsys):
+    for words, message in ((["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
+                           (["finetune", "mrcp", "--help"], "perhaps you meant mrpc"),
+                           (["pretrain", "nothing.py", "--help"], "no configuration file 'nothing.py'")):
+        assert cli._run(["bert-jax", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_usage_lists_every_command(capsys):
+    usages = {printed_by(capsys, *words) for words in ([], ["help"], ["--help"], ["-h"])}
+    assert len(usages) == 1
+    for command in cli.COMMANDS:
+        assert f"\n  bert-jax {command} " in next(iter(usages))
+
+
+def test_version_names_the_package_jax_and_python(capsys):
+    assert printed_by(capsys, "--version") == (f"bert_jax {importlib.metadata.version('bert_jax')} "
+                                               f"(jax {importlib.metadata.version('jax')}, Python {platform.python_version()})\n")
+
+
 def test_help_answers_without_the_heavy_libraries():
     code = ("import sys, bert_jax.cli as cli\n"
-            "try: cli.COMMANDS['pretrain'](['configs/bert_base.py', '--help'])\n"
-            "except SystemExit: pass\n"
-            "print([m for m in ('jax', 'tensorflow', 'flax', 'optax') if m in sys.modules], file=sys.stderr)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert "--phases.1.sequence_length" in done.stdout and done.stderr.strip() == "[]"
+            "def run(*words):\n"
+            "  try: assert cli._run(['bert-jax', *words]) == 0\n"
+            "  except SystemExit as stop: assert not stop.code\n"
+            "for line in ('', '--version', 'finetune mrpc --help', 'pretrain configs/bert_base.py --help'): run(*line.split())\n"
+            "for command in cli.COMMANDS: run(command, '--help')\n"
+            "heavy = ('jax', 'tensorflow', 'flax', 'optax', 'orbax', 'numpy', 'rich', 'etils', 'absl')\n"
+            "print([name for name in heavy if name in sys.modules], file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0 and done.stderr.strip() == "[]"
+
+
+def test_warnings_are_one_line_and_said_once(tmp_path):
+    pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
+    (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)  # two blocks: workers start
+    options = [f"--input={tmp_path / 'corpus.txt'}", f"--vocab={tmp_path / 'vocab.txt'}", "--lowercase=false", "--workers=2"]
+    done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
+    assert done.returncode == 0
+    assert done.stderr == (f"warning: lowercase=False, but no entry of {tmp_path / 'vocab.txt'} has a capital letter: "
+                           "words that have one become [UNK]\n")
+    full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
+    assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ vocabulary_file.py:\d+\] lowercase=False", full, re.MULTILINE)
+
+
+def test_help_on_a_terminal_without_our_letters():
+    done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stderr == "" and "seed + 1, ?" in prose(done.stdout)
+
+
+def test_log_records_of_several_lines_become_one():
+    record = logging.LogRecord("absl", logging.ERROR, "file.py", 1, "step %d\n  failed", (3,), None)
+    assert cli.OneLine().format(record) == "error: step 3 failed"
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        record.exc_info = sys.exc_info()
+    assert cli.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
 
 
 def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):

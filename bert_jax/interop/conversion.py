@@ -8,27 +8,15 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from etils import epath
 from rich.console import Console
 
+from bert_jax.command_config import ConvertConfig
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.pretrained.stored import StoredModel
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvertConfig:
-    """Options of `bert-jax convert`."""
-
-    to: Literal["bert_jax", "huggingface", "tf1"]
-    """bert_jax: a work directory for load, --init_from and the other commands. huggingface: what transformers opens. tf1: what
-    Google's code opens."""
-    parts: Literal["all", "mlm", "encoder"] = "all"
-    """all: what the source has. mlm: encoder and masked-language-model head, the exact contents of AutoModelForMaskedLM.
-    encoder: with its pooler, if it has one, the exact contents of AutoModel."""
 
 
 def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:

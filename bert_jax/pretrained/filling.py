@@ -8,17 +8,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.command_config import FillMaskConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.text_batches import as_features, batches, check_utf8
 from bert_jax.tokenization import Tokenizer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig:
-    """Options of `bert-jax fill-mask MODEL TEXT`."""
-
-    top_k: int = 5
-    """Candidates for each [MASK]."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.batching import Batch, evaluation_batches, padded
-from bert_jax.tasks.features import Features, join
+from bert_jax.tasks.features import Features, join, sequence_length
 from bert_jax.tokenization import Tokenizer
 
 Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
@@ -31,7 +31,7 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int | None, max_length
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
     pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds)]
-    sizes = [len(a) + 2 if b is None else len(a) + len(b) + 3 for a, b in pairs]
+    sizes = [sequence_length(*pair) for pair in pairs]
     limit = max_length or longest or max(5, *sizes)
     if long := [number for number, size in enumerate(sizes) if size > limit]:
         if not truncate:

@@ -1,0 +1,67 @@
+"""What `bert-jax COMMAND --help` prints, through tyro: usage, description, and every option with its docstring."""
+
+import dataclasses
+import operator
+import re
+import shutil
+import textwrap
+import typing
+
+
+def print_help(default, usage: str, description: str) -> None:
+    """Print usage, description, and every option with type, meaning and default, then exit with status 0.
+
+    Args:
+      default: a dataclass instance, or a class where options have no default.
+      usage: what the command is called with; options that stand in it outside of brackets are required.
+      description: paragraphs with an empty line between them.
+    """
+    import tyro
+
+    cls, instance = (default, tyro.MISSING_NONPROP) if isinstance(default, type) else (type(default), default)
+    required = re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
+    for name in required if cls is not default else ():
+        if operator.attrgetter(name)(instance) == "":
+            instance = _replaced(instance, name, tyro.MISSING)
+    paragraphs = description.split("\n\n")
+    if required:
+        paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.struct_rule(_documented)
+    tyro.cli(cls, prog=re.sub(r" \[?--.*", "", usage), description="\n\n".join(map(_wrapped, paragraphs)), default=instance,
+             args=["--help"], registry=registry, use_underscores=True,
+             config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
+
+
+def _replaced(config, name: str, value):
+    """Return `config` with `value` for the option with this dotted name."""
+    field, _, rest = name.partition(".")
+    return dataclasses.replace(config, **{field: _replaced(getattr(config, field), rest, value) if rest else value})
+
+
+def _wrapped(paragraph: str) -> str:
+    """Return `paragraph` in lines of the terminal's width; indented, because tyro joins lines that begin with a letter."""
+    return textwrap.fill(paragraph, shutil.get_terminal_size().columns, subsequent_indent="  ", break_long_words=False,
+                         break_on_hyphens=False)
+
+
+def _documented(info):
+    """Return tyro's view of a dataclass (None for other types) with docstrings on one line and no "(default: '')".
+
+    tyro would keep the line breaks of the source in them.
+    """
+    import docstring_parser  # tyro's own
+    import tyro
+
+    if not dataclasses.is_dataclass(info.type):
+        return None
+    types = typing.get_type_hints(info.type)
+    meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(info.type).params}
+    fields = []
+    for field in dataclasses.fields(info.type):
+        default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
+        default = getattr(info.default, field.name, default)
+        hidden = typing.Annotated[types[field.name], tyro.conf.arg(help_behavior_hint="")]
+        fields.append(tyro.constructors.StructFieldSpec(field.name, hidden if default == "" else types[field.name], default,
+                                                        " ".join(meanings.get(field.name, "").split())))
+    return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
