@@ -1,6 +1,6 @@
 """Classification and regression on the user's own sentences, single or in pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
@@ -10,7 +10,7 @@ from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import files, metrics, sentences, text_files, tfds
+from bert_jax.tasks import files, in_memory, metrics, sentences, text_files, tfds
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.sentences import Record, Sentences
@@ -26,19 +26,23 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
-    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, or TFDS.
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None,
+         given: Mapping[str, Sequence] | None = None) -> Sentences:
+    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, TFDS, or memory.
 
     Args:
       labels: the classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
+      given: rows of the splits that are in memory, see `in_memory.records`.
 
     Raises:
       UserError: as `text_files.read` and `sentences.collect`; fewer than two classes to learn.
     """
     parted = data.dev_share > 0 and split in ("train", "dev")
     source = "train" if parted else split
-    if data.tfds:
+    if given and source in given:
+        records = in_memory.records(source, given[source], data.regression)
+    elif data.tfds:
         records = _tfds_records(data, source)
     else:
         records = text_files.read(files.find(data, source, text_files.names(source)), data, source)
