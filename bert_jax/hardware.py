@@ -119,8 +119,8 @@ def initialize_distributed() -> None:
     elif launcher := next((name for name in PROCESS_COUNTS if int(os.environ.get(name) or 1) > 1), None):
         try:
             jax.distributed.initialize()
-        except ValueError as error:  # Open MPI 5 and later, whose variables JAX does not know
-            raise UserError(f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are ({error}); set "
+        except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
+            raise UserError(f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
                             "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process") from None
     elif on_tpu():
         try:
