@@ -1,6 +1,9 @@
 """Device table and the rule for joining other hosts; no accelerator is needed."""
 
+import os
 import pathlib
+import subprocess
+import sys
 import tomllib
 
 import jax
@@ -55,14 +58,13 @@ def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
     assert seen == calls
 
 
-def test_a_launcher_that_jax_does_not_know_is_one_line(monkeypatch):
+def test_a_launcher_that_jax_does_not_know_is_one_line():
     """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
-    for name in LAUNCHERS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setattr(hardware, "on_tpu", lambda: False)
-    with pytest.raises(UserError, match="OMPI_COMM_WORLD_SIZE=2.*set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID"):
-        hardware.initialize_distributed()
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
+    code = "from bert_jax.hardware import initialize_distributed; initialize_distributed()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].startswith("bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where")
+    assert "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process" in done.stderr
 
 
 @pytest.mark.parametrize("present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("_has_tpu_chips", "a TPU", "tpu")])
