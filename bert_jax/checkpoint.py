@@ -16,8 +16,9 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
-from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.checkpoint_record import Damaged, changed, finite_loss, make_record, misfits, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.hosts import from_first
@@ -142,14 +143,16 @@ class Checkpoints:
             content, problem = attempt(self._record, step)
             if problem is None:
                 self._check_fit(step, misfits(content["arrays"], abstract))
-                state, problem = attempt(self._read_state, step, abstract)
+                state, problem = attempt(read_arrays, self._step_directory(step) / "state", abstract)
             if problem is None:
                 paths = changed(content["arrays"], state)
-                problem = f"the contents of {len(paths)} arrays have changed, first {paths[0]}" if paths else None
+                problem = _changes(paths) if paths else None
             if problem is None:
+                for damaged, reason in refused.items():
+                    logging.warning("checkpoint of step %d in %s is damaged (%s); step %d is used", damaged, self.directory,
+                                    reason, step)
                 self._set_aside(refused)
                 return Restored(step, state, content["position"], content["config"], content["metrics"])
-            logging.warning("checkpoint of step %d in %s is damaged (%s); trying an older one", step, self.directory, problem)
             refused[step] = problem
         if refused:
             raise self._all_refused(refused)
@@ -163,15 +166,6 @@ class Checkpoints:
             return finite_loss(self._record(step))
         except Exception:  # a damaged record is reported by restore
             return None
-
-    def _read_state(self, step: int, abstract):
-        # The handler, not the manager: the manager's barrier would hang when one host alone meets a damaged file.
-        handler = ocp.PyTreeCheckpointHandler()
-        try:
-            return handler.restore(self._step_directory(step) / "state", args=ocp.args.PyTreeRestore(
-                item=abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract)))
-        finally:
-            handler.close()
 
     def _step_directory(self, step: int) -> epath.Path:
         return self.directory / STEP_NAMES.build_name(step)
@@ -220,13 +214,19 @@ def attempt(read, *args) -> tuple[Any, str | None]:
         value = read(*args)
     except UserError:
         raise
-    except Exception as error:  # damaged files provoke anything: KeyError, JSONDecodeError, TensorStore's ValueError
+    except Damaged as error:
+        problem = str(error)
+    except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
         problem = _first_line(error)
     if jax.process_count() > 1:
         failed = multihost_utils.process_allgather(np.array(problem is not None))
         if failed.any() and problem is None:
             problem = f"host {int(np.argmax(failed))} could not read it"
     return value, problem
+
+
+def _changes(paths: list[str]) -> str:
+    return f"the array {paths[0]} has changed" + (f", as have {len(paths) - 1} more" if paths[1:] else "")
 
 
 def _placed(leaf) -> jax.ShapeDtypeStruct:

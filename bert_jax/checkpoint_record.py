@@ -9,14 +9,18 @@ import json
 import math
 
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_object
 from bert_jax.fingerprint import fingerprint, leaf_paths
 
 FORMAT = 1
 BEST_METRIC = "mlm_loss"
+
+
+class Damaged(Exception):
+    """Part of a checkpoint cannot be read, or is not what was written; the message names the part."""
 
 
 def make_record(step: int, state, position: dict, config: dict, metrics: dict | None) -> dict:
@@ -32,15 +36,21 @@ def sealed(content: dict) -> dict:
 
 
 def read_record(directory: epath.Path) -> dict:
-    """Content of the record in `directory`.
+    """Return the content of the record in `directory`.
 
     Raises:
-      UserError: written by a newer version. Any other exception: the record is damaged.
+      UserError: written by a newer version.
+      Damaged: it cannot be read, or is not what was written.
     """
-    stored = ocp.JsonCheckpointHandler().restore(directory)
-    content = stored["content"]
-    if stored["sha256"] != _checksum(content):
-        raise ValueError("the record does not match its checksum")
+    try:
+        stored = parse_object((directory / "metadata").read_bytes())
+    except OSError as error:
+        raise Damaged(f"the record cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Damaged(f"the record {error}") from None
+    content = stored.get("content")
+    if not isinstance(content, dict) or stored.get("sha256") != _checksum(content):
+        raise Damaged("the record does not match its checksum")
     if content["format"] > FORMAT:
         raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
                         f"{FORMAT}: install a newer one")

@@ -153,9 +153,9 @@ def evaluate(arguments: list[str]) -> int:
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
-        from bert_jax.workdir import read_config
+        from bert_jax.evaluation import default_config
 
-        trained = read_config(workdir)
+        trained = default_config(workdir)
     config = check(parse(trained, options, *described(evaluate)))
     from bert_jax.evaluation import run_evaluate
 
@@ -226,7 +226,8 @@ def results(arguments: list[str]) -> int:
 
     Print a table over tasks of what `bert-jax finetune` left, with the paper's published row beside it.
 
-    DIR is a work directory of `bert-jax finetune`, or the directory above several of them; each DIR is a row of the table.
+    DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is a row of the table, or
+    several rows if it holds several results of one task.
     """
     from bert_jax.command_config import ResultsConfig
 

@@ -79,8 +79,8 @@ class ResultsConfig:
     """Options of `bert-jax results`."""
 
     gain_over: str = ""
-    """One of the directories (random weights, another checkpoint). A further row per other directory shows by how much that
-    is better. By default there are no such rows."""
+    """One of the directories, or of the rows where a directory has several (random weights, another checkpoint). One more row
+    per other row shows by how much that is better. By default there are no such rows."""
     output: str = ""
     """Directory to write results_table.md and results_table.json to. By default the table is only printed."""
 

@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import importlib.util
 import io
-import json
 import pathlib
 import re
 
@@ -58,10 +57,9 @@ def load_config(path: str) -> Config:
         there = f"; {file.parent} has {', '.join(near)}" if near else ""
         raise UserError(f"no configuration file {path!r}{there}")
     if file.suffix == ".json":
-        try:
-            return from_dict(Config, json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON: {error}") from None
+        from bert_jax.files import read_object
+
+        return from_dict(Config, read_object(file, "give a whole one"))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)

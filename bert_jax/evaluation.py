@@ -7,19 +7,21 @@ import math
 import jax
 import numpy as np
 from absl import logging
+from etils import epath
 from rich.console import Console
 from rich.table import Table
 
 from bert_jax import sharding
-from bert_jax.config import Config
+from bert_jax.config import Config, PhaseConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.step import make_eval_step
-from bert_jax.workdir import read_identity
+from bert_jax.workdir import read_json
 
 EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
@@ -43,15 +45,20 @@ class Evaluation:
         return self.num_batches * self.batch_size
 
     def run(self, params) -> dict[str, float]:
-        """mlm_loss (nats a predicted token), perplexity, mlm_accuracy and, with pairs, next_sentence_loss and …_accuracy."""
+        """mlm_loss (nats per predicted token), perplexity, mlm_accuracy and, with pairs, next_sentence_loss and …_accuracy.
+
+        A model without one of the two heads has no figures for it.
+        """
         totals: dict[str, float] = {}
         for batch in self._batches():
             sums = jax.device_get(self._step(params, sharding.to_global(self.mesh, batch, self.batch_size)))
             for name, value in sums.items():
                 totals[name] = totals.get(name, 0.0) + float(value)
-        mlm_loss = totals["mlm_loss"] / totals["mlm_weight"]
-        metrics = {"mlm_loss": mlm_loss, "perplexity": math.exp(min(mlm_loss, 700.0)),
-                   "mlm_accuracy": totals["mlm_correct"] / totals["mlm_weight"]}
+        metrics = {}
+        if "mlm_weight" in totals:
+            mlm_loss = totals["mlm_loss"] / totals["mlm_weight"]
+            metrics |= {"mlm_loss": mlm_loss, "perplexity": math.exp(min(mlm_loss, 700.0)),
+                        "mlm_accuracy": totals["mlm_correct"] / totals["mlm_weight"]}
         if "next_sentence_count" in totals:
             metrics |= {"next_sentence_loss": totals["next_sentence_loss"] / totals["next_sentence_count"],
                         "next_sentence_accuracy": totals["next_sentence_correct"] / totals["next_sentence_count"]}
@@ -79,25 +86,55 @@ class Evaluated:
     num_sequences: int
     metrics: dict[str, float]
     unigram: dict[str, float]
-    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, on the same masks."""
+    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, on the same masks; {} for a model without the head."""
+
+
+def default_config(workdir: str) -> Config:
+    """Return the configuration that the model in `workdir` is evaluated with, before options of the command line.
+
+    A run has its own. A converted model has none: it gets the defaults, at a sequence length and with pairs that fit its sizes.
+
+    Raises:
+      UserError: not a work directory, or that of a fine-tuned model.
+    """
+    file = epath.Path(workdir) / "config.json"
+    if not file.exists():
+        raise UserError(f"{workdir} is not the work directory of a run: it has no config.json")
+    values = read_json(file)
+    if {"finetune", "head"} & values.keys():
+        raise UserError(f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its figures "
+                        "are in results.json, and `bert-jax predict` scores a file that has answers")
+    if "model" not in values:
+        raise UserError(f"{file} has no model, so {workdir} is not one of our work directories; convert what it holds first: "
+                        f"bert-jax convert {workdir} NEW --to=bert_jax")
+    config = from_dict(Config, values)
+    if _is_run(values):
+        return config
+    length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)
+    pairs = "nsp" if config.model.type_vocab_size > 1 else "none"
+    return dataclasses.replace(config, phases=(PhaseConfig(sequence_length=length),),
+                               data=dataclasses.replace(config.data, sentence_pairs=pairs))
 
 
 def run_evaluate(workdir: str, config: Config) -> Evaluated:
     """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
 
-    On the store it was trained on these are its held-out documents; of any other store, all documents.
+    On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
+    converted model was trained on is unknown: it is measured on all documents, with the objectives and the length of `config`.
 
     Raises:
-      UserError: no checkpoint, no store, or a store made with another vocabulary.
+      UserError: no checkpoint, no store, a store made with another vocabulary, or a model without a head to measure.
     """
     mesh = sharding.make_mesh(config.mesh)
     model = load(workdir, mesh=mesh, compute=config.compute)
-    trained = from_dict(Config, model.history["config"])
+    is_run = _is_run(model.history.get("config") or {})
+    trained = from_dict(Config, model.history["config"]) if is_run else config
+    _check_measurable(model, trained.data.sentence_pairs)
     store = open_store(config.data.path, config.data.cache)
-    if store.manifest.tokenizer.fingerprint != model.tokenizer.fingerprint:
+    if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
         raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
                         f"corpus again with --vocab={workdir}/tokenizer")
-    same = store.fingerprint == read_identity(workdir)["store_fingerprint"]
+    same = is_run and store.fingerprint == (model.history.get("run") or {}).get("store_fingerprint")
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
         logging.warning("%s is the store that %s was trained on, without held-out documents: these are figures on training data",
@@ -107,17 +144,35 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     last = len(config.phases) - 1
     shardings = sharding.shardings(mesh, model.params)
     evaluation = Evaluation(model.network, config, last, store, split, mesh, shardings)
+    metrics = evaluation.run(model.params)
     training = Examples(store, config, last, split="train" if same else "all")
-    evaluated = Evaluated(model.history["step"], evaluation.num_sequences, evaluation.run(model.params),
-                          evaluation.unigram(training))
-    _print(evaluated, workdir, path, split)
+    evaluated = Evaluated(model.history.get("step") or 0, evaluation.num_sequences, metrics,
+                          evaluation.unigram(training) if "mlm_loss" in metrics else {})
+    documents = "held-out documents" if split == "held_out" else "all documents"
+    if not is_run:
+        documents += (f"; what it was trained on is unknown, it may have seen them. Sequences of {config.phases[0].sequence_length} "
+                      f"tokens, data.sentence_pairs={config.data.sentence_pairs}")
+    _print(evaluated, workdir, path, documents)
     return evaluated
 
 
-def _print(evaluated: Evaluated, workdir: str, path: str, split: str) -> None:
+def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
+    parts = set(model.network.parts)
+    if "mlm" not in parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
+        raise UserError(f"{model.path} has no head for {'masked words' if sentence_pairs == 'none' else 'masked words or pairs'} "
+                        f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
+                        "convert the pre-trained model with --parts=all, or fine-tune this one")
+
+
+def _is_run(values: dict) -> bool:
+    """Whether the configuration beside a model is that of a pre-training run; a converted model has only its sizes."""
+    return "phases" in values
+
+
+def _print(evaluated: Evaluated, workdir: str, path: str, documents: str) -> None:
     console, table = Console(highlight=False), Table()
     console.print(f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} "
-                  f"({'held-out' if split == 'held_out' else 'all'} documents)", markup=False, soft_wrap=True)
+                  f"({documents})", markup=False, soft_wrap=True)
     for column in ("", "model", "word frequencies alone"):
         table.add_column(column, justify="left" if not column else "right")
     for name, label, form in (("mlm_loss", "MLM loss (nats)", "{:.4f}"), ("perplexity", "MLM perplexity", "{:.2f}"),

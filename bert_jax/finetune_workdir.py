@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_record import read_record
 from bert_jax.config import CheckpointConfig
-from bert_jax.config_dict import differences
+from bert_jax.config_dict import differences, first_lines
 from bert_jax.errors import UserError
 from bert_jax.finetune_results import best, finished_runs
 from bert_jax.hosts import from_first
@@ -84,7 +84,7 @@ def drop_losers(workdir: WorkDirectory, metric: str) -> None:
     """Deletes the weights of runs that can be chosen no more: those of a grid of large models would fill the disk."""
     if jax.process_index() != 0:  # which is also the one that has surely seen the last record
         return
-    records = finished_runs(workdir.path / "runs")
+    records = finished_runs(workdir.path / "runs", metric)
     chosen = best(records, metric)
     for record in records:
         if record is not chosen and record["keep"] == "best":
@@ -133,5 +133,5 @@ def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds runs with other data, parameters or settings ({'; '.join(lines)}). Go on with those "
+        raise UserError(f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Go on with those "
                         f"({path / 'config.json'}), or start this in another --workdir")

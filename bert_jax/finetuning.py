@@ -16,7 +16,7 @@ from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
-from bert_jax.finetune_results import RECORD, best, finished_runs, show, summary
+from bert_jax.finetune_results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
 from bert_jax.hosts import from_first
@@ -34,7 +34,7 @@ from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.workdir import read_json, write_json
+from bert_jax.workdir import write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
@@ -73,7 +73,7 @@ def finetune(config: FinetuneConfig) -> Result:
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
         workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
                                                      stored.tokenizer))
-        _announce(config, data, note)
+        _announce(config, data, stored.model.max_position_embeddings, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
             if not from_first((directory / RECORD).exists()):
@@ -84,11 +84,12 @@ def finetune(config: FinetuneConfig) -> Result:
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
             remove(directory / "training")
-        records = from_first(finished_runs(workdir.path / "runs"))
+        records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
-        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "labels": list(data.head.labels)})
+        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "truncated": data.truncated,
+                                                                "labels": list(data.head.labels)})
         _write_once(workdir.path / RECORD, results)
         for record in records:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
@@ -205,10 +206,10 @@ def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, cho
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
     """
     place, tests_now = path / "predictions", data.test_fingerprint()
-    before = from_first(read_json(path / RECORD) if (path / RECORD).exists() else None)
+    before = from_first(earlier_predictions(path / RECORD))
     if before is not None:
-        run, made = before["chosen"]["run"], before["predictions"]
-        same = (run, before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
+        made = before["predictions"]
+        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
     tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"])
@@ -243,15 +244,18 @@ def _write_once(file: epath.Path, values: dict) -> None:
 
 
 def _sizes(data: TaskData) -> dict[str, int]:
-    return {name: len(split.examples) for name, split in ({"train": data.train} | data.evaluations | data.tests).items()}
+    return {name: len(split.examples) for name, split in data.splits.items()}
 
 
-def _announce(config: FinetuneConfig, data: TaskData, note: str) -> None:
+def _announce(config: FinetuneConfig, data: TaskData, positions: int, note: str) -> None:
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
     _say(f"{hardware.hardware()}" + (f"; {idle}" if (idle := hardware.idle_accelerator()) else ""))
     _say(f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
          + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head"))
+    for name, split in data.splits.items():
+        if (uncut := split.features.uncut) and uncut.share:
+            _say(uncut.advise(name, positions))
     if note:
         _say(note)
     _say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

@@ -96,6 +96,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     data = dataclasses.replace(recorded_data(first.history), **form, **{config.split: config.input})
     examples = family.load(task, data, config.split, first.head.labels)
     features = family.features(examples, first.tokenizer, options)
+    _say_what_is_cut(features)
     mesh = sharding.make_mesh(config.mesh)
     logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
     _write(family, examples, features, logits, config.output, config.split)
@@ -123,6 +124,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
         features = family.features(examples, stored.tokenizer, options)
+        _say_what_is_cut(features, split)
         predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
         logits = _member_logits(stored, features, predicting, mesh)
         _write(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
@@ -142,6 +144,13 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "results.json", content)
     return content
+
+
+def _say_what_is_cut(features: Features, split: str = "") -> None:
+    uncut = features.uncut
+    if uncut is not None and uncut.share and jax.process_index() == 0:
+        text = uncut.describe(split, f"the {uncut.limit} tokens of them that the model was fine-tuned to read")
+        Console(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def _check_vacant(workdir: epath.Path) -> None:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from bert_jax import sharding
 from bert_jax.config import Config
+from bert_jax.models.bert import PRETRAINING_PARTS
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.optim.schedules import learning_rate
@@ -72,11 +73,20 @@ def make_eval_step(model, mesh: Mesh, shardings):
 
 
 def loss_sums(model, params, batch: Batch, dropout_key: jax.Array | None) -> dict[str, jax.Array]:
-    """Sums over the batch: mlm_loss, mlm_correct, mlm_weight and, with labels, next_sentence_loss, …_correct, …_count."""
-    output = model.apply(params, batch, dropout_key)
-    sums = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
-    if "next_sentence_labels" in batch:
-        sums |= next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
+    """Sums over the batch: mlm_loss, mlm_correct, mlm_weight and, with labels, next_sentence_loss, …_correct, …_count.
+
+    A model from elsewhere that lacks one of the two heads (evaluation only: no dropout) has no sums for it.
+    """
+    if set(PRETRAINING_PARTS) <= set(model.parts):
+        mlm_logits, next_sentence_logits = model.apply(params, batch, dropout_key)
+    else:
+        mlm_logits = model.mlm_logits(params, batch) if "mlm" in model.parts else None
+        next_sentence_logits = model.next_sentence_logits(params, batch) if mlm_logits is None else None
+    sums = {}
+    if mlm_logits is not None:
+        sums |= masked_language_model.loss_sums(mlm_logits, batch["masked_ids"], batch["masked_weights"])
+    if "next_sentence_labels" in batch and next_sentence_logits is not None:
+        sums |= next_sentence.loss_sums(next_sentence_logits, batch["next_sentence_labels"])
     return sums
 
 

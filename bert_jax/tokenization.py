@@ -92,8 +92,34 @@ class Tokenizer(abc.ABC):
     def _encode_glued(self, text: str) -> list[int]:
         """Ids of a text that follows a mask without a space between."""
 
+    def __call__(self, texts, max_length: int | None = None) -> dict[str, np.ndarray]:
+        """Return what a model reads for `texts`, as its `encode` makes it: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
+
+        Args:
+          texts: one text, one pair (a tuple), or a list of either: n texts. "[MASK]" in one of them is the mask.
+          max_length: tokens at most, 5 or more; longer texts are cut, of a pair the longer one first. None: nothing is cut.
+
+        Returns:
+          input_ids, token_type_ids and attention_mask (1 for real tokens), int32 [n, L], zero beyond a text's own tokens.
+
+        Raises:
+          UserError: not texts.
+        """
+        from bert_jax.pretrained.text_batches import as_arrays, tokenize  # which are built on this module
+
+        return as_arrays(tokenize(self, texts, None, max_length, masks=True))
+
+    def __repr__(self) -> str:
+        special = " ".join(f"{self.tokens[i]}={i}" for i in self.special_ids)
+        return f"{type(self).__name__}({self.vocab_size:,} entries, {'un' * self.lowercase}cased; {special})"
+
     def encode(self, text: str) -> list[int]:
+        """Ids of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The pieces of one text, without [CLS] and [SEP]."""
+        return [self.tokens[i] for i in self.encode(text)]
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of a text in which the literal mask token ("[MASK]") stands for a piece to be predicted."""

@@ -20,9 +20,9 @@ from etils import epath
 
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.config_dict import differences, from_dict, to_dict
+from bert_jax.config_dict import differences, first_lines, from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 from bert_jax.owner import Owner
 from bert_jax.tokenization import Tokenizer
 
@@ -91,7 +91,7 @@ def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tok
     try:
         if resumed:
             check(path)
-        starts = read_json(path / "run.json").get("starts", []) if resumed else []
+        starts = _earlier_starts(path / "run.json") if resumed else []
         write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
         write_json(path / "config.json", settings)
         tokenizer.save(path / "tokenizer")
@@ -112,11 +112,6 @@ def read_config(path: str | os.PathLike) -> Config:
     if not file.exists():
         raise UserError(f"{path} is not the work directory of a run: it has no config.json")
     return from_dict(Config, read_json(file))
-
-
-def read_identity(path: str | os.PathLike) -> dict:
-    """store_fingerprint and tokenizer_fingerprint of the data that the run in `path` is trained on."""
-    return read_json(epath.Path(path) / "run.json")
 
 
 def _check_not_foreign(path: epath.Path) -> None:
@@ -141,6 +136,9 @@ def _check_writable(path: epath.Path) -> None:
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
     saved = read_json(path / "run.json")
+    if "source" in saved:
+        raise UserError(f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+                        "--init_from, and another --workdir")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):
@@ -151,7 +149,7 @@ def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds a run with other settings ({'; '.join(lines)}). Go on with that run's own settings "
+        raise UserError(f"{path} holds a run with other settings ({first_lines(lines)}). Go on with that run's own settings "
                         f"({path / 'config.json'}), or start this one in another --workdir")
 
 
@@ -198,6 +196,13 @@ def commit() -> str | None:
         return None
 
 
+def _earlier_starts(file: epath.Path) -> list:
+    starts = read_json(file).get("starts", [])
+    if not isinstance(starts, list):
+        raise UserError(f"{file} has starts={starts!r:.60} where a list is expected; bring it back from a copy")
+    return starts
+
+
 def _start() -> dict:
     return {"time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname(),
             "hosts": jax.process_count(), "devices": jax.device_count(), "device_kind": jax.devices()[0].device_kind,
@@ -205,15 +210,8 @@ def _start() -> dict:
 
 
 def read_json(file: epath.Path) -> dict:
-    """The object in a file of ours; UserError where there is none."""
-    try:
-        values = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}; bring it back from a copy, or give another --workdir") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{file} holds {values!r:.60} where an object is expected; bring it back from a copy, or give another "
-                        "--workdir")
-    return values
+    """Return the JSON object in a file of ours; UserError where there is none."""
+    return read_object(file, "bring it back from a copy, or give another --workdir")
 
 
 def write_json(file: epath.Path, values: dict) -> None:

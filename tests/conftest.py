@@ -12,6 +12,14 @@ import pytest
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests(tmp_path_factory) -> None:
+    """No test reads or writes the user's own cache directory; the processes that tests start inherit the variable."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """Real text and vocabularies that lie beside the checkout on development machines; never part of the repository."""

@@ -91,6 +91,17 @@ def test_without_an_answer_where_the_model_was_trained_to_say_so(models, thresho
     assert (answer.text == "") == empty and "" in dict(answer.candidates)
 
 
+@pytest.mark.parametrize("name, short, long", [
+    ("choice", ("the cat", ["sat", "ran"]), ("the cat " * 20, ["sat", "ran"])),
+    ("span", ("the cat", CONTEXT), ("the cat " * 20, CONTEXT))])
+def test_questions_that_are_cut_are_counted(models, caplog, name, short, long):
+    models[name].predict([short, short])
+    assert not caplog.records
+    models[name].predict([short, long])
+    (record,) = caplog.records
+    assert record.getMessage().startswith("1 of 2 questions (50.0 %) are longer than the ")
+
+
 @pytest.mark.parametrize("name, inputs, message", [
     ("classification", [3], "text 0 is 3"), ("tagging", [], "a sentence"), ("tagging", [["the"]], "a tuple of its words"),
     ("tagging", "", "a tuple of its words"), ("tagging", None, "cannot read None"),

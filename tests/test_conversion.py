@@ -28,8 +28,6 @@ from bert_jax.pretrained.loading import open_stored
 from bert_jax.tokenization import WordPieceTokenizer
 from bert_jax.vocabulary import run_train_vocab
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 ENCODER = [name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name]
 POOLER = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
 MLM = [name for name in random_bert.hugging_face_names().values() if name.startswith("cls.predictions")]

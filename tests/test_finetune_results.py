@@ -110,6 +110,23 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
     assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
     assert _run(["bert-jax", "results", "--output=x", ours]) == 2
+    assert _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0  # once both "sst2"
+    assert f"\n| {tmp_path / 'ours/sst2'} | measured, dev | 80.0 ± 1.0 (3 runs) |\n" in capsys.readouterr().out
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
     assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2
+
+
+def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
+    """Beside the row of the tasks that occur once; each is compared with the row that gain_over names."""
+    for name, task, value in (("sst2", "sst2", 0.8), ("sst2_grid", "sst2", 0.9), ("cola", "cola", 0.5)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        metric = METRICS[task][0]
+        setting = {"mean": {metric: value}, "standard_deviation": {metric: None}, "runs": 1, "collapsed": 0}
+        (tmp_path / "runs" / name / "results.json").write_text(json.dumps(
+            {"task": task, "init_from": "x", "random_weights": False, "settings": [setting]}))
+    assert _run(["bert-jax", "results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model |  | sst2 (accuracy) | cola (matthews) |"
+    assert lines[2:6] == ["| runs | measured, dev | – | 50.0 |", "| runs/sst2 | measured, dev | 80.0 | – |",
+                          "| runs/sst2_grid | measured, dev | 90.0 | – |", "| runs/sst2_grid | gain, over runs/sst2 | +10.0 | – |"]

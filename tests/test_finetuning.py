@@ -137,6 +137,21 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert (work / "predictions" / "test").is_dir() and not list(work.glob("runs/*/training"))
 
 
+def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
+    tokenizer = load_tokenizer(pretrained / "pretrained/tokenizer")
+    lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2
+                      for line in (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:]] for name in ("train", "dev", "test")}
+    limit = int(np.median(lengths["train"]))
+    results = finetune(run_config(pretrained, tmp_path / "work", epochs=1, options=TaskOptions(max_length=limit))).results
+    assert results["truncated"] == {name: np.mean(np.array(found) > limit) for name, found in lengths.items()}
+    cut, said = sum(length > limit for length in lengths["train"]), capsys.readouterr().out
+    assert (f"{cut} of 320 train texts ({100 * cut / 320:.1f} %) are longer than options.max_length={limit} tokens (median {limit}) "
+            f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n") in said
+    options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
+    run_predict(str(tmp_path / "work"), options)
+    assert f"{cut} of 320 texts ({100 * cut / 320:.1f} %) are longer than the {limit} tokens of them that" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])
 def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch, select, accuracy, collapsed):
     found = iter([({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.huggingface import open_huggingface
-from bert_jax.pretrained import stored as stored_model
-from huggingface_directory import DRAWN, TOKENS, directory, refusal, whole
+from huggingface_directory import DRAWN, STATE, TOKENS, directory, refusal, whole
 
 
 def fast_tokenizer(place, tokens=TOKENS, model=None, **changes):
@@ -28,20 +27,59 @@ def test_the_vocabulary_of_a_tokenizer_json(tmp_path):
     assert tokenizer.encode("ab B word7") == [91, 95, 1, 12]
 
 
-def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, caplog):
+def of_rows(place, rows: int, tokens=TOKENS):
+    """A directory whose word table has been cut or padded to `rows`."""
+    tables = {name: np.resize(value, (rows, *value.shape[1:])) for name, value in STATE.items()
+              if name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")}
+    assert len(tables) == 2
+    return directory(place, STATE | tables, tokens, vocab_size=rows)
+
+
+@pytest.mark.parametrize("entries, rows", [(90, 96), (97, 128), (65, 128), (97, 104)])
+def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, caplog, entries, rows):
     with caplog.at_level("WARNING", logger="absl"):
-        stored = open_huggingface(directory(tmp_path, tokens=TOKENS[:90]))
-    assert "7 rows of the word table beyond the 90 entries" in caplog.text
-    assert stored.model.vocab_size == stored.tokenizer.vocab_size == 90
+        stored = open_huggingface(of_rows(tmp_path, rows, TOKENS[:entries]))
+    assert f"{rows - entries} rows of the word table beyond the {entries} entries" in caplog.text
+    assert stored.model.vocab_size == stored.tokenizer.vocab_size == entries
     for path in ("embeddings/word/table", "mlm/bias"):
-        np.testing.assert_array_equal(whole(stored.arrays[path]), DRAWN[path][:90])
+        np.testing.assert_array_equal(whole(stored.arrays[path]), DRAWN[path][:entries])
+
+
+@pytest.mark.parametrize("entries, rows", [(96, 97), (90, 97), (49, 97), (48, 96), (86, 104), (30, 1000)])
+def test_missing_entries_are_no_padding(tmp_path, entries, rows):
+    says = refusal(of_rows(tmp_path, rows, TOKENS[:entries]))
+    assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in says
+    assert f"the last {rows - entries} rows are no padding" in says and "append a line for each to its vocab.txt" in says
+    fast_tokenizer(tmp_path, TOKENS[:entries])
+    of_rows(tmp_path, rows, None)
+    assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in refusal(tmp_path)
+
+
+def test_too_many_entries_and_none(tmp_path):
     assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(directory(tmp_path, tokens=[*TOKENS, "more"]))
     assert open_huggingface(directory(tmp_path / "none", tokens=None)).tokenizer is None
 
 
-def test_a_vocabulary_for_another_model_is_no_padding(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_model, "PADDING_LIMIT", 6)
-    assert "vocabulary of 90 entries for a word table of 97 rows" in refusal(directory(tmp_path, tokens=TOKENS[:90]))
+@pytest.mark.parametrize("file, content", [
+    ("added_tokens.json", {"<e1>": 97}), ("added_tokens.json", {"word3": 4}), ("added_tokens.json", {"word3": [8]}),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"97": {"content": "<e1>"}}}),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[CLS]"}}}),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {"content": "[CLS]"}}}),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": ["[PAD]"]}}})])
+def test_tokens_added_beside_a_vocabulary(tmp_path, file, content):
+    """transformers appends them to the vocabulary or puts them over its entries; without them their rows look like padding."""
+    place = of_rows(tmp_path, 104)
+    open_huggingface(place)
+    (place / file).write_text(json.dumps(content))
+    assert f"{file} adds 1 tokens to its vocabulary" in refusal(place)
+
+
+def test_entries_that_are_named_as_added_change_nothing(tmp_path):
+    directory(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 4}))
+    names = {str(i): {"content": token, "special": True} for i, token in enumerate(TOKENS[:5])}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": names}))
+    assert open_huggingface(tmp_path).tokenizer.tokens == TOKENS
 
 
 NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "clean_text": True, "handle_chinese_chars": True}

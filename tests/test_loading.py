@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
+from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
 
 import bert_jax
 from bert_jax.checkpoint_record import sealed
@@ -18,13 +18,14 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.interop import huggingface, tf_checkpoint
+from bert_jax.interop.conversion import convert
 from bert_jax.pretrained import loading, stored_checkpoint
 from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.loading import load, open_stored, place
 from bert_jax.pretrained.stored import StoredArray
 from bert_jax.sharding import make_mesh, partition_spec
+from bert_jax.tokenization import load_tokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
 
 
@@ -54,8 +55,8 @@ def assert_are(params: dict, written: dict) -> None:
 
 def test_a_work_directory_gives_its_newest_step(workdir, monkeypatch):
     place, written = workdir
-    opened, original = [], stored_checkpoint._open_array
-    monkeypatch.setattr(stored_checkpoint, "_open_array", lambda state, path: opened.append(path) or original(state, path))
+    opened, original = [], stored_checkpoint.open_array
+    monkeypatch.setattr(stored_checkpoint, "open_array", lambda state, path: opened.append(path) or original(state, path))
     model = load(place)
     assert_are(model.params, written[5])
     assert (model.kind, model.history["step"], model.history["metrics"]) == ("bert_jax", 5, {"mlm_loss": 2.5})
@@ -89,7 +90,8 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
     flip_bits(place / "checkpoints" / "step_000000005")
     before = sorted(place.rglob("*"))
     assert_are(load(place).params, workdir[1][2])
-    assert "step_000000005 is damaged" in caplog.text and sorted(place.rglob("*")) == before
+    assert "checkpoint step_000000005 of" in caplog.text and "step_000000002 is used" in caplog.text
+    assert sorted(place.rglob("*")) == before
     with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
         load(place / "checkpoints" / "step_000000005")
     flip_bits(place / "checkpoints" / "step_000000002")
@@ -114,7 +116,7 @@ def test_a_record_that_lies_under_a_good_checksum(tmp_path, change, says):
 def test_a_damaged_run_json_is_named(tmp_path):
     write_workdir(tmp_path, 5)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UserError, match="run.json cannot be read"):
+    with pytest.raises(UserError, match="run.json is not JSON"):
         load(tmp_path)
 
 
@@ -245,6 +247,60 @@ def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
         load("gs://bucket/bert")
 
 
+@pytest.fixture
+def recorded(workdir, tmp_path):
+    """A work directory whose run.json names its tokenizer, as runs leave it."""
+    shutil.copytree(workdir[0], tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"tokenizer_fingerprint": TOKENIZER.fingerprint}))
+    return tmp_path / "run"
+
+
+def exchange(directory: pathlib.Path) -> None:
+    """Two lines of the vocabulary in each other's place."""
+    words = [*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]
+    (directory / "tokenizer" / "vocab.txt").write_text("\n".join(words) + "\n")
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints/step_000000002"])
+def test_another_tokenizer_beside_a_checkpoint_is_refused(recorded, below):
+    assert load(recorded / below).tokenizer.fingerprint == TOKENIZER.fingerprint
+    exchange(recorded)
+    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {TOKENIZER.fingerprint[:12]}.*Restore"
+    exchanged = load_tokenizer(recorded / "tokenizer")
+    with pytest.raises(UserError, match=says.format(exchanged.fingerprint[:12], "lower case")) as caught:
+        open_stored(recorded / below)  # which --init_from, convert and predict call too
+    assert "\n" not in str(caught.value)
+    TOKENIZER.save(recorded / "tokenizer")
+    (recorded / "tokenizer" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match=says.format("", "cased")):
+        load(recorded / below)
+
+
+def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(recorded, tmp_path):
+    convert(recorded, tmp_path / "converted", to="bert_jax")
+    exchange(tmp_path / "converted")
+    with pytest.raises(UserError, match="not the tokenizer of this model"):
+        load(tmp_path / "converted")
+    one = tmp_path / "grid" / "runs" / "seed0"  # of fine-tuning, with --keep=all
+    shutil.copytree(recorded, one)
+    (one / "run.json").rename(tmp_path / "grid" / "run.json")
+    assert load(one).tokenizer.tokens == WORDS
+    exchange(one)
+    with pytest.raises(UserError, match="runs/seed0/tokenizer is not the tokenizer of this model"):
+        load(one)
+
+
+def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
+    for content in ({}, {"source": {"kind": "tf1"}}):
+        (recorded / "run.json").write_text(json.dumps(content))
+        assert load(recorded).tokenizer.tokens == WORDS
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:-1]) + "\n")  # one short, 24 rows: may be padding
+    assert load(recorded).tokenizer.tokens == WORDS[:-1]
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
+    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*no padding"):
+        load(recorded)
+
+
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
     with pytest.raises(UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
@@ -253,7 +309,7 @@ def test_arrays_that_do_not_fit_are_named_with_both_shapes():
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
     with pytest.raises(UserError, match=r"embeddings/extra: stored \[5, 4, 4\], by the configuration none"):
         check_fit(stored_model(arrays=arrays | {"embeddings/extra": arrays["encoder/attention/key/bias"]}))
-    with pytest.raises(UserError, match="vocabulary .* has 24 entries, its word table 20 rows"):
+    with pytest.raises(UserError, match="vocabulary of 24 entries for a word table of 20 rows"):
         check_fit(stored_model(config=dataclasses.replace(CONFIG, vocab_size=20)))
     for head in (None, HeadConfig(labels=("a", "b")), HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)):
         check_fit(stored_model(head=head))

@@ -19,7 +19,7 @@ import pytest
 
 from bert_jax.config import PrepareConfig
 from bert_jax.data import blocks, documentation, encoding, prepare, progress, store_writer
-from bert_jax.data.store import open_store, verify
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]
@@ -74,7 +74,6 @@ def test_the_store_holds_the_text(tmp_path, vocab, small_blocks):
     documents = random_documents(200)
     run(write_corpus(tmp_path / "a.txt", documents), vocab, tmp_path / "store")
     store = open_store(tmp_path / "store")
-    verify(store)
     assert store.num_documents == len(documents) and store.num_sentences == sum(map(len, documents))
     assert len(store.manifest.shards) > 2
     starts = store.sentence_starts(np.arange(store.num_sentences + 1))
@@ -303,14 +302,82 @@ def test_what_is_not_the_fault_of_the_input_can_be_continued(tmp_path, vocab, sm
     assert contents(store) == contents(tmp_path / "whole")
 
 
-def test_files_shorter_than_recorded_are_made_anew(tmp_path, vocab, small_blocks, monkeypatch):
+@pytest.fixture
+def interrupted(tmp_path, vocab, small_blocks, monkeypatch):
+    """(corpus, vocabulary, output) of a run that broke off with one shard closed and the next one open."""
     corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prepare, "_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    append = store_writer.StoreWriter.append
+
+    def break_off(writer, block, continues):
+        if writer.state.shards and writer.state.sentences > 20:
+            raise OSError(28, "No space left on device")
+        append(writer, block, continues)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr(store_writer.StoreWriter, "append", break_off)
         run(corpus, vocab, store)
-    os.truncate(store / "shard-00000.tokens", 10)
+    assert (store / "shard-00001.tokens").stat().st_size > 100
+    return corpus, vocab, store
+
+
+@pytest.mark.parametrize("name", ["shard-00000.tokens", "shard-00000.documents", "shard-00001.tokens", "shard-00001.sentences"])
+@pytest.mark.parametrize("damage", [lambda data: data[:10], lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]])
+def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrupted, capsys, name, damage):
+    corpus, vocab, store = interrupted
+    (store / name).write_bytes(damage((store / name).read_bytes()))
     run(corpus, vocab, store)
-    verify(open_store(store))
+    shown = capsys.readouterr().out
+    assert f"{name} does not hold what the interrupted run wrote" in shown and "going on in" not in shown
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_a_vocabulary_damaged_since_the_interruption_is_not_used(tmp_path, interrupted, capsys):
+    corpus, vocab, store = interrupted
+    (store / "tokenizer" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *reversed(VOCABULARY[5:])]) + "\n")
+    (store / "tokenizer" / "added_tokens.json").write_text("{}")
+    run(corpus, vocab, store)
+    assert "going on in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
+    corpus, vocab, store = interrupted
+    path, draw = store / "progress.json", random.Random(0)
+    original = path.read_bytes()
+    made_from = progress.from_dict(progress.Progress, progress.unsealed(json.loads(original))).made_from
+    expected = progress.resume(store, made_from)
+    for place in range(len(original)):
+        changed = bytearray(original)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        try:
+            assert progress.resume(store, made_from) == expected, place
+        except UserError as error:
+            assert "\n" not in str(error), place
+
+
+def test_progress_of_earlier_versions_is_resumed(tmp_path, interrupted, capsys):
+    """It has no checksum, no hashes of the open shard and says nothing of wrapped lines."""
+    corpus, vocab, store = interrupted
+    values = json.loads((store / "progress.json").read_text())
+    del values["checksum"], values["writer"]["open_hashes"]
+    for source in values["made_from"]["sources"]:
+        source.pop("wrap_column", None)
+    (store / "progress.json").write_text(json.dumps(values))
+    run(corpus, vocab, store)
+    assert "going on in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_a_complete_store_that_was_damaged_is_not_called_complete(tmp_path, vocab):
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store"
+    run(corpus, vocab, store)
+    (store / "shard-00000.tokens").write_bytes(bytes((store / "shard-00000.tokens").stat().st_size))
+    with pytest.raises(UserError, match="content of shard-00000.tokens.*delete the store"):
+        run(corpus, vocab, store)
 
 
 def test_real_text_with_the_published_vocabulary(tmp_path, shared_data):

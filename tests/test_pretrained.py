@@ -165,6 +165,34 @@ def test_the_heads_equal_numpy(model):
     assert model.next_sentence("the cat sat.", "a dog ran.") == pytest.approx(numpy_bert.softmax(logits)[0], abs=1e-5)
 
 
+def test_lists_are_answered_in_batches_as_one_by_one():
+    model = loaded(stored_model(config=SMALL))
+    texts = ["the [MASK] sat", "[MASK] cats [MASK] on [MASK] .", "a big [MASK] " + "the cat " * 9, "[MASK]"] * 5
+    found = model.fill_mask(texts, top_k=3, batch_size=8)
+    assert model._runner.mlm_logits.compilations <= 2, "one program for each length"
+    assert [len(masks) for masks in found] == [1, 3, 1, 1] * 5
+    for text, masks in zip(texts, found):
+        for several, single in zip(masks, model.fill_mask(text, top_k=3), strict=True):
+            assert [one.token for one in several] == [one.token for one in single]
+            np.testing.assert_allclose([one.probability for one in several], [one.probability for one in single], atol=1e-6)
+    first, second = [text.replace("[MASK]", "dog") for text in texts], TEXTS[2:] * 10
+    together = model.next_sentence(first, iter(second), batch_size=8)
+    assert all(type(share) is float for share in together) and len({round(share, 4) for share in together}) > 3
+    np.testing.assert_allclose(together, [model.next_sentence(*pair) for pair in zip(first, second)], atol=1e-6)
+
+
+def test_the_tokenizer_gives_what_encode_reads(model):
+    texts = ["the [MASK] sat", ("a big dog", "ran in the house"), "birds"]
+    batch, encoding = TOKENIZER(texts), model.encode(texts)
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        assert batch[name].dtype == np.int32
+        np.testing.assert_array_equal(batch[name], getattr(encoding, name))
+    assert set(batch) == {"input_ids", "token_type_ids", "attention_mask"}
+    states = model.network.encode(model.params, **batch).last_hidden_state
+    for row, size in zip(range(3), batch["attention_mask"].sum(1)):
+        np.testing.assert_allclose(states[row, :size], encoding.last_hidden_state[row, :size], atol=1e-5)
+
+
 def test_the_mask_may_stand_in_a_text(model):
     encoding = model.encode([("the [MASK] sat", "[MASK]"), "the cat"])
     assert encoding.tokens[0] == ["[CLS]", "the", "[MASK]", "sat", "[SEP]", "[MASK]", "[SEP]"]
@@ -241,7 +269,12 @@ def test_without_a_pooler_pooled_is_none():
     (lambda m: m.embed("a", "weighted_last_four", weights=[1, 2]), "weights=2 numbers, but .* takes 4"),
     (lambda m: m.embed("a", weights=[1]), "last takes None"), (lambda m: m.embed("a", [1, 2]), r"layers \[1, 2\]"),
     (lambda m: m.embed("a", "weighted_all", weights=1.0), r"an array of shape \[\], but .* takes 5"),
-    (lambda m: m.fill_mask(["a [MASK]", "[MASK]"]), r"takes one text, a str, .*\['a \[MASK\]', '\[MASK\]'\]"),
+    (lambda m: m.fill_mask(["a [MASK]", 3]), "takes a text or a list of texts, each a str, not 3"),
+    (lambda m: m.fill_mask(("a [MASK]", "[MASK]")), r"takes a text or a list of texts, not \(.a"),
+    (lambda m: m.fill_mask([]), "empty list"), (lambda m: m.fill_mask(["a [MASK]", "a dog"]), r"no \[MASK\] in .a dog"),
+    (lambda m: m.fill_mask(["[MASK]"], batch_size=0), "batch_size=0"), (lambda m: m.next_sentence([], []), "empty list"),
+    (lambda m: m.next_sentence(["a"], "b"), "takes two texts"), (lambda m: m.next_sentence(["a"], [None]), "takes two"),
+    (lambda m: m.next_sentence(["a", "b"], ["c"]), "two lists of as many"),
     (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
     (lambda m: m.embed("a", pooling=None), "pooling=None"), (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0")])
 def test_bad_calls_get_one_clear_line(model, call, message):

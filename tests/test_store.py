@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
+import random
 import shutil
 
 import numpy as np
@@ -13,16 +15,21 @@ from etils import epath
 
 from bert_jax.config import PrepareConfig
 from bert_jax.config_dict import to_dict
-from bert_jax.data import prepare
-from bert_jax.data.manifest import Counts, FileRecord, Manifest, Options, Shard, TokenizerRecord, shard_file
-from bert_jax.data.store import open_store, verify
+from bert_jax.data import prepare, verification
+from bert_jax.data.manifest import (
+    Counts, FileRecord, Manifest, Options, Shard, TokenizerRecord, read_manifest, shard_file)
+from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
+from bert_jax.files import unsealed
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alpha", "beta", "gamma", "##s"]
 
 
-def hand_made(directory, shards, dtype="uint16", vocab_size=1000):
-    """Writes a store from (token count, {position: id}, sentence starts, document starts) a shard; tokens are sparse files."""
+def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
+    """Writes a store from (token count, {position: id}, sentence starts, document starts) a shard; tokens are sparse files.
+
+    Not hashed, it is for `unverified` alone: reading ten gigabytes of zeros takes long.
+    """
     directory.mkdir(parents=True)
     for index, (num_tokens, ids, sentences, documents) in enumerate(shards):
         with (directory / shard_file(index, "tokens")).open("wb") as file:
@@ -34,13 +41,19 @@ def hand_made(directory, shards, dtype="uint16", vocab_size=1000):
         np.array(documents, "<u8").tofile(directory / shard_file(index, "documents"))
     sizes = tuple(Shard(tokens=n, sentences=len(sentences), documents=len(documents)) for n, _, sentences, documents in shards)
     sums = {part: sum(getattr(shard, part) for shard in sizes) for part in ("tokens", "sentences", "documents")}
+    names = [shard_file(i, part) for i in range(len(sizes)) for part in sums]
+    hashes = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() if hashed else "" for name in names}
     manifest = Manifest(
         version=1, dtype=dtype, counts=Counts(**sums, text_bytes=0, unknown_tokens=0, cut_sentences=0, replaced_characters=0),
         tokenizer=TokenizerRecord(kind="wordpiece", fingerprint="0", vocab_size=vocab_size), sources=(), shards=sizes,
         options=Options(sentences="lines", language="en", text_field="text", bad_utf8="error"),
-        files=tuple(FileRecord(name=shard_file(i, part), sha256="0") for i in range(len(sizes)) for part in sums))
+        files=tuple(FileRecord(name=name, sha256=sha256) for name, sha256 in hashes.items()))
     (directory / "manifest.json").write_text(json.dumps(to_dict(manifest)))
     return directory
+
+
+def unverified(path):
+    return Store(path, read_manifest(epath.Path(path)))
 
 
 def prepared(tmp_path, output=None, text="alpha beta\ngammas\n\nbeta\n\n\nalpha alpha\ngamma\n"):
@@ -99,9 +112,9 @@ def test_ten_gigabytes_are_addressed_with_64_bits(tmp_path, dtype, vocab_size):
     marks = [0, 1, 2**30, 2**30 + 1, size - 1]
     path = hand_made(tmp_path / "store", [
         (size, {mark: 10 + i for i, mark in enumerate(marks)}, marks, [0, 3]),
-        (size, {mark: 20 + i for i, mark in enumerate(marks)}, marks, [0, 2])], dtype, vocab_size)
+        (size, {mark: 20 + i for i, mark in enumerate(marks)}, marks, [0, 2])], dtype, vocab_size, hashed=False)
     assert sum(os.path.getsize(file) for file in path.glob("*.tokens")) == 10**10
-    store = open_store(path)
+    store = unverified(path)
     assert store.num_tokens == 2 * size
     positions = np.array([*marks, *(size + mark for mark in marks)])
     assert store.tokens(positions[::-1]).tolist() == [24, 23, 22, 21, 20, 14, 13, 12, 11, 10]
@@ -113,8 +126,9 @@ def test_ten_gigabytes_are_addressed_with_64_bits(tmp_path, dtype, vocab_size):
 
 def test_one_shard_beyond_32_bits(tmp_path):
     size = 2**32 + 10
-    path = hand_made(tmp_path / "store", [(size, {2**31: 7, 2**32: 8, size - 1: 9}, [0, 2**31, 2**32, size - 1], [0, 2])])
-    store = open_store(path)
+    path = hand_made(tmp_path / "store", [(size, {2**31: 7, 2**32: 8, size - 1: 9}, [0, 2**31, 2**32, size - 1], [0, 2])],
+                     hashed=False)
+    store = unverified(path)
     assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == [0, 7, 0, 8, 0, 9]
     assert store.sentence_starts(np.arange(5)).tolist() == [0, 2**31, 2**32, size - 1, size]
     assert store.document_tokens.tolist() == [0, 2**32, size]
@@ -129,20 +143,145 @@ def test_fingerprint_is_of_the_content(tmp_path):
     assert changed.fingerprint != manifest.fingerprint
 
 
-def test_verify_names_the_damaged_file(tmp_path):
-    store = open_store(prepared(tmp_path))
-    verify(store)
-    path = store.path / "shard-00000.tokens"
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    with pytest.raises(UserError, match="content of shard-00000.tokens is not"):
-        verify(open_store(store.path))
+@pytest.fixture
+def settled(monkeypatch):
+    """Files are recorded as verified however young they are."""
+    monkeypatch.setattr(verification, "SETTLED_NANOSECONDS", 0)
+
+
+def records():
+    directory = verification.cache_directory() / "verified"
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+@pytest.mark.parametrize("name", ["shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents", "tokenizer/vocab.txt",
+                                  "tokenizer/tokenizer_config.json"])
+@pytest.mark.parametrize("damage", [lambda data: bytes(len(data)), lambda data: b"\xff" * len(data),
+                                    lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
+    """Also in a store that was verified before, and by a tool that restores the modification time."""
+    path = pathlib.Path(prepared(tmp_path))
+    open_store(path)
+    file, before = path / name, (path / name).stat()
+    file.write_bytes(damage(file.read_bytes()))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"):
+            open_store(path)
+
+
+def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
+    path, hashed = pathlib.Path(prepared(tmp_path)), []
+    monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hashlib.sha256(file.read_bytes()).hexdigest())
+    open_store(path)
+    assert sorted(hashed) == sorted(file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json")
+    open_store(path)
+    assert len(hashed) == 5
+    (path / "shard-00000.tokens").touch()
+    open_store(path)
+    assert len(hashed) == 10
+    shutil.copytree(path, tmp_path / "copy")
+    open_store(tmp_path / "copy")
+    assert len(hashed) == 15
+
+
+def test_files_that_may_change_within_a_time_stamp_are_not_recorded(tmp_path):
+    before = records()
+    open_store(prepared(tmp_path))
+    assert records() == before
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "read-only"])
+def test_without_a_cache_directory_a_store_is_hashed_every_time(tmp_path, settled, monkeypatch, obstacle):
+    path = pathlib.Path(prepared(tmp_path))
+    if obstacle == "a file":
+        (tmp_path / "cache").write_text("in the way")
+    else:
+        monkeypatch.setattr(pathlib.Path, "touch", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert open_store(path).num_tokens == open_store(path).num_tokens == 8
+    assert not records() if obstacle == "read-only" else (tmp_path / "cache").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("sentences, documents, ids, match", [
+    ([0, 4, 3, 8], [0, 2], {}, "sentences of shard 0 do not begin at 0 and ascend to below 10"),
+    ([0, 4, 4, 8], [0, 2], {}, "sentences of shard 0"),
+    ([1, 4, 6, 8], [0, 2], {}, "sentences of shard 0"),
+    ([0, 4, 6, 10], [0, 2], {}, "sentences of shard 0"),
+    ([0, 4, 6, 2**63 + 1], [0, 2], {}, "sentences of shard 0"),
+    ([0, 4, 6, 8], [0, 4], {}, "documents of shard 0 do not begin at 0 and ascend to below 4"),
+    ([0, 4, 6, 8], [2, 0], {}, "documents of shard 0"),
+    ([0, 4, 6, 8], [0, 2**40], {}, "documents of shard 0"),
+    ([0, 4, 6, 8], [0, 2], {9: 1000}, "shard 0 holds id 1000, but the vocabulary has 1,000 entries"),
+])
+@pytest.mark.parametrize("piece", [1, 2, 1 << 22])
+def test_what_no_store_can_hold_is_refused_though_its_hash_is_right(tmp_path, monkeypatch, sentences, documents, ids, match, piece):
+    monkeypatch.setattr(verification, "_PIECE", piece)
+    path = hand_made(tmp_path / "store", [(10, ids, sentences, documents)])
+    with pytest.raises(UserError, match=match):
+        open_store(path)
+    open_store(hand_made(tmp_path / "good", [(10, {9: 999}, [0, 4, 6, 8], [0, 2])]))
+
+
+@pytest.mark.parametrize("dtype, vocab_size, value", [("uint16", 1000, 65_535), ("uint32", 100_000, 2**32 - 1)])
+def test_ids_beyond_the_vocabulary_are_refused_where_they_are_read(tmp_path, dtype, vocab_size, value):
+    store = open_store(hand_made(tmp_path / "store", [(10, {}, [0], [0])], dtype, vocab_size))
+    with (store.path / "shard-00000.tokens").open("r+b") as file:
+        file.write(value.to_bytes(np.dtype(dtype).itemsize, "little"))
+    assert store.tokens(np.arange(1, 10)).tolist() == [0] * 9
+    with pytest.raises(UserError, match=f"gave id {value}, but the vocabulary has {vocab_size:,} entries"):
+        store.tokens(np.arange(10))
+
+
+def test_no_changed_bit_goes_unnoticed(tmp_path):
+    """One bit of each byte of each file, the manifest included: refused in one line, or the store reads as before."""
+    path, draw = pathlib.Path(prepared(tmp_path)), random.Random(0)
+    fingerprint, refused = open_store(path).fingerprint, 0
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        original = file.read_bytes()
+        for place in range(len(original)):
+            changed = bytearray(original)
+            changed[place] ^= 1 << draw.randrange(8)
+            file.write_bytes(changed)
+            try:
+                assert open_store(path).fingerprint == fingerprint, (file.name, place)
+            except UserError as error:
+                assert "\n" not in str(error), (file.name, place)
+                refused += 1
+            else:
+                assert file.name == "manifest.json", (file.name, place)  # white space between its values
+        file.write_bytes(original)
+    assert refused > 1000
+    open_store(path)
+
+
+def test_stores_without_a_checksum_in_the_manifest_still_open(tmp_path):
+    path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
+    values = json.loads(path.read_text())
+    del values["checksum"]
+    path.write_text(json.dumps(values))
+    assert open_store(path.parent).num_documents == 3
 
 
 def test_another_vocabulary_inside_is_noticed(tmp_path):
+    """A manifest that lists another vocabulary.txt with its right hash."""
     path = pathlib.Path(prepared(tmp_path))
-    vocabulary = path / "tokenizer" / "vocab.txt"
+    vocabulary, manifest = path / "tokenizer" / "vocab.txt", path / "manifest.json"
     vocabulary.write_text(vocabulary.read_text().replace("alpha", "omega"))
+    values = unsealed(json.loads(manifest.read_text()))
+    [record] = [record for record in values["files"] if record["name"] == "tokenizer/vocab.txt"]
+    record["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(values))
     with pytest.raises(UserError, match="not the one the store was made with"):
+        open_store(path).tokenizer()
+
+
+@pytest.mark.parametrize("vocab_size", [8, 10])
+def test_a_size_that_is_not_the_vocabulary_s_is_noticed(tmp_path, vocab_size):
+    path = pathlib.Path(prepared(tmp_path))
+    manifest = path / "manifest.json"
+    manifest.write_text(edited(unsealed(json.loads(manifest.read_text())), ["tokenizer", "vocab_size"], vocab_size))
+    with pytest.raises(UserError, match="not the one the store was made with|holds id 8, but the vocabulary has 8"):
         open_store(path).tokenizer()
 
 
@@ -175,14 +314,14 @@ def edited(values, keys, value):
 ])
 def test_hostile_manifests_are_refused(tmp_path, keys, value, match):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
-    path.write_text(edited(json.loads(path.read_text()), keys, value))
+    path.write_text(edited(unsealed(json.loads(path.read_text())), keys, value))
     with pytest.raises(UserError, match=match) as error:
         open_store(path.parent)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text, match", [
-    ("", "cannot read"), ("[]", "version None"), ('{"version": 1}', "damaged"), ("[" * 10**5, "cannot read")])
+    ("", "is not JSON"), ("[]", "a JSON object"), ('{"version": 1}', "damaged"), ("[" * 10**5, "is not JSON")])
 def test_broken_manifests_are_refused(tmp_path, text, match):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
     path.write_text(text)
@@ -202,8 +341,13 @@ def test_missing_parts_are_refused(tmp_path):
     with pytest.raises(UserError, match="is missing"):
         open_store(path)
     (path / "shard-00000.documents").write_bytes(bytes(24))
+    with pytest.raises(UserError, match="content of shard-00000.tokens, shard-00000.documents is not"):
+        open_store(path)
     with pytest.raises(UserError, match="not ascending"):
-        open_store(path).document_sentences
+        unverified(path).document_sentences
+    (path / "tokenizer" / "vocab.txt").unlink()
+    with pytest.raises(UserError, match="cannot read .*vocab.txt: No such file"):
+        open_store(path)
 
 
 @contextlib.contextmanager
@@ -225,17 +369,19 @@ def bucket(directory):
 
 
 def test_remote_stores_are_made_and_copied_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     cache = tmp_path / "cache"
     with bucket(tmp_path / "cloud"):
         remote = prepared(tmp_path, "gs://bucket/store")
         assert not any((tmp_path / "home").rglob("*.tokens"))
         store = open_store(remote, str(cache))
         assert [path.name for path in cache.iterdir()] == [store.fingerprint]
-        verify(store)
         shutil.rmtree(tmp_path / "cloud" / "bucket" / "store" / "tokenizer")
         assert open_store(remote, str(cache)).tokenizer().tokens == VOCABULARY
         assert open_store(remote, str(cache)).fingerprint == open_store(prepared(tmp_path)).fingerprint
+        (store.path / "shard-00000.tokens").write_bytes(bytes(16))
+        with pytest.raises(UserError, match=f"{store.fingerprint}: the content of shard-00000.tokens .* delete"):
+            open_store(remote, str(cache))
         shutil.rmtree(cache)
         with pytest.raises(UserError, match="cannot copy gs://bucket/store"):
             open_store(remote, str(cache))

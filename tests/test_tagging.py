@@ -81,6 +81,20 @@ def test_other_columns(tmp_path, text, options, words, tags):
     assert (sentence.words, sentence.tags, sentence.document) == (words, tags, None)
 
 
+def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
+    """Its sentences once had a window each, whatever the option: no context, and nothing said so."""
+    body = FOUR_COLUMNS.partition("\n\n")[2]
+    assert FOUR_COLUMNS.startswith("-DOCSTART-") and body.startswith("Ann")
+    found, marked = (load(tmp_path, text) for text in (body, FOUR_COLUMNS))
+    assert [(one.words, one.document) for one in found.sentences] == [(one.words, one.document) for one in marked.sentences]
+    windows_of = [tagging.features(examples, TOKENIZER, TaskOptions(max_length=16)) for examples in (found, marked)]
+    assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
+    unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))
+    assert [sentence.document for sentence in unmarked.sentences] == [None] * 3
+    (tmp_path / "two.conllu").write_text("Ann\n\nBob\n\n# newdoc\nin\n\n")
+    assert [sentence.document for sentence in conll.read(tmp_path / "two.conllu", TaskDataConfig())] == [0, 0, 1]
+
+
 def test_universal_dependencies(tmp_path):
     rest = "\t_" * 6
     text = (f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n"

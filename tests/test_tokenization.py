@@ -13,6 +13,7 @@ from bert_jax.config import TrainVocabConfig
 from bert_jax.errors import UserError
 from bert_jax.tokenization import WORD_START, WordPieceTokenizer, load_tokenizer
 from bert_jax.vocabulary import train_vocab
+from bert_jax.vocabulary_file import SPECIAL_NAMES
 from google_tokenization import google, google_basic
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -267,3 +268,20 @@ def test_batch_equals_one_by_one(pieces_model):
         assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
         assert all(isinstance(i, int) for ids in tokenizer.encode_batch(texts) for i in ids)
         assert np.max(np.concatenate(tokenizer.encode_batch(texts))) < tokenizer.vocab_size
+
+
+def test_a_tokenizer_is_called_with_texts_and_shows_what_it_is():
+    tokenizer = WordPieceTokenizer([*SPECIAL_NAMES, "the", "cat", "##s", "sat"], lowercase=True)
+    assert repr(tokenizer) == "WordPieceTokenizer(9 entries, uncased; [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4)"
+    one, several = tokenizer("The cats"), tokenizer(["sat", ("the [MASK]", "cat")])
+    assert one["input_ids"].tolist() == [[2, 5, 6, 7, 3]] and one["input_ids"].dtype == np.int32
+    assert several["input_ids"].tolist() == [[2, 8, 3, 0, 0, 0], [2, 5, 4, 3, 6, 3]]
+    assert several["token_type_ids"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
+    assert several["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
+    assert tokenizer("sat " * 600)["input_ids"].shape == (1, 602), "nothing is cut"
+    assert tokenizer(("sat " * 9, "cat"), max_length=8)["input_ids"].tolist() == [[2, 8, 8, 8, 8, 3, 6, 3]]
+    assert tokenizer.tokenize("The cats") == ["the", "cat", "##s"] and tokenizer.decode(one["input_ids"][0]) == "[CLS] the cats [SEP]"
+    assert tokenizer("")["input_ids"].tolist() == [[2, 3]]
+    for texts, options, message in (([], {}, "empty list"), (3, {}, "text 0 is 3"), ("a", {"max_length": 4}, "must be 5 or more")):
+        with pytest.raises(UserError, match=message):
+            tokenizer(texts, **options)

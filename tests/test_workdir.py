@@ -137,7 +137,7 @@ def test_a_run_that_saved_nothing_starts_anew(tmp_path, tokenizer):
 
 def test_damaged_settings_of_a_run_are_named(run, tokenizer):
     (run / "config.json").write_text("{")
-    with pytest.raises(UserError, match=r"config.json cannot be read"):
+    with pytest.raises(UserError, match=r"config.json is not JSON"):
         start(run, tokenizer)
 
 

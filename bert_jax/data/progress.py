@@ -15,7 +15,7 @@ from bert_jax.data.blocks import Position
 from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store_writer import WriterState
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, sealed, unsealed, write_atomically
 
 PROGRESS = "progress.json"
 _OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
@@ -82,28 +82,32 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
 
 
 def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
-    """The progress of the run before in this directory, or of none."""
+    """Return the progress of the previous run in this directory; none if there was none or its files are damaged."""
     path = directory / PROGRESS
     if not path.exists():
         if shards := sorted(file.name for file in directory.glob("shard-*")):
             raise UserError(f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
                             "delete it")
         return Progress(made_from=made_from)
+    remedy = f"delete {directory} and start again"
+    values = read_object(path, remedy)
     try:
-        progress = from_dict(Progress, json.loads(path.read_text()))
-    except (UserError, ValueError, OSError) as error:
-        raise UserError(f"cannot read {path} ({error}); delete {directory} and begin anew") from error
+        progress = from_dict(Progress, unsealed(values))
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; {remedy}") from error
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
-    dtype = dtype_for(made_from.tokenizer.vocab_size)
-    return progress if store_writer.is_on_disk(directory, dtype, progress.writer) else Progress(made_from=made_from)
+    if damaged := store_writer.damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
+        print(f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning")
+        return Progress(made_from=made_from)
+    return progress
 
 
 def write_progress(directory: pathlib.Path, progress: Progress) -> None:
-    write_atomically(directory / PROGRESS, json.dumps(to_dict(progress)).encode())
+    write_atomically(directory / PROGRESS, json.dumps(sealed(to_dict(progress))).encode())
 
 
 def clear(directory: pathlib.Path) -> None:
-    """Removes what this module wrote into the directory; `_owned` removes the directory if it made it."""
+    """Removes what this module wrote into the directory; `owned` removes the directory if it made it."""
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -18,11 +18,11 @@ import uuid
 import numpy as np
 from etils import epath
 
-from bert_jax.data.manifest import PARTS, Manifest, hash_file, read_manifest, shard_file
+from bert_jax.data.manifest import PARTS, Manifest, read_manifest, shard_file
+from bert_jax.data.verification import verify
 from bert_jax.errors import UserError
+from bert_jax.files import cache_directory
 from bert_jax.tokenization import Tokenizer, load_tokenizer
-
-DEFAULT_CACHE = "~/.cache/bert_jax"
 
 
 class Store:
@@ -36,7 +36,7 @@ class Store:
         self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
         self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
         dtypes = {"tokens": np.dtype(manifest.dtype), "sentences": np.dtype(np.uint64), "documents": np.dtype(np.uint64)}
-        self._maps = {part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS}
+        self.arrays = {part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS}
 
     def _map(self, index: int, part: str, dtype: np.dtype) -> np.memmap:
         path = self.path / shard_file(index, part)
@@ -50,7 +50,7 @@ class Store:
     @functools.cached_property
     def document_sentences(self) -> np.ndarray:
         """int64 [num_documents + 1]: first sentence of every document; the last entry is num_sentences."""
-        parts = [np.asarray(part, np.int64) + start for part, start in zip(self._maps["documents"], self._sentence_starts)]
+        parts = [np.asarray(part, np.int64) + start for part, start in zip(self.arrays["documents"], self._sentence_starts)]
         starts = np.concatenate([*parts, [self.num_sentences]]).astype(np.int64)
         if starts[0] != 0 or (np.diff(starts) <= 0).any():
             raise UserError(f"the document boundaries in {self.path} are not ascending; prepare or copy the store again")
@@ -62,8 +62,16 @@ class Store:
         return self.sentence_starts(self.document_sentences)
 
     def tokens(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens."""
-        return self._gather("tokens", indices, self._token_starts).astype(np.int32)
+        """Return the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens.
+
+        Raises:
+          UserError: an id beyond the vocabulary. `verify` has looked for them, but the file may have changed since.
+        """
+        ids = self._gather("tokens", indices, self._token_starts)
+        if ids.size and ids.max() >= self.vocab_size:
+            raise UserError(f"{self.path} gave id {ids.max()}, but the vocabulary has {self.vocab_size:,} entries: its files "
+                            "have changed since the store was opened; delete the store and prepare or copy it again")
+        return ids.astype(np.int32)
 
     def sentence_starts(self, indices: np.ndarray) -> np.ndarray:
         """Returns the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences (→ num_tokens)."""
@@ -77,7 +85,7 @@ class Store:
         indices = np.asarray(indices, np.int64)
         if indices.size and (indices.min() < 0 or indices.max() >= starts[-1]):
             raise IndexError(f"{part} run from 0 to {starts[-1] - 1}, not {indices.min()} to {indices.max()}")
-        maps = self._maps[part]
+        maps = self.arrays[part]
         if len(maps) == 1:
             return np.asarray(maps[0][indices])
         shards = np.searchsorted(starts, indices, side="right") - 1
@@ -93,41 +101,47 @@ class Store:
         Raises:
           UserError: its files do not have the fingerprint in the manifest.
         """
-        tokenizer = load_tokenizer(self.path / "tokenizer")
-        if tokenizer.fingerprint != self.manifest.tokenizer.fingerprint:
+        tokenizer, record = load_tokenizer(self.path / "tokenizer"), self.manifest.tokenizer
+        if (tokenizer.fingerprint, tokenizer.vocab_size) != (record.fingerprint, record.vocab_size):
             raise UserError(f"the vocabulary in {self.path / 'tokenizer'} is not the one the store was made with; "
                             "prepare or copy the store again")
         return tokenizer
 
 
 def open_store(path, cache: str = "") -> Store:
-    """Opens the store at `path`; a remote one is copied to `cache` first, once.
+    """Open the store at `path` and verify its files; a remote one is copied to `cache` first, once.
 
     Args:
       path: directory, local or gs://.
-      cache: local directory for copies of remote stores; empty: ~/.cache/bert_jax.
+      cache: local directory for copies of remote stores; empty: the user's cache directory.
 
     Raises:
-      UserError: no store there, damaged manifest, file sizes that contradict it, a copy that arrived damaged.
+      UserError: no store there, a damaged manifest, files that are not what `prepare` wrote.
     """
     directory = epath.Path(path).expanduser()
     manifest = read_manifest(directory)
     if "://" in os.fspath(directory):
-        directory = _local_copy(directory, manifest, pathlib.Path(cache or DEFAULT_CACHE).expanduser())
-    return Store(pathlib.Path(directory), manifest)
+        return _local_copy(directory, manifest, pathlib.Path(cache).expanduser() if cache else cache_directory())
+    return _verified(pathlib.Path(directory), manifest)
 
 
-def _local_copy(remote: epath.Path, manifest: Manifest, cache: pathlib.Path) -> pathlib.Path:
+def _verified(directory: pathlib.Path, manifest: Manifest) -> Store:
+    store = Store(directory, manifest)
+    verify(store)
+    return store
+
+
+def _local_copy(remote: epath.Path, manifest: Manifest, cache: pathlib.Path) -> Store:
     local = cache / manifest.fingerprint
     if local.is_dir():
-        return local
+        return _verified(local, manifest)
     partial = cache / f"{manifest.fingerprint}.{uuid.uuid4().hex}.partial"
     try:
         (partial / "tokenizer").mkdir(parents=True)
         for file in manifest.files:
             with (remote / file.name).open("rb") as source, (partial / file.name).open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 24)
-        verify(Store(partial, manifest))
+        _verified(partial, manifest)
         (partial / "manifest.json").write_text((remote / "manifest.json").read_text())
         os.rename(partial, local)
     except OSError as error:
@@ -135,16 +149,4 @@ def _local_copy(remote: epath.Path, manifest: Manifest, cache: pathlib.Path) -> 
             raise UserError(f"cannot copy {remote} to {cache}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return local
-
-
-def verify(store: Store) -> None:
-    """Hashes every file again.
-
-    Raises:
-      UserError: names the files whose content is not what `prepare` wrote.
-    """
-    damaged = [file.name for file in store.manifest.files if hash_file(store.path / file.name) != file.sha256]
-    if damaged:
-        raise UserError(f"{store.path}: the content of {', '.join(damaged)} is not what `bert-jax prepare` wrote; "
-                        "prepare or copy the store again")
+    return Store(local, manifest)

@@ -100,10 +100,13 @@ def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
         raise
 
 
-def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
+def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str = "convert") -> None:
     """Writes config.json, tokenizer/ and one checkpoint, as a run leaves them, into the existing directory `destination`.
 
     There are no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
+
+    Args:
+      by: what run.json names as the writer: "convert" or "model.save", before which parameters may have been changed.
     """
     from bert_jax.checkpoint import Checkpoints
     from bert_jax.pretrained.loading import place
@@ -111,15 +114,30 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike) -> None:
     directory = epath.Path(destination)
     # The arrays are those of the words alone: padding serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
-    config = {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
-    origin = {"source": {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step")}}
-    for name, values in (("run.json", origin), ("config.json", config)):
+    config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
+    for name, values in (("run.json", _origin(stored, by)), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
     with Checkpoints(directory / "checkpoints") as checkpoints:
         checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
                          metrics=stored.history.get("metrics"))
+
+
+def _settings(stored: StoredModel) -> dict:
+    """What the source was trained with: a fine-tuned model reads and answers by its options, an evaluation masks by them."""
+    recorded = stored.history.get("config") or {}
+    return {name: value for name, value in recorded.items() if stored.head or name not in ("head", "finetune", "run")}
+
+
+def _origin(stored: StoredModel, by: str) -> dict:
+    """Content of run.json: the source, with its own source, and which data and vocabulary the parameters have learned from."""
+    run = stored.history.get("run") or {}
+    known = {name: run[name] for name in ("store_fingerprint",) if name in run}
+    if stored.tokenizer is not None:
+        known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
+    source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}
+    return {**known, "source": source | ({"source": run["source"]} if run.get("source") else {})}
 
 
 def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:

@@ -37,12 +37,21 @@ def _summary(stored: StoredModel) -> str:
     parts = {"pooler": "pooler", "mlm": "masked-language-model head", "next_sentence": "next-sentence head",
              "head": f"head for {stored.head.kind}" if stored.head else "head"}
     having = ", ".join(parts[part] for part in stored.parts if part in parts)
-    kind = ((stored.history.get("run") or {}).get("source") or {}).get("kind", stored.kind)  # of a converted one: the first
+    kind, changed = _first_kind(stored)
     origin = {"huggingface": "brought from Hugging Face by bert_jax",
               "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
-              "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}"}[kind]
+              "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}"}.get(kind, "of unknown origin")
     parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
-    return f"A BERT encoder with {having or 'no head'}, {origin}; {parameters:,} parameters in float32."
+    since = " and saved by model.save, before which its parameters may have been changed" if changed else ""
+    return f"A BERT encoder with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in float32."
+
+
+def _first_kind(stored: StoredModel) -> tuple[str, bool]:
+    """Kind of the model that `stored` was written from, through any number of copies, and whether one was by model.save."""
+    kind, changed, source = stored.kind, False, (stored.history.get("run") or {}).get("source")
+    while isinstance(source, dict):
+        kind, changed, source = str(source.get("kind")), changed or source.get("written_by") == "model.save", source.get("source")
+    return kind, changed
 
 
 def _usage(opener: str, options: str) -> str:

@@ -16,6 +16,7 @@ from bert_jax.tokenization import (MAX_WORD_LENGTH, WORD_START, Tokenizer, WordP
                                    basic_pre_tokenizer, load_tokenizer)
 
 TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+ADDED_FILE = "added_tokens.json"
 
 
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
@@ -24,12 +25,14 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     Raises:
       UserError: a damaged file, or settings under which our tokenizer would give other ids.
     """
-    files = {name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE)}
+    files = {name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)}
     there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
     models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
-    if models:
-        return load_tokenizer(inside(directory, models[0].name))
     config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
+    if models:
+        tokenizer = load_tokenizer(inside(directory, models[0].name))
+        _check_slow_additions(there, config, tokenizer.tokens)
+        return tokenizer
     fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
     if vocabulary_file.WORDPIECE_FILE in there:
         file = there[vocabulary_file.WORDPIECE_FILE]
@@ -43,6 +46,7 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
         vocabulary_file.parse(vocabulary_file.serialize(tokens), file)
     else:
         return None
+    _check_slow_additions(there, config, tokens)
     lowercase = config.get("do_lower_case", None if fast is None else fast.lowercase)
     if lowercase is None:
         lowercase = vocabulary_file.casing(tokens, file, None)
@@ -105,12 +109,29 @@ def _read_fast(file: epath.Path) -> _Fast:
         raise UserError(f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
                         f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read")
     tokens = _in_order(model.get("vocab"), file)
-    known = set(tokens)
-    added = [entry.get("content") for entry in map(_object, _list(values.get("added_tokens")))]
-    if foreign := [token for token in added if token not in known]:
-        raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
-                        "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead")
+    entries = map(_object, _list(values.get("added_tokens")))
+    _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
     return _Fast(tokens, _normalization(values.get("normalizer"), file))
+
+
+def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: list[str]) -> None:
+    """What the tokenizers without a tokenizer.json add: added_tokens.json, or added_tokens_decoder of tokenizer_config.json."""
+    if ADDED_FILE in there:
+        _check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
+    if decoder := _object(config.get("added_tokens_decoder")):
+        added = [(_object(entry).get("content"), key) for key, entry in decoder.items()]
+        _check_additions(added, tokens, there[CONFIG_FILE])
+
+
+def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) -> None:
+    """Refuses (token, id) that are not entries of the vocabulary; the id may be a number, its digits or, for any, None."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    foreign = [token for token, i in added
+               if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))]
+    if foreign:
+        raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
+                        "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
+                        "each on the line of its id")
 
 
 def _normalization(normalizer, file: epath.Path) -> bool:

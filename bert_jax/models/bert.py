@@ -185,7 +185,8 @@ class BertForPreTraining:
         return nnx.graphdef(jax.eval_shape(lambda: Bert(self.config, jax.random.key(0), self.parts)))
 
     def _module(self, params: Params) -> Bert:
-        return nnx.merge(self._structure, params)
+        own = ("embeddings", "encoder", "final_norm", *self.parts)  # a fine-tuned model has its head beside them
+        return nnx.merge(self._structure, {name: tree for name, tree in params.items() if name in own})
 
     def _require(self, *parts: str) -> None:
         if missing := [part for part in parts if part not in self.parts]:

@@ -60,7 +60,7 @@ class BertForTask:
         """Scores of the head, float32.
 
         Args:
-            params: from `init`, or of the same structure.
+            params: from `init`, or of the same structure; heads of pre-training may be beside them.
             batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice.
             dropout_key: None for no dropout.
 
@@ -70,12 +70,11 @@ class BertForTask:
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        below = {part: tree for part, tree in params.items() if part not in ("head", "crf")}
         ids, types, mask = (batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask"))
         if self.head.features:
-            hidden_states = self.encoder.encode(below, ids, types, mask, collect=True).hidden_states
+            hidden_states = self.encoder.encode(params, ids, types, mask, collect=True).hidden_states
             return bilstm.apply(params["head"], hidden_states, mask, self.head, keys[1])
-        output = self.encoder.encode(below, ids, types, mask, keys[0])
+        output = self.encoder.encode(params, ids, types, mask, keys[0])
         read = output.pooled if self.head.kind in POOLED else output.last_hidden_state
         read = dropout(read.astype(jnp.float32), self.head.dropout, keys[1])
         scores = jnp.tensordot(read, params["head"]["kernel"], axes=1)

@@ -8,14 +8,16 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from absl import logging
 
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.pretrained.text_batches import check_utf8, tokenize
 from bert_jax.tasks import squad, squad_answers, squad_reading, squad_windows, tagging
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.features import Features, join
+from bert_jax.tasks.features import Features, join, sequence_length
 from bert_jax.tasks.recorded import recorded_options, recorded_task
+from bert_jax.tasks.truncation import Uncut
 
 SEVERAL = "; several are given as a list"
 
@@ -90,17 +92,21 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
 def _choices(model, questions, scores: Scores) -> list[Choice]:
     rows = _rows(questions, (tuple,), "(text, [candidate, candidate, …])")
     tokenizer, longest = model.need_tokenizer(), _longest(model)
-    ids, types = [], []
+    ids, types, lengths = [], [], []
     for row in rows:
         _check(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], (list, tuple))
                and len(row[1]) > 1 and all(isinstance(text, str) for text in row[1]), row, "(text, [candidate, candidate, …])")
         check_utf8(row[0], *row[1])
         first = tokenizer.encode(row[0])
-        pairs = [join(tokenizer, first, second, longest) for second in tokenizer.encode_batch(list(row[1]))]
+        seconds = tokenizer.encode_batch(list(row[1]))
+        pairs = [join(tokenizer, first, second, longest) for second in seconds]
+        lengths.append(max(sequence_length(first, second) for second in seconds))
         ids.append([pair[0] for pair in pairs])
         types.append([pair[1] for pair in pairs])
     _check(len({len(row) for row in ids}) == 1, [len(row) for row in ids], "the same number of candidates for every question")
-    features = Features(ids, types, None, np.arange(len(ids), dtype=np.int32), longest)
+    features = Features(ids, types, None, np.arange(len(ids), dtype=np.int32), longest,
+                        uncut=Uncut(np.array(lengths), longest, "questions"))
+    _warn_of_what_is_cut(features)
     shares = [_softmax(row) for row in scores(features)]
     return [Choice(int(row.argmax()), tuple(map(float, row))) for row in shares]
 
@@ -117,9 +123,15 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
     task = "squad_v2" if recorded_task(model.history) == "squad_v2" else "squad_v1"
     examples = squad_reading.Examples(task, contexts, numbered, has_answers=False)
     features = squad_windows.features(examples, model.need_tokenizer(), _options(model, task))
+    _warn_of_what_is_cut(features)
     predictions = squad_answers.predict(examples, features, scores(features))
     return [Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
             for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)]
+
+
+def _warn_of_what_is_cut(features: Features) -> None:
+    if features.uncut.share:
+        logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens of them that this model reads"))
 
 
 def _options(model, task: str) -> TaskOptions:

@@ -7,6 +7,7 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.pretrained.text_batches import as_arrays
 from bert_jax.tasks.batching import sequence_lengths
 from bert_jax.tasks.features import Features
 
@@ -68,17 +69,8 @@ class Collector:
         return Encoding(
             hidden_states=(self.last,) if self._layers is None else self.states,
             last_hidden_state=self.last, pooled=self.pooled,
-            attentions=self.maps if attentions else None, input_ids=_padded(features.input_ids),
-            token_type_ids=_padded(features.token_type_ids),
-            attention_mask=_padded([np.ones_like(ids) for ids in features.input_ids]),
+            attentions=self.maps if attentions else None, **as_arrays(features),
             tokens=[[tokens[i] for i in ids] for ids in features.input_ids])
-
-
-def _padded(rows: list[np.ndarray]) -> np.ndarray:
-    whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, row in zip(whole, rows):
-        target[:len(row)] = row
-    return whole
 
 
 def _check_memory(size: float, texts: int) -> None:

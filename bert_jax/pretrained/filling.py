@@ -1,6 +1,7 @@
 """`bert-jax fill-mask`: what a checkpoint would write in place of each [MASK]."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import numpy as np
@@ -9,8 +10,8 @@ from rich.table import Table
 
 from bert_jax.command_config import FillMaskConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.text_batches import as_features, check_utf8
-from bert_jax.tasks.batching import padded
+from bert_jax.pretrained.text_batches import as_features, batches, check_utf8
+from bert_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,29 +20,55 @@ class Candidate:
     probability: float
 
 
-def fill_mask(model, text: str, top_k: int = 5) -> list[list[Candidate]]:
-    """The `top_k` likeliest pieces for each [MASK] of `text`, in order, by a PretrainedModel.
+Filled = list[list[Candidate]]
+"""Candidates for each mask of a text, the likeliest first."""
+
+
+def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
+    """The `top_k` likeliest pieces for each [MASK], in order, of one text, or of each of several, by a PretrainedModel.
 
     Every mask is predicted with the other masks in place. Raises UserError where there is no mask or too much text.
     """
-    tokenizer, longest = model.need_tokenizer(), model.config.max_position_embeddings
-    mask = tokenizer.tokens[tokenizer.mask_id]
+    tokenizer = model.need_tokenizer()
     if not 0 < top_k <= tokenizer.vocab_size:
         raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
+    single = isinstance(texts, str)
+    if isinstance(texts, tuple) or not isinstance(texts, Iterable):
+        raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
+    ids = [_masked_ids(model, text) for text in ([texts] if single else texts)]
+    if not ids or batch_size < 1:
+        raise UserError("no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive")
+    features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.max_position_embeddings)
+    masks = [np.flatnonzero(row == tokenizer.mask_id) for row in ids]
+    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text seldom compiles again
+    filled: list[Filled] = [[] for _ in ids]
+    for numbers, batch in batches(features, batch_size):
+        batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
+        for row, number in enumerate(numbers):
+            batch["masked_positions"][row, :len(masks[number])] = masks[number]
+        for logits, number in zip(model.mlm_logits(batch), numbers):
+            filled[number] = _candidates(logits[:len(masks[number])], tokenizer, top_k)
+    return filled[0] if single else filled
+
+
+def _masked_ids(model, text: str) -> np.ndarray:
+    """[CLS] text [SEP] as ids, with at least one mask."""
+    tokenizer, longest = model.tokenizer, model.config.max_position_embeddings
+    mask = tokenizer.tokens[tokenizer.mask_id]
     if not isinstance(text, str):
-        raise UserError(f"fill_mask takes one text, a str, and was given {text!r:.60}; call it once for each of several")
+        raise UserError(f"fill_mask takes a text or a list of texts, each a str, not {text!r:.60}")
     check_utf8(text)
     ids = np.array([tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id], np.int32)
-    positions = np.flatnonzero(ids == tokenizer.mask_id)
-    if not len(positions):
+    if tokenizer.mask_id not in ids:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
-        raise UserError(f"the text has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; shorten it")
-    # Padded, both the text and its list of masks, so that a second text seldom compiles again.
-    batch = padded(as_features([(ids, np.zeros_like(ids))], longest), np.array([0]), 1)
-    batch["masked_positions"] = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
-    batch["masked_positions"][0, :len(positions)] = positions
-    probabilities = np.asarray(jax.nn.softmax(model.mlm_logits(batch)[0, :len(positions)]))
+        raise UserError(f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; "
+                        "shorten it")
+    return ids
+
+
+def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
+    probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
     return [[Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best)]
@@ -54,7 +81,7 @@ def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
     print_filled(text, fill_mask(model, text, options.top_k), model.tokenizer.tokens[model.tokenizer.mask_id])
 
 
-def print_filled(text: str, filled: list[list[Candidate]], mask: str) -> None:
+def print_filled(text: str, filled: Filled, mask: str) -> None:
     """The text, then one column a mask, likeliest on top."""
     console, table = Console(markup=False, highlight=False), Table(show_header=len(filled) > 1)
     console.print(text, style="bold", soft_wrap=True)

@@ -5,11 +5,11 @@ import jax
 from bert_jax.errors import UserError
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel, check_vocabulary
 
 
 def check_fit(stored: StoredModel) -> None:
-    """Raises UserError naming the first parameters, with both shapes, where arrays and configuration disagree."""
+    """Raises UserError naming the first parameters, with both shapes, where arrays and configuration disagree; `check_vocabulary` too."""
     wanted = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
               for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))}
     lines = []
@@ -21,9 +21,8 @@ def check_fit(stored: StoredModel) -> None:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UserError(f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
                         "configuration file beside them that they were made with")
-    if stored.tokenizer is not None and stored.tokenizer.vocab_size > stored.model.vocab_size:
-        raise UserError(f"the vocabulary in {stored.path} has {stored.tokenizer.vocab_size} entries, its word table "
-                        f"{stored.model.vocab_size} rows; put the vocabulary beside the model that it was trained with")
+    if stored.tokenizer is not None:
+        check_vocabulary(stored.tokenizer.vocab_size, stored.model.vocab_size, stored.path)
 
 
 def abstract_params(stored: StoredModel) -> dict:

@@ -1,28 +1,34 @@
-"""A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside."""
+"""A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
 
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import track
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
+from bert_jax.fingerprint import leaf_paths
+from bert_jax.interop.conversion import new_directory, write_bert_jax
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.encodings import Collector, Encoding
-from bert_jax.pretrained.filling import Candidate, fill_mask
+from bert_jax.pretrained.filling import Filled, fill_mask
+from bert_jax.pretrained.parameters import Parameters, not_finite
 from bert_jax.pretrained.runner import Runner
-from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.pretrained.text_batches import Texts, batches, tokenize
 from bert_jax.pretrained.view import Layers, describe
 from bert_jax.tasks.batching import Batch
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.recorded import without_metrics
 from bert_jax.tokenization import Tokenizer
 
 LONG = 10  # batches from which on a progress bar is shown
@@ -32,19 +38,30 @@ class PretrainedModel:
     """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
 
     Attributes: config (ModelConfig), head (HeadConfig of a fine-tuned model or None), params (nested dict of float32
-    arrays, docs/checkpoints.md lists the paths), tokenizer (None where the directory has no vocabulary), network (the model
-    as functions of params), layers, path, kind, history (step, metrics, config: whatever the directory tells), mesh.
+    arrays, docs/checkpoints.md lists the paths; may be edited and assigned), tokenizer (None where the directory has no
+    vocabulary), network (the model as functions of params), layers, path, kind, history (step, metrics, config: whatever the
+    directory tells), mesh.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in one of them is the mask, except for `predict`,
     which takes every text literally, as fine-tuning did.
     """
 
     def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
-        self.config, self.head, self.tokenizer, self.params = stored.model, stored.head, stored.tokenizer, params
+        self.config, self.head, self.tokenizer = stored.model, stored.head, stored.tokenizer
         self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
         self.network = BertForPreTraining(stored.model, compute, parts)
-        self._runner = Runner(self.network, stored.head, params, mesh)
+        self._parameters = Parameters(params)
+        self._runner = Runner(self.network, stored.head, self._parameters, mesh)
+
+    @property
+    def params(self) -> dict:
+        """The parameters; what is edited in them, or assigned to them, counts from then on. UserError for what does not fit."""
+        return self._parameters.tree
+
+    @params.setter
+    def params(self, params) -> None:
+        self._parameters.replace(params)
 
     @property
     def layers(self) -> Layers:
@@ -104,17 +121,24 @@ class PretrainedModel:
             found[numbers] = rows[:len(numbers)]
         return found
 
-    def fill_mask(self, text: str, top_k: int = 5) -> list[list[Candidate]]:
-        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of `text`."""
-        return fill_mask(self, text, top_k)
+    def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
+        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; a list of texts gives a list of these."""
+        return fill_mask(self, texts, top_k, batch_size)
 
-    def next_sentence(self, first: str, second: str) -> float:
-        """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order."""
-        if not (isinstance(first, str) and isinstance(second, str)):
-            raise UserError(f"next_sentence takes two texts, not {first!r:.40} and {second!r:.40}")
-        ((_, batch),) = self._batches(self._features((first, second)), 1, False)
-        logits = self.next_sentence_logits(batch)[0]
-        return float(jax.nn.softmax(logits)[0])
+    def next_sentence(self, first: str | Iterable[str], second: str | Iterable[str], *,
+                      batch_size: int = 32) -> float | list[float]:
+        """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order.
+
+        Two lists of the same length give a list: for the first of both, the second of both, …
+        """
+        single = isinstance(first, str) and isinstance(second, str)
+        pairs = [(first, second)] if single else _text_pairs(first, second)
+        features, found = self._features(pairs), [0.0] * len(pairs)
+        for numbers, batch in self._batches(features, batch_size, None):
+            shares = jax.nn.softmax(self.next_sentence_logits(batch))[:, 0]
+            for number, share in zip(numbers, shares):
+                found[number] = float(share)
+        return found[0] if single else found
 
     def predict(self, inputs, *, batch_size: int = 32, progress: bool | None = None) -> list:
         """What the task head says to each of `inputs`, one or a list of:
@@ -149,6 +173,24 @@ class PretrainedModel:
         """[B, 2] float32 for int32 input_ids, token_type_ids and attention_mask [B, L]; class 0 = IsNext."""
         return self._runner.next_sentence_logits(batch)
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the model with its current parameters, head and tokenizer to the new directory `path`, whole or not at all.
+
+        It is a work directory, for `bert_jax.load`, --init_from and the commands; its run.json says where the model came from.
+        Held-out metrics stay behind: they are those of the parameters that were loaded. NaN is saved, with a warning.
+
+        Raises:
+          UserError: `path` is not empty or cannot be written; the parameters no longer fit the model; several hosts.
+        """
+        if jax.process_count() > 1:
+            raise UserError(f"save is for one host and this program has {jax.process_count()}; load the model on one of them")
+        params = self._parameters.current()
+        if bad := not_finite(params):
+            logging.warning("%d arrays have values that are NaN or infinite, first %s; they are saved as they are",
+                            len(bad), bad[0])
+        with new_directory(path) as directory:
+            write_bert_jax(self._stored(params), directory, by="model.save")
+
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer; UserError where the model came without one."""
         if self.tokenizer is None:
@@ -158,6 +200,12 @@ class PretrainedModel:
 
     def __repr__(self) -> str:
         return describe(self)
+
+    def _stored(self, params: dict) -> StoredModel:
+        arrays = {path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
+                  for path, leaf in leaf_paths(params).items()}
+        return StoredModel(self.kind, self.path, self.config, arrays, self.tokenizer, self.head,
+                           history=without_metrics(self.history))
 
     def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
         features = tokenize(self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate, masks=True)
@@ -173,6 +221,13 @@ class PretrainedModel:
         console = Console(stderr=True)
         return track(batches(features, batch_size), "texts", total=count, console=console, transient=True,
                      disable=not (show and _can_draw(console)))
+
+
+def _text_pairs(first, second) -> list[tuple[str, str]]:
+    columns = [list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else None for texts in (first, second)]
+    if None in columns or len(columns[0]) != len(columns[1]) or not all(isinstance(text, str) for text in sum(columns, [])):
+        raise UserError(f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}")
+    return list(zip(*columns))
 
 
 def _can_draw(console: Console) -> bool:

@@ -8,16 +8,17 @@ import numpy as np
 from bert_jax.pretrained.stored import empty
 
 
-def placed(shape: tuple[int, ...], where: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
-    """A float32 array on the devices of `where`, each with its own part of what `read` gives; one call for all copies of a part."""
+def placed(shape: tuple[int, ...], where: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray],
+           dtype=np.float32) -> jax.Array:
+    """Return an array on the devices of `where`, each with its own part of what `read` gives; one call for all copies of a part."""
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray:
         spans = tuple(axis.indices(size) for axis, size in zip(index, shape))  # slices have no hash before Python 3.12
         if spans not in parts:
             values = read(index)
-            if values.dtype != np.float32 or not values.flags.c_contiguous or values.ctypes.data % 64:
-                aligned = empty(values.shape)
+            if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:
+                aligned = empty(values.shape, dtype)
                 aligned[...] = values
                 values = aligned
             parts[spans] = values

@@ -6,39 +6,37 @@ from jax.sharding import Mesh
 
 from bert_jax import sharding
 from bert_jax.config import HeadConfig
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.hidden_states import combine, pool
 from bert_jax.models.task import BertForTask
+from bert_jax.pretrained.parameters import Parameters
 from bert_jax.task_step import predictions
 from bert_jax.tasks.batching import Batch
 
 
 class Runner:
-    """Runs `network` on `params`, where those lie; the mesh splits the batches too, and every host gets the whole result.
+    """Runs `network` on the current parameters; the mesh splits the batches too, and every host gets the whole result.
 
     `states`, `features`, `mlm_logits`, `next_sentence_logits` and, with a task head, `task_scores` are functions of
     (batch, **options).
     """
 
-    def __init__(self, network: BertForPreTraining, head: HeadConfig | None, params: dict, mesh: Mesh):
-        below = {name: tree for name, tree in params.items() if name not in ("head", "crf")}
-        self.states = Compiled(_states, network, below, mesh, ("layers", "attentions", "pooling"))
-        self.features = Compiled(_features, network, below, mesh, ("combination", "pooling"))
-        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, below, mesh)
-        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, below, mesh)
+    def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
+        self.states = Compiled(_states, network, parameters, mesh, ("layers", "attentions", "pooling"))
+        self.features = Compiled(_features, network, parameters, mesh, ("combination", "pooling"))
+        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
+        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
-            unread = set(PRETRAINING_PARTS) - set(task.encoder.parts)
-            above = {name: tree for name, tree in params.items() if name not in unread}
-            self.task_scores = Compiled(predictions, task, above, mesh)
+            self.task_scores = Compiled(predictions, task, parameters, mesh)
 
 
 class Compiled:
-    """`function(network, params, batch, **options)` as a function of (batch, **options)."""
+    """`function(network, params, batch, **options)` as a function of (batch, **options), for the parameters at each call."""
 
-    def __init__(self, function, network, params: dict, mesh: Mesh, static: tuple[str, ...] = ()):
-        self._params, self._mesh = params, mesh
-        shardings = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, params))
+    def __init__(self, function, network, parameters: Parameters, mesh: Mesh, static: tuple[str, ...] = ()):
+        self._parameters, self._mesh = parameters, mesh
+        shardings = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, parameters.tree))
 
         def whole(params, batch, **options):
             return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
@@ -47,7 +45,8 @@ class Compiled:
 
     def __call__(self, batch: Batch, **options):
         rows = len(batch["input_ids"])
-        output = self._jitted(self._params, {name: self._placed(values) for name, values in batch.items()}, **options)
+        placed = {name: self._placed(values) for name, values in batch.items()}
+        output = self._jitted(self._parameters.current(), placed, **options)
         return jax.tree.map(lambda x: x[:rows], jax.device_get(output))
 
     @property

@@ -15,7 +15,8 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
-PADDING_LIMIT = 1_024  # a word table with as many rows beyond its vocabulary is not one that was padded
+PADDED_TO = (8, 16, 32, 64, 128)
+"""Multiples to which the rows of a word table are rounded up, for the matrix units of accelerators; 128 is Megatron's."""
 PARTS = ("pooler", "mlm", "next_sentence", "head", "crf")
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
@@ -57,21 +58,30 @@ class StoredModel:
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
 
 
+def check_vocabulary(entries: int, rows: int, path) -> None:
+    """Raises UserError unless a word table of `rows` has a row per entry, or is their number rounded up; see PADDED_TO."""
+    padding = rows - entries
+    if padding and not any(0 < padding < multiple and rows % multiple == 0 for multiple in PADDED_TO):
+        problem = f"{path} has a vocabulary of {entries:,} entries for a word table of {rows:,} rows"
+        if padding < 0:
+            raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
+        raise UserError(f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of {PADDED_TO[0]} to {PADDED_TO[-1]}, "
+                        f"so the last {padding:,} rows are no padding: entries are missing. Put the vocabulary there that the "
+                        "model was trained with; if those rows are unused indeed, append a line for each to its vocab.txt "
+                        "([unused1], [unused2], …)")
+
+
 def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:
     """`model` with the tokenizer's number of words: rows beyond are padding, and a warning says that they are cut off.
 
     Raises:
-      UserError: more words than rows, or so many fewer that `path` has another model's vocabulary.
+      UserError: see `check_vocabulary`.
     """
-    if tokenizer is None:
+    if tokenizer is None or tokenizer.vocab_size == model.vocab_size:
         return model
-    beyond = model.vocab_size - tokenizer.vocab_size
-    if not 0 <= beyond < PADDING_LIMIT:
-        raise UserError(f"{path} has a vocabulary of {tokenizer.vocab_size:,} entries for a word table of {model.vocab_size:,} "
-                        "rows; they do not belong together: put the model's own vocabulary there")
-    if beyond:
-        logging.warning("%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
-                        path, beyond, tokenizer.vocab_size)
+    check_vocabulary(tokenizer.vocab_size, model.vocab_size, path)
+    logging.warning("%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
+                    path, model.vocab_size - tokenizer.vocab_size, tokenizer.vocab_size)
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 

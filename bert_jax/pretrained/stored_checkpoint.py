@@ -2,18 +2,18 @@
 
 import os
 
-import numpy as np
 from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
-from bert_jax.checkpoint_record import read_record
+from bert_jax.checkpoint_arrays import open_array
+from bert_jax.checkpoint_record import Damaged, read_record
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
-from bert_jax.pretrained.stored import StoredArray, StoredModel, empty
-from bert_jax.tokenization import load_tokenizer
+from bert_jax.pretrained.stored import StoredArray, StoredModel
+from bert_jax.tokenization import Tokenizer, load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
 from bert_jax.workdir import read_json
 
@@ -28,7 +28,8 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
 
     Raises:
-      UserError: no checkpoint yet, all of them damaged, or one that a newer version has written.
+      UserError: no checkpoint yet, all of them damaged, one that a newer version has written, or another tokenizer than
+        run.json names.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
@@ -36,8 +37,9 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     for step in reversed(steps):
         found, problem = attempt(_open_step, step, path)
         if problem is None:
+            for damaged, reason in refused.items():
+                logging.warning("checkpoint %s of %s is damaged (%s); %s is used", damaged, path, reason, step.name)
             return found
-        logging.warning("checkpoint %s is damaged (%s); trying an older one", step, problem)
         refused[step.name] = problem
     if refused:
         reasons = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
@@ -56,35 +58,18 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
 
 
 def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; ValueError if the values of one are not those recorded."""
+    """The record, and the parameters by path; Damaged if the values of one are not those recorded."""
     content = read_record(step / "record")
     arrays = {}
     for path, recorded in content["arrays"].items():
         if path.startswith(PARAMETERS):
-            array = _open_array(step / "state", path)
+            array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
-                raise ValueError(f"{path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
+                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
-                raise ValueError(f"the contents of {path} have changed")
+                raise Damaged(f"the array {path} has changed")
             arrays[path.removeprefix(PARAMETERS)] = array
     return content, arrays
-
-
-def _open_array(state: epath.Path, path: str) -> StoredArray:
-    """One array of a directory that Orbax wrote: an OCDBT database in which the parts of a name are joined by dots."""
-    import tensorstore
-
-    place = os.fspath(state) + "/"
-    base = place if "://" in place else {"driver": "file", "path": place}
-    store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
-    array = tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True).result()
-
-    def read(index):
-        part = array[index]
-        values = empty(part.shape, part.dtype.numpy_dtype)
-        values[...] = part.read().result()
-        return values
-    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
 
 
 def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
@@ -94,13 +79,30 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     for name in VOCABULARY_ARRAYS:
         if name in arrays:
             arrays[name] = _first_rows(arrays[name], model.vocab_size)
-    run = home / "run.json"
-    history = {"step": content["step"], "metrics": content["metrics"], "config": config,
-               "run": read_json(run) if run.exists() else None}
+    run = _run(home)
+    history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
+    _check_tokenizer(tokenizer, run or {}, home)
     return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
                        history=history)
+
+
+def _run(home: epath.Path) -> dict | None:
+    """run.json of a work directory; of a single run of fine-tuning (DIR/runs/NAME), that of DIR."""
+    homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
+    return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
+
+
+def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:
+    """Raises UserError if the vocabulary is not the one that the run recorded: every id could mean another word."""
+    recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
+    if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
+        raise UserError(
+            f"{home / 'tokenizer'} is not the tokenizer of this model: its fingerprint is {tokenizer.fingerprint:.12}… "
+            f"({tokenizer.vocab_size:,} entries, {'lower case' if tokenizer.lowercase else 'cased'}), run.json has "
+            f"{recorded!s:.12}…; a file in it was changed after training. Restore tokenizer/ from a copy, or from the "
+            "token store the model was trained on (STORE/tokenizer)")
 
 
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:

@@ -45,8 +45,10 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
     """
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []
-    document, columns, places, rows = None, 0, None, []
-    for number, fields in [*_rows(read_text(file), universal), (0, [])]:
+    lines = [*_rows(read_text(file), universal), (0, [])]
+    document = 0 if any(fields[:1] == [DOCUMENT_START] for _, fields in lines) else None
+    columns, places, rows = 0, None, []
+    for number, fields in lines:
         if fields and fields[0] != DOCUMENT_START:
             columns = columns or len(fields)
             _check_columns(f"{os.fspath(file)}, line {number}", fields, columns)
@@ -57,7 +59,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
             sentences.append(_sentence(rows, places, document))
             rows = []
         if fields:
-            document = 0 if document is None else document + 1
+            document += bool(sentences)  # what stands before the first mark is a document, too
     if not sentences:
         raise UserError(f"{os.fspath(file)} holds no words; expected one a line, its tag in the last column, "
                         "and a blank line after each sentence")

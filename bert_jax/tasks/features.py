@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.truncation import Uncut
 from bert_jax.tokenization import Tokenizer
 
 
@@ -23,6 +24,8 @@ class Features:
     example: np.ndarray
     """int32 [E]: the index of the example that each sequence came from."""
     max_length: int
+    uncut: Uncut | None = dataclasses.field(default=None, kw_only=True)
+    """None where everything is read, in windows."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -54,6 +57,11 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     if first <= room - room // 2:
         return first, room - first
     return room - room // 2, room // 2
+
+
+def sequence_length(first: list[int], second: list[int] | None) -> int:
+    """Return how many tokens `join` makes of one segment or two where it cuts nothing."""
+    return len(first) + 2 if second is None else len(first) + len(second) + 3
 
 
 def join(tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:

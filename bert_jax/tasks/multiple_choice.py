@@ -16,7 +16,8 @@ from bert_jax.files import write_atomically
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
 from bert_jax.tasks import choice_files, files, tfds
 from bert_jax.tasks.choice_files import Question
-from bert_jax.tasks.features import Features, join
+from bert_jax.tasks.features import Features, join, sequence_length
+from bert_jax.tasks.truncation import Uncut
 from bert_jax.tokenization import Tokenizer
 
 MAIN_METRIC = dict.fromkeys(("swag", "race", "choice"), "accuracy")
@@ -72,12 +73,14 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     continued = tokenizer.encode_batch([f"{question.stem} {choice}" for question in examples.questions
                                         for choice in question.choices])
     count = len(examples.questions[0].choices)
-    joined = [[join(tokenizer, context, second, options.max_length) for second in continued[i * count:(i + 1) * count]]
-              for i, context in enumerate(contexts)]
+    pairs = [[(context, second) for second in continued[i * count:(i + 1) * count]] for i, context in enumerate(contexts)]
+    joined = [[join(tokenizer, *pair, options.max_length) for pair in row] for row in pairs]
+    lengths = np.array([max(sequence_length(*pair) for pair in row) for row in pairs])
     answers = np.array([question.answer for question in examples.questions], np.int32) if examples.has_answers else None
     return Features(input_ids=[[ids for ids, _ in row] for row in joined],
                     token_type_ids=[[types for _, types in row] for row in joined], labels=answers,
-                    example=np.arange(len(joined), dtype=np.int32), max_length=options.max_length)
+                    example=np.arange(len(joined), dtype=np.int32), max_length=options.max_length,
+                    uncut=Uncut(lengths, options.max_length, "questions"))
 
 
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:

@@ -5,7 +5,7 @@ Whoever lets a model predict asks here, so that new inputs are cut, windowed and
 
 import dataclasses
 
-from bert_jax.config_dict import from_dict
+from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks.squad import tuned
 
@@ -32,6 +32,15 @@ def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
         options = tuned(recorded, history.get("metrics") or {})
     length, query = min(options.max_length, positions), options.max_query_length
     return dataclasses.replace(options, max_length=length, max_query_length=query if query + 3 < length else length // 3)
+
+
+def without_metrics(history: dict) -> dict:
+    """Return `history` for parameters that may differ from those that were evaluated; a threshold tuned on dev is kept."""
+    settings = _settings(history)
+    if "options" in settings:
+        options = tuned(from_dict(TaskOptions, settings["options"], "options."), history.get("metrics") or {})
+        history = history | {"config": history["config"] | {"finetune": settings | {"options": to_dict(options)}}}
+    return history | {"metrics": None}
 
 
 def _settings(history: dict) -> dict:

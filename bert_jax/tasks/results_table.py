@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bert_jax.command_config import ResultsConfig
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 METRICS = {"mnli": ("accuracy", "mismatched_accuracy"), "qqp": ("f1",), "qnli": ("accuracy",), "sst2": ("accuracy",),
            "cola": ("matthews",), "stsb": ("spearman",), "mrpc": ("f1",), "rte": ("accuracy",), "wnli": ("accuracy",),
@@ -29,13 +29,14 @@ PUBLISHED = {
 
 def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
     """Prints the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
-    rows = {os.path.normpath(directory): {"model": os.path.basename(os.path.normpath(directory)), "source": "measured",
-                                          "split": "dev", "tasks": measured(directory)} for directory in directories}
+    found = {place: tasks for directory in directories for place, tasks in measured(directory).items()}
+    rows = {place: {"model": name, "source": "measured", "split": "dev", "tasks": found[place]}
+            for place, name in _names(directories, list(found)).items()}
     if options.gain_over:
-        base = rows.get(os.path.normpath(options.gain_over))
+        base = rows.get(os.fspath(epath.Path(options.gain_over)))
         if base is None:
-            raise UserError(f"--gain_over={options.gain_over} is not among the directories given: {' '.join(directories)}")
-        gains = [gain(row, base) for row in rows.values() if row is not base]
+            raise UserError(f"--gain_over={options.gain_over} is not among the directories given: {' '.join(rows)}")
+        gains = [row for row in (gain(row, base) for row in rows.values() if row is not base) if row["tasks"]]
     else:
         gains = []
     table = [*rows.values(), *gains] + [
@@ -59,30 +60,43 @@ def gain(row: dict, base: dict) -> dict:
 
 
 def measured(directory: str) -> dict[str, dict]:
-    """By task, from `directory`/results.json and `directory`/*/results.json: the best setting's metrics in percent, their
-    standard deviation, and the number of runs."""
+    """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
+
+    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks with one
+    result are the row of `directory`; of a task with several, each is in the row of its own directory. Nothing is averaged
+    over directories.
+    """
     place = epath.Path(directory)
     files = [place / "results.json", *(sorted(place.glob("*/results.json"), key=str) if place.is_dir() else [])]
-    found: dict[str, dict] = {}
+    found: dict[str, list[dict]] = {}
     for file in files:
         if not file.exists():
             continue
+        results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
-            results = json.loads(file.read_text())
             task, setting = results["task"], results["settings"][0]
-            cell = {name: 100 * setting["mean"][name] for name in METRICS[task] if name in setting["mean"]}
-            cell["standard_deviation"] = {name: None if value is None else 100 * value
+            cell = {name: 100 * float(setting["mean"][name]) for name in METRICS[task] if name in setting["mean"]}
+            cell["standard_deviation"] = {name: None if value is None else 100 * float(value)
                                           for name, value in setting["standard_deviation"].items() if name in cell}
-            cell |= {"runs": setting["runs"], "collapsed": setting["collapsed"], "init_from": results["init_from"],
+            cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],
                      "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error})") from None
-        if task in found:
-            raise UserError(f"{directory} has two results of {task}, {found[task]['directory']} and {file.parent}; give each alone")
-        found[task] = cell
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})") from None
+        found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
-    return found
+    rows: dict[str, dict] = {os.fspath(place): {}}
+    for task, cells in found.items():
+        for cell in cells:
+            rows.setdefault(cell["directory"] if cells[1:] else os.fspath(place), {})[task] = cell
+    return {name: tasks for name, tasks in rows.items() if tasks}
+
+
+def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
+    """What the row of each place is called: its directory as short as can be, the whole path where two would be called alike."""
+    given = {os.fspath(epath.Path(directory)) for directory in directories}
+    short = {place: "/".join(place.split("/")[-1 if place in given else -2:]) for place in places}
+    return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
 
 
 def markdown(rows: list[dict]) -> str:

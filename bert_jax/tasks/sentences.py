@@ -11,7 +11,8 @@ import numpy as np
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
-from bert_jax.tasks.features import Features, join
+from bert_jax.tasks.features import Features, join, sequence_length
+from bert_jax.tasks.truncation import Uncut
 from bert_jax.tokenization import Tokenizer
 
 
@@ -74,8 +75,10 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second)]
+    lengths = np.array([sequence_length(*pair) for pair in zip(first, second)])
     return Features([ids for ids, _ in joined], [types for _, types in joined], examples.answers,
-                    np.arange(len(joined), dtype=np.int32), options.max_length)
+                    np.arange(len(joined), dtype=np.int32), options.max_length,
+                    uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"))
 
 
 def predictions(examples: Sentences, logits: Sequence[np.ndarray]) -> np.ndarray:

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.squad_reading import Examples
+from bert_jax.tasks.truncation import Uncut
 from bert_jax.tokenization import Tokenizer
 
 
@@ -69,8 +70,10 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
             rows.append((ids, types, label, example, len(head), first))
     ids, types, labels, *columns = zip(*rows)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
+    uncut = Uncut(np.array([len(query) for query in queries]), options.max_query_length, "questions", "max_query_length",
+                  most=options.max_length - 4)  # beside [CLS], two [SEP] and one token of the context
     return SpanFeatures(list(ids), list(types), np.array(labels, np.int32) if examples.has_answers else None, example,
-                        options.max_length, prefix, first, contexts, options)
+                        options.max_length, prefix, first, contexts, options, uncut=uncut)
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:

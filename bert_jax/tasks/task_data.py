@@ -37,6 +37,16 @@ class TaskData:
     """Whatever test sets the data has, labelled or not: predictions are written for them."""
 
     @property
+    def splits(self) -> dict[str, Split]:
+        """All of them by name, train first."""
+        return {"train": self.train} | self.evaluations | self.tests
+
+    @property
+    def truncated(self) -> dict[str, float]:
+        """Share of the examples of each split that are longer than what is read of them (of SQuAD, of the questions)."""
+        return {name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None}
+
+    @property
     def main_metric(self) -> str:
         return main_metric(self.task, self.head.labels)
 

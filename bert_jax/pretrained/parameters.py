@@ -1,0 +1,51 @@
+"""The parameters of a loaded model, which people edit and train in a notebook: checked and placed before anything reads them."""
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.fingerprint import leaf_paths
+
+
+class Parameters:
+    """`tree` is a nested dict of float32 arrays. Its entries may be exchanged at any depth, and all of it by `replace`."""
+
+    def __init__(self, tree: dict):
+        self.tree = tree
+        self._structure = jax.tree.structure(tree)
+        self._shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
+        self._wanted = {path: _kind(leaf) for path, leaf in leaf_paths(tree).items()}
+
+    def replace(self, tree) -> None:
+        """Takes `tree`, any pytree with the same names, shapes and dtype, of NumPy's arrays or JAX's."""
+        self.tree = self._placed(tree)
+
+    def current(self) -> dict:
+        """Return `tree` as it is now, on the devices of the model.
+
+        Raises:
+          UserError: an entry was added, removed, or exchanged for one of another shape or dtype; names the first.
+        """
+        return self._placed(self.tree)
+
+    def _placed(self, tree) -> dict:
+        leaves = leaf_paths(tree)
+        self._check({path: _kind(leaf) for path, leaf in leaves.items()})
+        return jax.device_put(jax.tree.unflatten(self._structure, [leaves[path] for path in self._wanted]), self._shardings)
+
+    def _check(self, found: dict[str, str]) -> None:
+        differing = [path for path in sorted({*self._wanted, *found}) if found.get(path) != self._wanted.get(path)]
+        if differing:
+            path, more = differing[0], f" (and {len(differing) - 1} more differ)" if len(differing) > 1 else ""
+            raise UserError(f"params: {path} is {found.get(path, 'missing')}, the model has "
+                            f"{self._wanted.get(path, 'no such parameter')}{more}; keep the names, shapes and dtype of "
+                            "model.params, for example with jax.tree.map or .astype(np.float32)")
+
+
+def not_finite(tree: dict) -> list[str]:
+    """Return the paths of the arrays in which a value is NaN or infinite."""
+    return [path for path, leaf in leaf_paths(tree).items() if not np.isfinite(np.asarray(leaf)).all()]
+
+
+def _kind(leaf) -> str:
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"

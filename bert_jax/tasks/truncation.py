@@ -1,0 +1,46 @@
+"""How many texts of a split are longer than the model is given to read, and which value of an option keeps them whole."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncut:
+    """Lengths that the texts of E examples had before any of them was cut."""
+
+    lengths: np.ndarray
+    """int64 [E]: tokens of each sequence with its [CLS] and [SEP], of a choice the longest candidate's; of questions without."""
+    limit: int
+    """What is longer than this is cut to it."""
+    noun: str
+    """What is cut: texts, pairs or questions."""
+    option: str = "max_length"
+    """The option that sets `limit`."""
+    most: int | None = None
+    """The highest value that the option can have; None: as many tokens as the model has positions."""
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that are cut."""
+        return float(np.mean(self.lengths > self.limit))
+
+    def describe(self, split: str, allowed: str) -> str:
+        """Return one sentence on how many of a `split` ("train", or "" for none) are longer than `allowed`."""
+        return (f"{np.sum(self.lengths > self.limit):,} of {len(self.lengths):,} {split}{' ' * bool(split)}{self.noun} "
+                f"({100 * self.share:.1f} %) are longer than {allowed} (median {np.median(self.lengths):.0f}) and are cut")
+
+    def advise(self, split: str, positions: int) -> str:
+        """Return `describe` for somebody who can still choose the option, with the value that cuts nothing or the least.
+
+        Args:
+          positions: what the model has, the most that a sequence can hold.
+        """
+        longest, most = int(self.lengths.max()), positions if self.most is None else self.most
+        if longest <= most:
+            remedy = f"--options.{self.option}={longest} keeps all of them"
+        elif most > self.limit:
+            remedy = f"--options.{self.option}={most}, the most there is room for, cuts {100 * np.mean(self.lengths > most):.1f} %"
+        else:
+            remedy = "there is room for no more"
+        return f"{self.describe(split, f'options.{self.option}={self.limit} tokens')}; {remedy}"
