@@ -241,13 +241,19 @@ def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, p
     (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
     (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
     (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
-    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded"),
+    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY"),
     (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
     (["checkpoints/notes.txt"], "", "there is no checkpoint below")])
 def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
     with pytest.raises(UserError, match=message) as caught:
         load(make(tmp_path / "m", *names) / path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        with pytest.raises(UserError, match=f"hf download {name} --local-dir DIRECTORY .* give DIRECTORY$"):
+            load(name)
 
 
 @pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "",
