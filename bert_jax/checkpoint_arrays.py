@@ -6,20 +6,18 @@ prints a traceback of its own, and no message names the array that is damaged.
 
 import concurrent.futures
 import os
+import re
 
 import jax
 import numpy as np
 from absl import logging
 from etils import epath
 
+from bert_jax.checkpoint_record import Damaged
 from bert_jax.pretrained.placement import placed
 from bert_jax.pretrained.stored import StoredArray, empty
 
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
-
-
-class Damaged(Exception):
-    """Part of a checkpoint cannot be read, or is not what was written; the message names the part."""
 
 
 def open_array(state: epath.Path, path: str) -> StoredArray:
@@ -37,9 +35,10 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
     def finished(future):
         try:
             return future.result()
-        except (ValueError, OSError) as error:  # several lines that begin with a status such as DATA_LOSS
+        except (ValueError, OSError) as error:  # a page that may begin with a status such as DATA_LOSS
             logging.info("%s: %s", path, error)
-            raise Damaged(f"the array {path} cannot be read: {str(error).split(':')[0]:.40}") from None
+            status = re.match("[A-Z_]+(?=: )", str(error))
+            raise Damaged(f"the array {path} cannot be read" + (f" ({status[0]})" if status else "")) from None
 
     array = finished(tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True))
 

@@ -20,7 +20,7 @@ class Manager(ocp.CheckpointManager):
 
     def __init__(self, directory: epath.Path, config: CheckpointConfig, losses: dict[int, float]):
         options = ocp.CheckpointManagerOptions(
-            step_name_format=STEP_NAMES, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+            step_name_format=STEP_NAMES, lightweight_initialize=True, cleanup_tmp_directories=True, enable_async_checkpointing=True,
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, losses),
             multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name))

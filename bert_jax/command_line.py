@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import importlib.util
 import io
-import json
 import pathlib
 import re
 
@@ -58,10 +57,9 @@ def load_config(path: str) -> Config:
         there = f"; {file.parent} has {', '.join(near)}" if near else ""
         raise UserError(f"no configuration file {path!r}{there}")
     if file.suffix == ".json":
-        try:
-            return from_dict(Config, json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON: {error}") from None
+        from bert_jax.files import read_object
+
+        return from_dict(Config, read_object(file, "give a whole one"))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
@@ -132,7 +130,7 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
             raise UserError(f"unknown option --{name}{hint}")
         if not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false"):  # --grid alone
             equals, value = "=", "True"
-        if value.lower() in ("true", "false"):
+        if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
             value = value.capitalize()
         takes_value = not equals
         if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4

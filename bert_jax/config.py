@@ -317,7 +317,8 @@ class TrainVocabConfig:
     max_bytes: int = 1_000_000_000
     """Text to learn from at most, taken evenly over the documents."""
     held_out: float = 0.01
-    """Share of the documents on which the printed fertility, coverage and [UNK] rate are measured."""
+    """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on them.
+    They are those that `pretrain` holds out of a store of the same corpus with data.held_out of the same value."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that begins
     with `<doc`."""
@@ -344,6 +345,9 @@ class PrepareConfig:
     sentences: Literal["split", "lines"] = "split"
     """How text becomes sentences. split: they are found by a sentence splitter. lines: the corpus has one sentence per line
     already."""
+    wrapped: Literal["auto", "yes", "no"] = "auto"
+    """Join the lines of each paragraph before sentences are found, in files that are hard-wrapped, as most books in plain text
+    are. auto: decide from the beginning of each file; yes: all files are; no: every line end is the end of a sentence."""
     language: str = "en"
     """Language code for the sentence splitter, such as en."""
     lowercase: bool | None = None

@@ -23,13 +23,13 @@ def _plain(value):
 def from_dict(cls, values: dict, path: str = ""):
     """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
     if not isinstance(values, dict):
-        raise UserError(f"{path or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
+        raise UserError(f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:
-            close = difflib.get_close_matches(key, hints, n=1)
+            close = difflib.get_close_matches(key[:60], hints, n=1)
             hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
-            raise UserError(f"unknown option {path}{key}{hint}")
+            raise UserError(f"unknown option {path}{_shown(key)}{hint}")
     required = [field.name for field in dataclasses.fields(cls)
                 if field.default is field.default_factory is dataclasses.MISSING]
     if missing := [path + name for name in required if name not in values]:
@@ -48,7 +48,7 @@ def _typed(hint, value, path: str):
     if origin is Literal:
         if value in args:
             return value
-        raise UserError(f"{path}={value!r} must be one of {', '.join(args)}")
+        raise UserError(f"{path}={value!r:.80} must be one of {', '.join(args)}")
     if origin is types.UnionType:
         if value is None:
             return None
@@ -56,7 +56,7 @@ def _typed(hint, value, path: str):
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise UserError(f"{path}={value!r} must be of type {hint.__name__}")
+        raise UserError(f"{path}={value!r:.80} must be of type {hint.__name__}")
     return value
 
 
@@ -70,5 +70,21 @@ def differences(old: dict, new: dict, path: str = "") -> list[str]:
         if isinstance(a, dict) and isinstance(b, dict):
             lines += differences({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()}, f"{path}{key}.")
         elif a != b:
-            lines.append(f"{path}{key}: {a} → {b}")
+            lines.append(f"{path}{_shown(key)}: {_shown(a)} → {_shown(b)}")
     return lines
+
+
+def first_lines(lines: list[str]) -> str:
+    """Return the first few of many differences in one line, and the number of the others."""
+    return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
+
+
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
+
+
+def _shown(value) -> str:
+    """Return the text of a value, or of the beginning of one that would not fit into a line."""
+    text = str(value)
+    return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"

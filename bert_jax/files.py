@@ -1,13 +1,17 @@
 """Files that are written whole or not at all, JSON that is validated as it is read, the user's cache directory."""
 
+import collections
 import hashlib
 import json
+import math
 import os
 import pathlib
 
 from etils import epath
 
 from bert_jax.errors import UserError
+
+LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries has a tenth of that
 
 
 def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
@@ -39,14 +43,61 @@ def cache_directory() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
 
 
-def read_object(file: epath.Path) -> dict:
-    """The JSON object in a file that comes from elsewhere; UserError where there is none."""
+def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict:
+    """Return the JSON object in a file that may hold anything.
+
+    Raises:
+      UserError: unreadable, or no such object (see `parse_object`); `remedy` ends the message.
+    """
+    file = epath.Path(file)
     try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
-        raise UserError(f"{file} is not JSON: {error}; fetch it anew") from None
+        size = file.stat().length
+        if size > LONGEST_JSON:
+            raise ValueError(f"has {size:,} bytes")
+        return parse_object(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}; {remedy}") from None
+    except ValueError as error:
+        raise UserError(f"{file} {error}; {remedy}") from None
+
+
+def parse_object(text: bytes) -> dict:
+    """Return the JSON object that UTF-8 `text` spells.
+
+    Raises:
+      ValueError: not JSON or no object; names that occur twice, numbers beyond 64 bits, half a surrogate pair, or nesting
+        without end, which no writer means and few readers expect. The message lacks its subject, the file.
+    """
+    try:
+        values = json.loads(text.decode(), parse_int=_integer, parse_float=_float, object_pairs_hook=_unique)
+        if b"\\ud" in text.lower():
+            json.dumps(values, ensure_ascii=False).encode()
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("is not JSON: nested without end") from None
     if not isinstance(values, dict):
-        raise UserError(f"{file} must hold a JSON object, not {values!r:.60}")
+        raise ValueError(f"must hold a JSON object, not {values!r:.60}")
+    return values
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -2**63 <= int(digits) < 2**64:
+        raise ValueError(f"has a number beyond 64 bits, {digits:.30}")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise ValueError(f"has a number beyond 64 bits, {digits:.30}")
+    return value
+
+
+def _unique(pairs: list[tuple]) -> dict:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        (name, count), = collections.Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"has {count} values named {name!r:.120}")
     return values
 
 
@@ -55,14 +106,12 @@ def sealed(values: dict) -> dict:
     return {**values, "checksum": _checksum(values)}
 
 
-def unsealed(values) -> dict:
-    """Return the dict `values` without its "checksum"; those written by earlier versions have none.
+def unsealed(values: dict) -> dict:
+    """Return `values` without their "checksum"; those written by earlier versions have none.
 
     Raises:
-      UserError: the values are not a dict, or not the one that was sealed.
+      UserError: the values are not those that were sealed.
     """
-    if not isinstance(values, dict):
-        raise UserError(f"it holds {values!r:.40}, not a JSON object")
     contents = {key: value for key, value in values.items() if key != "checksum"}
     if "checksum" in values and values["checksum"] != _checksum(contents):
         raise UserError("its contents have changed since it was written (the checksum is wrong)")

@@ -1,5 +1,6 @@
 """From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and how it was chosen."""
 
+import os
 import statistics
 
 from etils import epath
@@ -7,18 +8,66 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config_dict import to_dict
+from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
-from bert_jax.workdir import commit, read_json, versions
+from bert_jax.software import commit, versions
+from bert_jax.workdir import read_json
 
 RECORD = "results.json"
 
 
-def finished_runs(runs: epath.Path) -> list[dict]:
-    """The records of all finished runs below a work directory, by name."""
+FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
+
+
+def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
+    """Return the records of all finished runs below a work directory, by name.
+
+    Raises:
+      UserError: one of them is damaged, or lacks a metric that others have, such as `metric`, by which runs are chosen.
+    """
     if not runs.is_dir():
         return []
     names = sorted(place.name for place in runs.iterdir())
-    return [read_json(runs / name / RECORD) for name in names if (runs / name / RECORD).exists()]
+    records = [_read_record(runs / name / RECORD) for name in names if (runs / name / RECORD).exists()]
+    measured = {metric}.union(*(record["metrics"] for record in records))
+    for record in records:
+        if lacking := sorted(measured - set(record["metrics"])):
+            raise _damaged(runs / record["run"] / RECORD, f"has no {lacking[0]!r:.60} among its metrics")
+    return records
+
+
+def _read_record(file: epath.Path) -> dict:
+    record = read_json(file)
+    for name, kind in FIELDS.items():
+        if type(record.get(name)) is not kind:
+            raise _damaged(file, f"has {name}={record.get(name)!r:.60}")
+    if record["run"] != file.parent.name:
+        raise _damaged(file, f"is that of the run {record['run']!r:.80}")
+    if any(type(value) not in (int, float) for value in record["metrics"].values()):
+        raise _damaged(file, f"has metrics={record['metrics']!r:.80}")
+    if not isinstance(record.get("collapsed"), str | None):
+        raise _damaged(file, f"has collapsed={record['collapsed']!r:.60}")
+    return record
+
+
+def _damaged(file: epath.Path, why: str) -> UserError:
+    return UserError(f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} to "
+                     "train the run again")
+
+
+def earlier_predictions(file: epath.Path) -> dict | None:
+    """Return which predictions the results.json of an earlier command speaks of; None if it is absent or says something else.
+
+    `run` and `metrics` of the model, and what `summary` had as facts: `tests` and `predictions`.
+    """
+    try:
+        before = read_json(file)
+        return {"run": before["chosen"]["run"], "metrics": before["metrics"],
+                "tests": {name: {key: float(value) for key, value in test.items()} for name, test in before["tests"].items()},
+                "predictions": {"test_fingerprint": before["predictions"]["test_fingerprint"],
+                                "files": list(map(os.fspath, before["predictions"]["files"]))}}
+    except (UserError, LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def best(records: list[dict], metric: str) -> dict:

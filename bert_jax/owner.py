@@ -16,10 +16,11 @@ import uuid
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import parse_object, write_atomically
 
 RENEW_SECONDS = 60
 STALE_SECONDS = 300
+KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, float)}
 
 
 class Owner:
@@ -34,11 +35,34 @@ class Owner:
         self._facts = {"pid": os.getpid(), "host": socket.gethostname(), "id": uuid.uuid4().hex,
                        "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
         self._file, self._thread = None, None
-        self._released = threading.Event()
+        self._released, self.renewing = threading.Event(), threading.Lock()
         if "://" in os.fspath(directory):
             self._claim()
         else:
             self._lock()
+
+    def holds(self) -> bool:
+        """Return whether owner.json still is this process's own: it, or the directory, may have been deleted or replaced."""
+        try:
+            if self._file is not None:
+                return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+            return self._path.exists() and _parsed(self._path.read_text()).get("id") == self._facts["id"]
+        except OSError:
+            return False
+
+    def take(self) -> None:
+        """Take the directory again, after `holds` has said no.
+
+        Raises:
+          UserError: another live process has taken it.
+        """
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._lock()
+        else:
+            with self.renewing:
+                self._claim()
 
     def release(self) -> None:
         if self._file is not None:  # the file stays: unlinking it would let two processes lock two files of that name
@@ -47,11 +71,12 @@ class Owner:
         if self._thread is not None:
             self._released.set()
             self._thread.join()
-            self._path.unlink(missing_ok=True)
+            if self.holds():
+                self._path.unlink(missing_ok=True)
             self._thread = None
 
     def _lock(self) -> None:
-        file = open(self._path, "a+", encoding="utf-8")
+        file = open(self._path, "a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -64,24 +89,27 @@ class Owner:
             self._claim()
             return
         file.truncate(0)
-        file.write(json.dumps(self._facts))
+        file.write(json.dumps(self._facts).encode())
         file.flush()
         self._file = file
 
     def _claim(self) -> None:
-        facts = _parsed(self._path.read_text()) if self._path.exists() else {}
+        facts = _parsed(self._path.read_bytes()) if self._path.exists() else {}
         if not _abandoned(facts):
             raise self._taken(facts)
         self._renew()
-        if _parsed(self._path.read_text()).get("id") != self._facts["id"]:
-            raise self._taken(_parsed(self._path.read_text()))
-        self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
-        self._thread.start()
+        if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:
+            raise self._taken(facts)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
+            self._thread.start()
 
     def _keep_renewing(self) -> None:
         while not self._released.wait(RENEW_SECONDS):
             try:
-                self._renew()
+                with self.renewing:
+                    if self.holds():
+                        self._renew()
             except OSError:  # the store is out of reach for a moment; the next renewal counts
                 continue
 
@@ -98,21 +126,22 @@ def _abandoned(facts: dict) -> bool:
     """True if a time-stamped owner is gone: silent for long, or a process of this host that no longer runs."""
     if time.time() - facts.get("renewed", 0) > STALE_SECONDS:
         return True
-    if facts["host"] != socket.gethostname():
+    if facts.get("host") != socket.gethostname() or "pid" not in facts:
         return False
     try:
         os.kill(facts["pid"], 0)  # signal 0 only asks
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:  # it runs, under another user
         pass
     return False
 
 
-def _parsed(text: str) -> dict:
-    """Facts of an owner file; none if it was torn by a crash."""
+def _parsed(text: bytes) -> dict:
+    """Return the facts of an owner file that can be true; none if it was torn by a crash."""
     try:
-        facts = json.loads(text)
+        facts = parse_object(text)
     except ValueError:
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return {name: value for name, value in facts.items() if isinstance(value, KINDS.get(name, ()))
+            and (not isinstance(value, str) or len(value) <= 255 and value.isprintable())}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from bert_jax.files import write_atomically
+from bert_jax.files import parse_object, write_atomically
 
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
 
@@ -157,10 +157,11 @@ def _number(value: float) -> float | str:
 
 
 def _row(line: bytes) -> dict | None:
-    """The row of a line, or None for a torn or foreign one."""
+    """Return the row of a line, or None for a torn or foreign one."""
     try:
-        row = json.loads(line)
-        return {"kind": row["kind"], "step": row["step"],
-                **{name: float(value) for name, value in row.items() if name not in ("kind", "step")}}
-    except (ValueError, TypeError, AttributeError, KeyError):
+        row = parse_object(line)
+        kind, step = row.pop("kind"), row.pop("step")
+        metrics = {name: float(value) for name, value in row.items()}
+    except (ValueError, TypeError, KeyError):
         return None
+    return {"kind": kind, "step": step, **metrics} if isinstance(kind, str) and type(step) is int else None

@@ -12,7 +12,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29; an uncased one may have a stray symbol
@@ -94,11 +94,8 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
 
 
 def _read_config(file: epath.Path) -> dict:
-    try:
-        config = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON ({error}); mend or delete it") from None
-    if not isinstance(config, dict) or not isinstance(config.get("do_lower_case", True), bool):
+    config = read_object(file, "mend or delete it")
+    if not isinstance(config.get("do_lower_case", True), bool):
         raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')
     return config
 

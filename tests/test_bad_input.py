@@ -16,6 +16,7 @@ import pytest
 
 import small_corpus
 from bert_jax import cli, sharding
+from bert_jax.files import unsealed
 
 PARTS = ("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents")
 UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
@@ -50,7 +51,7 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "garbled_store" / "manifest.json").write_text('{"version": 1, "shards"')
     shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
     for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
-        manifest = json.loads((small_store / "manifest.json").read_text())
+        manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
         (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
     (place / "config.json").write_text(json.dumps({
         "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
@@ -137,7 +138,7 @@ CASES = [
     Case("a cut shard", f"{PRETRAIN} --data.path=@/cut_store", (PARTS[0], "has 100 bytes", "copy it again")),
     Case("a missing shard", f"{PRETRAIN} --data.path=@/missing_store", (PARTS[1], "is missing", "copy it again")),
     Case("a garbled manifest", f"{PRETRAIN} --data.path=@/garbled_store",
-         ("cannot read", "manifest.json", "prepare the store again")),
+         ("manifest.json is not JSON", "prepare the store again")),
     Case("a newer manifest", f"{PRETRAIN} --data.path=@/newer_store", ("version 2", "reads version 1")),
     Case("a manifest of wrong types", f"{PRETRAIN} --data.path=@/retyped_store", ("shards='many'", "must be a list")),
     Case("a store without its vocabulary", f"{PRETRAIN} --data.path=@/no_tokenizer_store", ("no_tokenizer_store/tokenizer",)),
@@ -197,7 +198,7 @@ CASES = [
     Case("evaluate no run", "evaluate @/nothing --data.path=@/store", ("nothing is not the work directory of a run",)),
     Case("evaluate nothing", "evaluate", ("WORKDIR", "usage")),
     Case("evaluate a damaged configuration", "evaluate @/broken_run --data.path=@/store",
-         ("broken_run/config.json cannot be read",)),
+         ("broken_run/config.json is not JSON",)),
     Case("evaluate on another vocabulary", "evaluate @/run --data.path=@/other_store",
          ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer")),
     Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
@@ -265,9 +266,9 @@ ARRAY = "params.pooler.kernel"
 
 @pytest.mark.parametrize("command, says", [
     ("pretrain @/config.json --workdir=RUN", "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
-     "params/pooler/kernel cannot be read: "),
+     "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). "),
     ("fill-mask RUN [MASK]", "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
-     "read: ")])
+     "read (FAILED_PRECONDITION)); ")])
 def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
     """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
     import tensorstore

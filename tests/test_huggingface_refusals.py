@@ -29,8 +29,8 @@ def test_an_index_that_does_not_fit_its_files(tmp_path):
     place = sharded(tmp_path, extra={"extra": "model-00001-of-00002.safetensors"})
     assert "says that extra is in model-00001" in refusal(place)
     index = tmp_path / "model.safetensors.index.json"
-    for text, says in (("{", "cannot be read"), ("[]", "weight_map"), ('{"weight_map": {"a": 3}}', "weight_map"),
-                       ('{"weight_map": {"a": "x", "a": "y"}}', "'a' stands there twice")):
+    for text, says in (("{", "not JSON"), ("[]", "JSON object"), ('{"weight_map": {"a": 3}}', "weight_map"),
+                       ('{"weight_map": {"a": "x", "a": "y"}}', "2 values named 'a'")):
         index.write_text(text)
         assert says in refusal(tmp_path)
 

@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.files import unsealed
+from bert_jax.files import read_object, unsealed
 
 VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
@@ -54,6 +54,8 @@ class SourceRecord:
     format: str
     bytes: int
     revision: str
+    wrap_column: int = 0
+    """Where its lines were wrapped; those of a paragraph are joined. 0: every line is as it was."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,20 +103,15 @@ def read_manifest(directory: epath.Path) -> Manifest:
       UserError: no manifest, another version, wrong types, counts that contradict each other, foreign file names.
     """
     path = directory / "manifest.json"
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise UserError(f"{directory} is not a token store (no manifest.json); "
-                        f"make one by `bert-jax prepare --output={directory}`") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path} ({error}); prepare the store again") from error
-    version = values.get("version") if isinstance(values, dict) else None
-    if version != VERSION:
+    if not path.exists():
+        raise UserError(f"{directory} is not a token store (no manifest.json); make one by `bert-jax prepare --output={directory}`")
+    values = read_object(path, "prepare the store again")
+    if (version := values.get("version")) != VERSION:
         raise UserError(f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again")
     try:
         manifest = from_dict(Manifest, unsealed(values))
         _check(manifest)
-    except (UserError, RecursionError) as error:
+    except UserError as error:
         raise UserError(f"{path} is damaged or was not written by `bert-jax prepare`: {error}") from error
     return manifest
 

@@ -15,7 +15,7 @@ from bert_jax.data.blocks import Position
 from bert_jax.data.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store_writer import WriterState
 from bert_jax.errors import UserError
-from bert_jax.files import sealed, unsealed, write_atomically
+from bert_jax.files import read_object, sealed, unsealed, write_atomically
 
 PROGRESS = "progress.json"
 _OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
@@ -89,10 +89,12 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
             raise UserError(f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
                             "delete it")
         return Progress(made_from=made_from)
+    remedy = f"delete {directory} and start again"
+    values = read_object(path, remedy)
     try:
-        progress = from_dict(Progress, unsealed(json.loads(path.read_text())))
-    except (UserError, ValueError, OSError, RecursionError) as error:
-        raise UserError(f"cannot read {path} ({error}); delete {directory} and start again") from error
+        progress = from_dict(Progress, unsealed(values))
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; {remedy}") from error
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
     if damaged := store_writer.damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
         print(f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning")

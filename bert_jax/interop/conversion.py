@@ -118,11 +118,12 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
     config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
     if stored.embedding != EmbeddingConfig():
         config["embedding"] = to_dict(stored.embedding)
-    for name, values in (("run.json", _origin(stored, by)), ("config.json", config)):
+    run_id = uuid.uuid4().hex
+    for name, values in (("run.json", {"run_id": run_id, **_origin(stored, by)}), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
+    with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
         checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
                          metrics=stored.history.get("metrics"))
 

@@ -21,6 +21,7 @@ import safetensors
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.pretrained.stored import empty
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -176,18 +177,7 @@ def _local(file: epath.Path) -> Iterator[str]:
 
 def _read_index(file: epath.Path) -> dict[str, str]:
     """weight_map of an index: array → file name."""
-    def unique(pairs):
-        seen = dict(pairs)
-        if len(seen) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r:.120} stands there twice")
-        return seen
-
-    try:
-        values = json.loads(file.read_text(), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read: {error}; {AWAY}") from None
-    places = values.get("weight_map") if isinstance(values, dict) else None
+    places = read_object(file, AWAY).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f'{file} must hold an object "weight_map" from the names of arrays to those of files; {AWAY}')
     return places

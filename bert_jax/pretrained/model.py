@@ -158,13 +158,15 @@ class PretrainedModel:
         """What the task head says to each of `inputs`, one or a list of:
 
         - classification: a text or a pair (tuple) → Label; regression: the same → float;
-        - tagging: a sentence as a str, split at blanks, or as a tuple of words → [(word, tag), …];
+        - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) and have the
+          characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
         - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.
 
         Too long texts are cut; a long context is read in windows.
 
         Raises:
-          UserError: the model has no task head, or the inputs are not of its form.
+          UserError: the model has no task head, or the inputs are not of its form, such as a pair where it was fine-tuned on
+            single texts.
         """
         if self.head is None:
             raise UserError(f"{self.path} has no task head to predict with; fine-tune it first, or use encode or embed")

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bert_jax.command_config import ResultsConfig
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import read_object, write_atomically
 
 METRICS = {"mnli": ("accuracy", "mismatched_accuracy"), "qqp": ("f1",), "qnli": ("accuracy",), "sst2": ("accuracy",),
            "cola": ("matthews",), "stsb": ("spearman",), "mrpc": ("f1",), "rte": ("accuracy",), "wnli": ("accuracy",),
@@ -72,16 +72,16 @@ def measured(directory: str) -> dict[str, dict]:
     for file in files:
         if not file.exists():
             continue
+        results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
-            results = json.loads(file.read_text())
             task, setting = results["task"], results["settings"][0]
-            cell = {name: 100 * setting["mean"][name] for name in METRICS[task] if name in setting["mean"]}
-            cell["standard_deviation"] = {name: None if value is None else 100 * value
+            cell = {name: 100 * float(setting["mean"][name]) for name in METRICS[task] if name in setting["mean"]}
+            cell["standard_deviation"] = {name: None if value is None else 100 * float(value)
                                           for name, value in setting["standard_deviation"].items() if name in cell}
-            cell |= {"runs": setting["runs"], "collapsed": setting["collapsed"], "init_from": results["init_from"],
+            cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],
                      "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error})") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})") from None
         found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
@@ -93,7 +93,7 @@ def measured(directory: str) -> dict[str, dict]:
 
 
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
-    """What the row of each place is called: its directory as short as can be, the whole path where two would be called alike."""
+    """The name of each row: its directory alone, or the whole path where two would have the same name."""
     given = {os.fspath(epath.Path(directory)) for directory in directories}
     short = {place: "/".join(place.split("/")[-1 if place in given else -2:]) for place in places}
     return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
