@@ -81,7 +81,8 @@ def test_joining_undoes_the_wrapping_of_a_paragraph(width):
 
 def test_paragraphs_are_told_apart_by_the_room_after_them():
     lines = ["CHAPTER ONE", "It was a dark and stormy night, and the rain fell in", "torrents.",
-             "A Gust Of Wind Swept Up The Streets,", "It Rattled Along The Housetops, Or Agitated The Flames", "Against The Darkness."]
+             "A Gust Of Wind Swept Up The Streets,", "It Rattled Along The Housetops, Or Agitated The Flames",
+             "Against The Darkness."]
     assert wrapping.join_lines(lines, 54) == [
         "CHAPTER ONE", "It was a dark and stormy night, and the rain fell in torrents.", "A Gust Of Wind Swept Up The Streets,",
         "It Rattled Along The Housetops, Or Agitated The Flames Against The Darkness."]

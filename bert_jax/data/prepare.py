@@ -97,8 +97,9 @@ def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Sou
     wrapped = [source for source, (_, is_wrapped) in found.items() if is_wrapped]
     joining = config.wrapped == "yes" or config.wrapped == "auto" and config.sentences == "split"
     if wrapped:
-        which = wrapped[0].name if len(sources) == 1 else f"{len(wrapped):,} of {len(sources):,} sources ({wrapped[0].name}, …)"
-        which = f"{which}: hard-wrapped lines of about {found[wrapped[0]][0]} characters"
+        first, column = wrapped[0].name, found[wrapped[0]][0]
+        which = first if len(sources) == 1 else f"{len(wrapped):,} of {len(sources):,} sources ({first}, …)"
+        which = f"{which}: hard-wrapped lines of about {column} characters"
         if joining:
             print(f"{which}; the lines of each paragraph are joined (--wrapped=no keeps every line end)")
         else:
@@ -204,12 +205,13 @@ def _warn_of_few_documents(number: int) -> None:
     if number * share >= 1:
         return
     held_out = int(held_out_documents(number, share).sum())
-    effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation" if number > 1 else "leaves nothing to train on"
+    effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
     logging.warning(
         "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters or "
         "articles, or evaluate on a store of other text (--data.eval_path)",
-        "one document" if number == 1 else f"only {number} documents", share, effect)
+        "one document" if number == 1 else f"only {number} documents", share,
+        effect if number > 1 else "leaves nothing to train on")
 
 
 def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
