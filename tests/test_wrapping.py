@@ -1,9 +1,11 @@
 """Hard-wrapped text becomes the store of the same text before it was wrapped; other text is left alone."""
 
 import dataclasses
+import gzip
 import json
 import random
 import re
+import shutil
 import textwrap
 
 import pytest
@@ -216,3 +218,14 @@ def test_wrapped_paragraphs_between_blank_lines_are_said_to_be_documents(tmp_pat
     [record] = [record for record in caplog.records if "A blank line ends a document" in record.getMessage()]
     sentences = sum(text.count(".") for text in texts)
     assert f"{sentences / len(texts):.1f} sentences and {tokens / len(texts):.0f} tokens on average" in record.getMessage()
+
+
+def test_a_novel_that_is_wrapped_again(tmp_path, shared_data):
+    """Its paragraphs are known: 7,356 sentences. A few paragraphs whose last line is full are joined to the next."""
+    novel = gzip.decompress((shared_data / "novels" / "Cbronte_Jane_1847.txt.gz").read_bytes()).decode("utf-8-sig")
+    lines = [" ".join(line.split()) for line in novel.split("\n") if line.strip()]
+    shutil.copy(shared_data / "vocab" / "uncased" / "vocab.txt", tmp_path)
+    plain = run(tmp_path, "plain.txt", "\n".join(lines), "plain")
+    wrapped = run(tmp_path, "wrapped.txt", "\n".join(lines_of(lines)), "wrapped")
+    assert plain.sources[0].wrap_column == 0 and 70 <= wrapped.sources[0].wrap_column <= 72
+    assert wrapped.counts.sentences == pytest.approx(plain.counts.sentences, rel=0.005)
