@@ -149,7 +149,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
     uncut = features.uncut
     if uncut is not None and uncut.share and jax.process_index() == 0:
-        console.print(uncut.describe(split, f"the {uncut.limit} tokens of them that the model was fine-tuned to read"),
+        console.print(uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
                       markup=False, soft_wrap=True)
 
 

@@ -151,7 +151,7 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
             f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n") in said
     options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
     run_predict(str(tmp_path / "work"), options)
-    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens of them that" in capsys.readouterr().out
+    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
 
 
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
