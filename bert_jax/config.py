@@ -89,6 +89,21 @@ class HeadConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How `model.embed` makes one vector per text unless told otherwise; directories of sentence-transformers say how."""
+
+    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"] = "mean"
+    normalize: bool = False
+    """Divide each vector by its Euclidean norm."""
+    max_length: int | None = None
+    """Tokens of a text at most, [CLS] and [SEP] included. None: as many as the model has positions."""
+    lowercase: bool = False
+    """Lower the text before it is tokenized, whatever the vocabulary."""
+    unsupported: str = ""
+    """What the directory asks for that is not done here, in words; `embed` must be told how to pool then."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
     """How the same mathematics is carried out; nothing here changes what a checkpoint holds."""
 

@@ -79,6 +79,11 @@ def first_lines(lines: list[str]) -> str:
     return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
 
 
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
+
+
 def _shown(value) -> str:
     """Return the text of a value, or of the beginning of one that would not fit into a line."""
     text = str(value)

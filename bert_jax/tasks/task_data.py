@@ -43,6 +43,11 @@ class TaskData:
         return {"train": self.train} | self.evaluations | self.tests
 
     @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts, for a model that will be asked to predict others."""
+        return getattr(self.train.examples, "second", None) is not None
+
+    @property
     def truncated(self) -> dict[str, float]:
         """Share of the examples of each split that are longer than what is read of them (of SQuAD, of the questions)."""
         return {name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None}
