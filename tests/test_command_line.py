@@ -20,7 +20,8 @@ import pytest
 from bert_jax import cli
 from bert_jax.command_config import ConvertConfig, DemoConfig, ExtendVocabConfig, FillMaskConfig, InspectConfig, ResultsConfig
 from bert_jax.command_line import configured, load_config, parse
-from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TASKS, FinetuneConfig
 from bert_jax.predict_config import PredictConfig
@@ -191,10 +192,13 @@ def test_options_shown_as_required_are_refused_where_they_are_missing(command, m
         assert name in capsys.readouterr().err
 
 
-def test_defaults_are_those_of_the_configuration_or_task_that_is_named(monkeypatch, capsys):
+def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     for words, size in ((["--help"], 768), (["configs/bert_tiny.py", "--help"], 128)):
         assert f"(default: {size})" in shown_options(printed_by(capsys, "pretrain", *words))["model.hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(Config(data=DataConfig(path="store")))))
+    text = printed_by(capsys, "pretrain", str(tmp_path / "config.json"), "--help")
+    assert "(default: store)" in shown_options(text)["data.path"] and "Required: --workdir." in text
     assert "phases.1.sequence_length" in shown_options(printed_by(capsys, "help", "pretrain", "configs/bert_base.py"))
     for words, length in ([], 128), (["squad_v1"], 384):
         text = printed_by(capsys, "finetune", *words, "--help")
