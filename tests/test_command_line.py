@@ -268,6 +268,19 @@ def test_commands_of_the_guides_exist_with_their_options():
     assert found > 100
 
 
+@pytest.mark.parametrize("words, message", [
+    ("prepare --input=x", "give --vocab and --output; see bert-jax prepare --help"),
+    ("convert a b", "give --to; see bert-jax convert --help"),
+    ("pretrain configs/bert_tiny.py --steps=many",
+     "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help"),
+    ("convert a b --to=x",
+     "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); see bert-jax convert --help"),
+])
+def test_one_line_says_the_same_on_every_terminal(words, message):
+    for encoding in ("utf-8", "ascii"):
+        assert bert_jax(*words.split(), env={**os.environ, "PYTHONIOENCODING": encoding}).stderr == f"error: {message}\n"
+
+
 def test_help_on_a_terminal_without_our_letters():
     done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == "" and "seed + 1, ?" in prose(done.stdout)
