@@ -36,7 +36,7 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
     cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
     arguments, program = _spelled_out(arguments, _option_names(default), instance), " ".join(usage.split()[:2])
     if missing := _missing(default, arguments):
-        raise UserError(f"give {' and '.join(missing)}; see {program} --help")
+        raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):

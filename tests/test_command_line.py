@@ -269,8 +269,8 @@ def test_commands_of_the_guides_exist_with_their_options():
 
 
 @pytest.mark.parametrize("words, message", [
-    ("prepare --input=x", "give --vocab and --output; see bert-jax prepare --help"),
-    ("convert a b", "give --to; see bert-jax convert --help"),
+    ("prepare --input=x", "give the required --vocab and --output; see bert-jax prepare --help"),
+    ("convert a b", "give the required --to; see bert-jax convert --help"),
     ("pretrain configs/bert_tiny.py --steps=many",
      "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help"),
     ("convert a b --to=x",
