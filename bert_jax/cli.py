@@ -147,8 +147,9 @@ def evaluate(arguments: list[str]) -> int:
 
     Print held-out loss, perplexity and accuracies of a pre-trained model, beside those of word frequencies alone.
 
-    WORKDIR is the work directory of a pre-training run; its newest checkpoint is evaluated. Of the options below, those of
-    data.path, data.cache, evaluation, compute and mesh are used; everything else is as the model was trained.
+    WORKDIR is the work directory of a pre-training run, of which the newest checkpoint is evaluated, or the directory that
+    `bert-jax convert --to=bert_jax` wrote. Of the options below, those of data.path, data.cache, evaluation, compute and mesh
+    are used; everything else is as the model was trained.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
