@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
@@ -91,6 +92,7 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
+    use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh)
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax import sharding
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
@@ -85,6 +86,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     from bert_jax.pretrained.loading import open_stored
 
     check_files(check_predict(config))
+    use_compilation_cache()
     members = [open_stored(path) for path in workdirs.split(",")]
     first = members[0]
     for member in members:

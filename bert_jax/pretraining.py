@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import Config
 from bert_jax.config_checks import check
 from bert_jax.config_dict import to_dict
@@ -58,6 +59,7 @@ def pretrain(config: Config) -> Result:
     """
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
+    use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
     _check_given(config)

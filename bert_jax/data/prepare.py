@@ -28,7 +28,6 @@ from bert_jax.data.documents import held_out_documents
 from bert_jax.data.manifest import (
     VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
 from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
-from bert_jax.data.progress_bar import byte_progress
 from bert_jax.data.readers import find_sources, read_lines
 from bert_jax.data.sentences import make_splitter
 from bert_jax.data.store import open_store
@@ -36,6 +35,7 @@ from bert_jax.data.store_writer import StoreWriter, WriterState
 from bert_jax.data.workers import encoded_blocks
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory, sealed, write_atomically
+from bert_jax.progress_bar import progress_bar
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
@@ -146,7 +146,7 @@ def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[So
     blocks = _remaining(sources, progress, made_from.options.text_field)
     recorded = time.monotonic()
     writer = StoreWriter(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer)
-    with contextlib.closing(writer), byte_progress("preparing", done[-1], done[progress.source]) as advance_to:
+    with contextlib.closing(writer), progress_bar("preparing", done[-1], done[progress.source], "bytes") as advance_to:
         try:
             for block, encoded in encoded_blocks(blocks, str(directory / "tokenizer"), made_from.options, workers):
                 writer.append(encoded, block.continues)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_jax.data.manifest import FileRecord, Manifest, hash_file
-from bert_jax.data.progress_bar import byte_progress
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory
+from bert_jax.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from bert_jax.data.store import Store
@@ -67,7 +67,7 @@ def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list
     """Return the names of the files that do not have their hash. Several are hashed at once."""
     total, done, changed = sum(sizes), 0, []
     with (concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
-          byte_progress("verifying", total, visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
+          progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
         hashes = pool.map(hash_file, (directory / file.name for file in files))
         for file, size, found in zip(files, sizes, hashes, strict=True):
             done += size
