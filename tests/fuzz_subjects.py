@@ -31,6 +31,7 @@ from bert_jax.curves import draw_curves
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
+from bert_jax.evaluation import default_config
 from bert_jax.finetune_config import task_defaults
 from bert_jax.finetune_results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.fingerprint import leaf_paths
@@ -45,7 +46,7 @@ from bert_jax.state import abstract_state
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.tasks.results_table import ResultsConfig, run_results
 from bert_jax.tokenization import WordPieceTokenizer
-from bert_jax.workdir import open_workdir, read_config, read_identity, write_json
+from bert_jax.workdir import open_workdir, write_json
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
@@ -101,20 +102,22 @@ def resume(directory: pathlib.Path, damaged: str):
 
 
 def load_model(directory: pathlib.Path, damaged: str):
-    model = load(directory)
+    model = _with_tokenizer(directory)
     return bits(model.params), to_dict(model.config), model.tokenizer.fingerprint, model.history["step"]
 
 
+def _with_tokenizer(directory: pathlib.Path):
+    """The model; without a vocabulary it can be looked into, but whoever gives it text is refused."""
+    model = load(directory)
+    if model.tokenizer is None:
+        model.encode("the cat")
+    return model
+
+
 def settings(directory: pathlib.Path, damaged: str):
-    """Changes of config.json are for `resume` to refuse, those of run.json are compared there."""
-    refusals = []
-    for read in (read_config, read_identity, lambda path: load_config(str(path / "config.json"))):
-        try:
-            read(directory)
-        except UserError as error:
-            refusals.append(error)
-    if refusals:
-        raise refusals[0]
+    """What is changed in config.json is for `resume` to refuse."""
+    load_config(str(directory / "config.json"))
+    default_config(str(directory))
 
 
 def log(directory: pathlib.Path, damaged: str):
@@ -197,7 +200,7 @@ def finish(directory: pathlib.Path, damaged: str):
 
 
 def load_finetuned(directory: pathlib.Path, damaged: str):
-    model = load(directory)
+    model = _with_tokenizer(directory)
     task = recorded_task(model.history)
     return (bits(model.params), to_dict(model.config), to_dict(model.head), model.tokenizer.fingerprint, task,
             to_dict(recorded_data(model.history)), to_dict(recorded_options(model.history, task, 16)))
