@@ -10,7 +10,6 @@ import os
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
@@ -18,10 +17,11 @@ from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
-from bert_jax.checkpoint_record import Damaged, changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.checkpoint_record import (
+    Damaged, changed, check_origin, finite_loss, make_record, misfits, read_record, sealed)
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.hosts import from_first
+from bert_jax.hosts import any_failure, from_first
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 
@@ -40,12 +40,15 @@ class Restored:
 class Checkpoints:
     """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
 
-    Several writers in one program need directories of different names.
+    Several writers in one program need directories of different names. Every step carries `run_id`; one that carries another
+    is not restored.
     """
 
-    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False):
+    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
+                 run_id: str | None = None):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
+        self.run_id = run_id
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
@@ -87,7 +90,7 @@ class Checkpoints:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         if step in self.steps():
             return False
-        content = make_record(step, state, position, config, metrics)
+        content = make_record(step, state, position, config, metrics, self.run_id)
         if (loss := finite_loss(content)) is not None:
             self._losses[step] = loss
         try:
@@ -134,7 +137,7 @@ class Checkpoints:
         The parameters alone are opened by `stored_checkpoint.open_checkpoint`.
 
         Raises:
-          UserError: the newest readable step belongs to another model, or every step is damaged.
+          UserError: the newest readable step belongs to another model, or every step is damaged or another run's.
         """
         self.wait()
         abstract = jax.tree.map(_placed, abstract_state)
@@ -149,7 +152,7 @@ class Checkpoints:
                 problem = _changes(paths) if paths else None
             if problem is None:
                 for damaged, reason in refused.items():
-                    logging.warning("checkpoint of step %d in %s is damaged (%s); step %d is used", damaged, self.directory,
+                    logging.warning("checkpoint of step %d in %s cannot be used (%s); step %d is used", damaged, self.directory,
                                     reason, step)
                 self._set_aside(refused)
                 return Restored(step, state, content["position"], content["config"], content["metrics"])
@@ -159,7 +162,9 @@ class Checkpoints:
         return None
 
     def _record(self, step: int) -> dict:
-        return read_record(self._step_directory(step) / "record")
+        content = read_record(self._step_directory(step) / "record")
+        check_origin(content, step, self.run_id)
+        return content
 
     def _held_out_loss(self, step: int) -> float | None:
         try:
@@ -208,7 +213,7 @@ class Checkpoints:
 
 
 def attempt(read, *args) -> tuple[Any, str | None]:
-    """(value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
+    """Return (value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
     value, problem = None, None
     try:
         value = read(*args)
@@ -218,11 +223,7 @@ def attempt(read, *args) -> tuple[Any, str | None]:
         problem = str(error)
     except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
         problem = _first_line(error)
-    if jax.process_count() > 1:
-        failed = multihost_utils.process_allgather(np.array(problem is not None))
-        if failed.any() and problem is None:
-            problem = f"host {int(np.argmax(failed))} could not read it"
-    return value, problem
+    return value, any_failure(problem)
 
 
 def _changes(paths: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The record beside the arrays of a checkpoint: where the run stood, and what every array must look like when it is read.
 
-One JSON object under a checksum of its own: step, data position, configuration, metrics, and shape, dtype and
+One JSON object under a checksum of its own: run, step, data position, configuration, metrics, and shape, dtype and
 fingerprint of each array by path. A change of a single digit in it is noticed, as is one in the arrays.
 """
 
@@ -23,10 +23,10 @@ class Damaged(Exception):
     """Part of a checkpoint cannot be read, or is not what was written; the message names the part."""
 
 
-def make_record(step: int, state, position: dict, config: dict, metrics: dict | None) -> dict:
+def make_record(step: int, state, position: dict, config: dict, metrics: dict | None, run_id: str | None) -> dict:
     """The content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
     prints = fingerprint(state)
-    return {"format": FORMAT, "step": int(step), "position": position, "config": config,
+    return {"format": FORMAT, "run_id": run_id, "step": int(step), "position": position, "config": config,
             "metrics": None if metrics is None else {name: float(value) for name, value in metrics.items()},
             "arrays": {path: {**_kind(leaf), "fingerprint": prints[path]} for path, leaf in leaf_paths(state).items()}}
 
@@ -55,6 +55,18 @@ def read_record(directory: epath.Path) -> dict:
         raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
                         f"{FORMAT}: install a newer one")
     return content
+
+
+def check_origin(content: dict, step: int, run_id: str | None) -> None:
+    """Raise Damaged unless a record is that of this step of this run, and not of one that was copied or renamed.
+
+    Args:
+      run_id: None for a run that is older than these ids; its records have none either.
+    """
+    if content["step"] != step:
+        raise Damaged(f"it is step {content['step']!r:.20} under another number")
+    if content.get("run_id") != run_id:
+        raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
 
 
 def finite_loss(content: dict) -> float | None:

@@ -10,6 +10,7 @@ import logging
 import sys
 import traceback
 
+from bert_jax.command_help import described, overview, usage, version
 from bert_jax.command_line import asks_for_help, configured, load_config, parse, positional
 from bert_jax.config import Config
 from bert_jax.config_checks import check
@@ -23,7 +24,7 @@ def demo(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import DemoConfig
 
-    options = parse(DemoConfig(), arguments, *_help(demo))
+    options = parse(DemoConfig(), arguments, *described(demo))
     from bert_jax.demo import run_demo
 
     return run_demo(options)
@@ -36,7 +37,7 @@ def train_vocab(arguments: list[str]) -> int:
     """
     from bert_jax.config import TrainVocabConfig
 
-    options = parse(TrainVocabConfig, arguments, *_help(train_vocab))
+    options = parse(TrainVocabConfig, arguments, *described(train_vocab))
     from bert_jax.vocabulary import run_train_vocab
 
     run_train_vocab(options)
@@ -50,7 +51,7 @@ def extend_vocab(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import ExtendVocabConfig
 
-    options = parse(ExtendVocabConfig, arguments, *_help(extend_vocab))
+    options = parse(ExtendVocabConfig, arguments, *described(extend_vocab))
     from bert_jax.vocabulary_extension import run_extend_vocab
 
     run_extend_vocab(options)
@@ -64,7 +65,7 @@ def prepare(arguments: list[str]) -> int:
     """
     from bert_jax.config import PrepareConfig
 
-    options = parse(PrepareConfig, arguments, *_help(prepare))
+    options = parse(PrepareConfig, arguments, *described(prepare))
     from bert_jax.data.prepare import run_prepare
 
     run_prepare(options)
@@ -80,8 +81,8 @@ def inspect(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import InspectConfig
 
-    store, options = positional(arguments, _usage(inspect), "STORE")
-    config = parse(InspectConfig(), options, *_help(inspect))
+    store, options = positional(arguments, usage(inspect), "STORE")
+    config = parse(InspectConfig(), options, *described(inspect))
     from bert_jax.inspection import run_inspect
 
     run_inspect(store, config)
@@ -96,7 +97,7 @@ def info(arguments: list[str]) -> int:
     CONFIG is a file under configs/, or the config.json of a work directory. `bert-jax info CONFIG --help` shows its own
     values as defaults; without CONFIG they are the built-in ones.
     """
-    config = configured(arguments, *_help(info))
+    config = configured(arguments, *described(info))
     from bert_jax.information import run_info
 
     run_info(config)
@@ -114,14 +115,14 @@ def config(arguments: list[str]) -> int:
 
     from bert_jax.config_dict import differences, to_dict
 
-    action, rest = positional(arguments, _usage(config), "show or diff")
+    action, rest = positional(arguments, usage(config), "show or diff")
     if action == "show" or asks_for_help(rest):
-        print(json.dumps(to_dict(configured(rest, *_help(config))), indent=2))
+        print(json.dumps(to_dict(configured(rest, *described(config))), indent=2))
     elif action == "diff" and len(rest) == 2:
         first, second = (to_dict(check(load_config(path))) for path in rest)
         print("\n".join(differences(first, second)) or "no differences")
     else:
-        raise UserError(f"usage: {_usage(config)}")
+        raise UserError(f"usage: {usage(config)}")
     return 0
 
 
@@ -135,7 +136,7 @@ def pretrain(arguments: list[str]) -> int:
     the built-in ones. Where a run has only one phase, the options of that phase need no prefix: --steps means
     --phases.0.steps.
     """
-    config = configured(arguments, *_help(pretrain))
+    config = configured(arguments, *described(pretrain))
     from bert_jax.pretraining import pretrain as run
 
     return run(config).exit_code
@@ -149,13 +150,13 @@ def evaluate(arguments: list[str]) -> int:
     WORKDIR is the work directory of a pre-training run; its newest checkpoint is evaluated. Of the options below, those of
     data.path, data.cache, evaluation, compute and mesh are used; everything else is as the model was trained.
     """
-    workdir, options = positional(arguments, _usage(evaluate), "WORKDIR")
+    workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
         from bert_jax.evaluation import default_config
 
         trained = default_config(workdir)
-    config = check(parse(trained, options, *_help(evaluate)))
+    config = check(parse(trained, options, *described(evaluate)))
     from bert_jax.evaluation import run_evaluate
 
     run_evaluate(workdir, config)
@@ -172,9 +173,9 @@ def fill_mask(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import FillMaskConfig
 
-    path, rest = positional(arguments, _usage(fill_mask), "MODEL")
-    text, options = positional(rest, _usage(fill_mask), "TEXT")
-    config = parse(FillMaskConfig(), options, *_help(fill_mask))
+    path, rest = positional(arguments, usage(fill_mask), "MODEL")
+    text, options = positional(rest, usage(fill_mask), "TEXT")
+    config = parse(FillMaskConfig(), options, *described(fill_mask))
     from bert_jax.pretrained.filling import run_fill_mask
 
     run_fill_mask(path, text, config)
@@ -193,27 +194,27 @@ def finetune(arguments: list[str]) -> int:
     """
     from bert_jax.finetune_config import TASKS, FinetuneConfig, check_finetune, task_defaults
 
-    usage, description = _help(finetune)
-    task, options = positional(arguments, usage, "TASK")
+    task, options = positional(arguments, usage(finetune), "TASK")
     default = task_defaults(task) if task else FinetuneConfig()
-    config = check_finetune(parse(default, options, usage, description.format(tasks=" ".join(TASKS))))
+    description = described(finetune)[1].format(tasks=" ".join(TASKS))
+    config = check_finetune(parse(default, options, usage(finetune), description))
     from bert_jax.finetuning import finetune as run
 
     return run(config).exit_code
 
 
 def predict(arguments: list[str]) -> int:
-    """predict WORKDIR[,WORKDIR…] --input=FILE --output=FILE
+    """predict WORKDIR[,WORKDIR…] [--input=FILE | --text=TEXT] [--output=FILE]
 
-    Write the answers of a fine-tuned model, or of the mean of several, to a file.
+    Print the answers of a fine-tuned model, or of the mean of several, or write them to a file.
 
     WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
     and no spaces, are averaged.
     """
     from bert_jax.predict_config import PredictConfig
 
-    workdirs, options = positional(arguments, _usage(predict), "WORKDIR")
-    config = parse(PredictConfig, options, *_help(predict))
+    workdirs, options = positional(arguments, usage(predict), "WORKDIR")
+    config = parse(PredictConfig(), options, *described(predict))
     from bert_jax.prediction import run_predict
 
     run_predict(workdirs, config)
@@ -230,9 +231,9 @@ def results(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import ResultsConfig
 
-    first, words = positional(arguments, _usage(results), "DIR")
+    first, words = positional(arguments, usage(results), "DIR")
     further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    options = parse(ResultsConfig(), words[len(further):], *_help(results))
+    options = parse(ResultsConfig(), words[len(further):], *described(results))
     from bert_jax.tasks.results_table import run_results
 
     run_results([first, *further], options)
@@ -249,9 +250,9 @@ def convert(arguments: list[str]) -> int:
     """
     from bert_jax.command_config import ConvertConfig
 
-    source, rest = positional(arguments, _usage(convert), "SOURCE")
-    destination, options = positional(rest, _usage(convert), "DESTINATION")
-    chosen = parse(ConvertConfig, options, *_help(convert))
+    source, rest = positional(arguments, usage(convert), "SOURCE")
+    destination, options = positional(rest, usage(convert), "DESTINATION")
+    chosen = parse(ConvertConfig, options, *described(convert))
     from bert_jax.interop.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts)
@@ -266,38 +267,6 @@ COMMANDS = {
 }
 
 
-def _usage(command) -> str:
-    """Return what a command is called with."""
-    return f"bert-jax {_paragraphs(command)[0]}"
-
-
-def _help(command) -> tuple[str, str]:
-    """Return what a command is called with, and what it does and what its words mean."""
-    return _usage(command), "\n\n".join(_paragraphs(command)[1:])
-
-
-def _paragraphs(command) -> list[str]:
-    return [" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n")]
-
-
-def _commands() -> str:
-    lines = [f"  {_usage(command)}\n      {_paragraphs(command)[1]}" for command in COMMANDS.values()]
-    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "",
-                      "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
-                      "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks."])
-
-
-def _version() -> str:
-    import importlib.metadata
-    import platform
-
-    try:
-        version = importlib.metadata.version("bert_jax")
-    except importlib.metadata.PackageNotFoundError:
-        version = "from a source tree that is not installed"
-    return f"bert_jax {version} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
-
-
 def _command(name: str):
     """Return the command of this name; UserError with the nearest one if there is none."""
     if name not in COMMANDS:
@@ -310,9 +279,9 @@ def _command(name: str):
 def _answer(words: list[str]) -> int:
     """Run the command in `words`, or print what is asked for in its place; return the exit status."""
     if not words or words[0] in ("-h", "--help") or words == ["help"]:
-        print(_commands())
+        print(overview(COMMANDS.values()))
     elif words[0] == "--version":
-        print(_version())
+        print(version())
     elif words[0] == "help":
         return _command(words[1])([*words[2:], "--help"])
     else:
@@ -338,7 +307,7 @@ def _run(argv: list[str]) -> int:
     except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
         if debug:
             traceback.print_exc()
-        print(f"error: {error.filename or words[0]}: {error.strerror or error}", file=sys.stderr)
+        print(f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except Exception as error:
         if debug or not _of_cloud_storage(error, words):

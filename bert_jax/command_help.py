@@ -1,11 +1,45 @@
-"""What `bert-jax COMMAND --help` prints, through tyro: usage, description, and every option with its docstring."""
+"""What `bert-jax help`, `--version` and `COMMAND --help` print; the latter through tyro, each option with its docstring."""
 
 import dataclasses
+import importlib.metadata
 import operator
+import platform
 import re
 import shutil
 import textwrap
 import typing
+from collections.abc import Callable, Iterable
+
+
+def usage(command: Callable) -> str:
+    """Return what a command is called with: the first line of its docstring."""
+    return f"bert-jax {_paragraphs(command)[0]}"
+
+
+def described(command: Callable) -> tuple[str, str]:
+    """Return what a command is called with, and what it does and what its words mean."""
+    return usage(command), "\n\n".join(_paragraphs(command)[1:])
+
+
+def overview(commands: Iterable[Callable]) -> str:
+    """Return what `bert-jax help` prints: every command in two lines."""
+    lines = [f"  {usage(command)}\n      {_paragraphs(command)[1]}" for command in commands]
+    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "",
+                      "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
+                      "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks."])
+
+
+def version() -> str:
+    """Return what `bert-jax --version` prints; jax is not imported."""
+    try:
+        ours = importlib.metadata.version("bert_jax")
+    except importlib.metadata.PackageNotFoundError:
+        ours = "from a source tree that is not installed"
+    return f"bert_jax {ours} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
+
+
+def _paragraphs(command: Callable) -> list[str]:
+    return [" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n")]
 
 
 def print_help(default, usage: str, description: str) -> None:

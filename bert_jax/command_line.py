@@ -130,7 +130,7 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
             raise UserError(f"unknown option --{name}{hint}")
         if not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false"):  # --grid alone
             equals, value = "=", "True"
-        if value.lower() in ("true", "false"):
+        if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
             value = value.capitalize()
         takes_value = not equals
         if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4

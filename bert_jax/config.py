@@ -89,6 +89,21 @@ class HeadConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How `model.embed` makes one vector per text unless told otherwise; directories of sentence-transformers say how."""
+
+    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"] = "mean"
+    normalize: bool = False
+    """Divide each vector by its Euclidean norm."""
+    max_length: int | None = None
+    """Tokens of a text at most, [CLS] and [SEP] included. None: as many as the model has positions."""
+    lowercase: bool = False
+    """Lower the text before it is tokenized, whatever the vocabulary."""
+    unsupported: str = ""
+    """What the directory asks for that is not done here, in words; `embed` must be told how to pool then."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
     """How the same mathematics is carried out; nothing here changes what a checkpoint holds."""
 
@@ -302,7 +317,8 @@ class TrainVocabConfig:
     max_bytes: int = 1_000_000_000
     """Text to learn from at most, taken evenly over the documents."""
     held_out: float = 0.01
-    """Share of the documents on which the printed fertility, coverage and [UNK] rate are measured."""
+    """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on them.
+    They are those that `pretrain` holds out of a store of the same corpus with data.held_out of the same value."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that begins
     with `<doc`."""
@@ -329,6 +345,9 @@ class PrepareConfig:
     sentences: Literal["split", "lines"] = "split"
     """How text becomes sentences. split: they are found by a sentence splitter. lines: the corpus has one sentence per line
     already."""
+    wrapped: Literal["auto", "yes", "no"] = "auto"
+    """Join the lines of each paragraph before sentences are found, in files that are hard-wrapped, as most books in plain text
+    are. auto: decide from the beginning of each file; yes: all files are; no: every line end is the end of a sentence."""
     language: str = "en"
     """Language code for the sentence splitter, such as en."""
     lowercase: bool | None = None

@@ -23,7 +23,7 @@ def _plain(value):
 def from_dict(cls, values: dict, path: str = ""):
     """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
     if not isinstance(values, dict):
-        raise UserError(f"{path or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
+        raise UserError(f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:
@@ -77,6 +77,11 @@ def differences(old: dict, new: dict, path: str = "") -> list[str]:
 def first_lines(lines: list[str]) -> str:
     """Return the first few of many differences in one line, and the number of the others."""
     return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
+
+
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
 
 
 def _shown(value) -> str:

@@ -107,7 +107,7 @@ def default_config(workdir: str) -> Config:
     if "model" not in values:
         raise UserError(f"{file} has no model, so {workdir} is not one of our work directories; convert what it holds first: "
                         f"bert-jax convert {workdir} NEW --to=bert_jax")
-    config = from_dict(Config, values)
+    config = from_dict(Config, {name: value for name, value in values.items() if name != "embedding"})
     if _is_run(values):
         return config
     length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)

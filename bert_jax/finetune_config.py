@@ -29,6 +29,9 @@ class TaskDataConfig:
     """File to evaluate on, where it has another name."""
     test: str = ""
     """File to predict, labelled or not, where it has another name."""
+    dev_share: float = 0.0
+    """text: share of the training file that is held out as dev where there is no file for it, such as 0.1. Which texts these
+    are depends on the file only, so all seeds and settings have the same ones; equal texts stay together."""
     tfds: str = ""
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
     tfds_dir: str = ""
@@ -191,9 +194,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
                                  ("workdir", config.workdir, "a directory for the results")):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
-    if not (config.task == "ax" or config.data.dir or config.data.tfds or (config.data.train and config.data.dev)):
-        raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
-                        "or --data.tfds=NAME")
+    _check_data(config.task, config.data)
     for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps",
                  "log_every_steps", "lstm_size"):
         _positive(name, getattr(config, name))
@@ -222,6 +223,23 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     check_schedule(config.schedule)
     check_mesh(config.mesh)
     return config
+
+
+def _check_data(task: str, data: TaskDataConfig) -> None:
+    if not 0 <= data.dev_share < 1:
+        raise UserError(f"data.dev_share={data.dev_share} must lie between 0 and 1; 0.1 holds out a tenth of the training file")
+    if data.dev_share and (task != "text" or data.tfds or data.dev):
+        reason = (f"{task} has a dev file of its own, or takes --data.dev=FILE" if task != "text" else
+                  "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'" if data.tfds else
+                  f"data.dev={data.dev} is given")
+        raise UserError(f"data.dev_share={data.dev_share} cannot be used: {reason}; leave it out")
+    if task == "ax" or data.dir or data.tfds or data.train and (data.dev or data.dev_share):
+        return
+    if data.train:
+        raise UserError("no dev data, by which runs are compared and chosen: give --data.dev=FILE" + (
+            f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else ""))
+    raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+                    "or --data.tfds=NAME")
 
 
 def _check_options(options: TaskOptions) -> None:

@@ -10,7 +10,8 @@ from rich.table import Table
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
-from bert_jax.workdir import commit, read_json, versions
+from bert_jax.software import commit, versions
+from bert_jax.workdir import read_json
 
 RECORD = "results.json"
 

@@ -16,19 +16,19 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.checkpoint_record import read_record
+from bert_jax.checkpoint_record import check_origin, read_record
 from bert_jax.config import CheckpointConfig
-from bert_jax.config_dict import differences, first_lines
+from bert_jax.config_dict import differences, first_lines, is_among
 from bert_jax.errors import UserError
 from bert_jax.finetune_results import best, finished_runs
 from bert_jax.hosts import from_first
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.stored_checkpoint import open_checkpoint
 from bert_jax.tokenization import Tokenizer
-from bert_jax.workdir import WorkDirectory, is_among, read_json, take
+from bert_jax.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-HARMLESS = ("compute.layers", "compute.remat", *(f"finetune.{name}" for name in (
+HARMLESS = ("compute.layers", "compute.remat", "pairs", *(f"finetune.{name}" for name in (
     "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
     "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
     "compute.layers", "compute.remat", "mesh.", "data.", "init_from")))
@@ -66,7 +66,7 @@ def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
     stored = open_checkpoint(directory)
     params = place(stored, mesh)
     remove(workdir.checkpoints)
-    with Checkpoints(workdir.checkpoints, LATEST) as checkpoints:
+    with Checkpoints(workdir.checkpoints, LATEST, run_id=workdir.run_id) as checkpoints:
         checkpoints.save(record["step"], {"params": params}, position={"step": record["step"]}, config=stored.history["config"],
                          metrics=record["metrics"])
     return params
@@ -114,11 +114,12 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         if not steps:
             return None
         record = read_record(steps[-1] / "record")
+        check_origin(record, record["step"], workdir.run_id)
         return [record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)]
     except UserError:
         raise
     except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
-        logging.warning("%s is damaged (%s); it is written again", steps[-1], error)
+        logging.warning("%s cannot be used (%s); it is written again", steps[-1], error)
         return None
 
 

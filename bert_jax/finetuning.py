@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -14,17 +16,19 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
+from bert_jax.finetune_arguments import from_arguments
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
 from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetune_results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetune_workdir import LATEST, drop_losers, keep, open_workdir, publish, remove
 from bert_jax.fingerprint import stored_fingerprint
-from bert_jax.hosts import from_first
+from bert_jax.hosts import check_alike, ending_together, from_first
 from bert_jax.metrics import Metrics
 from bert_jax.models.task import BertForTask
 from bert_jax.prediction import diagnose, predict_logits
 from bert_jax.pretrained.fit import check_fit
-from bert_jax.pretrained.loading import open_stored
+from bert_jax.pretrained.loading import load, open_stored
+from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.signals import StopSignals
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
@@ -34,36 +38,68 @@ from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad_windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.workdir import write_json
+from bert_jax.workdir import WorkDirectory, id_below, write_json
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
+PER_HOST = ("init_from", *(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir")))
+"""Options that may be different on each host: where copies of the same model and data lie."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    results: dict
+    results: dict = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
     exit_code: int
     """0; 130 or 143 if a signal ended it, which has saved its state then."""
+    path: str
+    """The work directory."""
+
+    @functools.cached_property
+    def model(self) -> PretrainedModel:
+        """The chosen model, loaded when it is first asked for: result.model.predict(texts)."""
+        if not self.results:
+            raise UserError(f"there is no model yet: the training was interrupted; the same call with workdir={self.path!r} "
+                            "resumes it")
+        return load(self.path)
 
 
-def finetune(config: FinetuneConfig) -> Result:
-    """Trains every run of the plan that is not finished, or until a signal; then chooses, predicts and writes results.json.
+def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **options) -> Result:
+    """Fine-tune on a task: train every run of the plan that is not finished, choose one, predict, and write results.json.
+
+        result = bert_jax.finetune("text", train=[("a text", "its label"), …], dev=[…], init_from=PATH, epochs=3)
+        result.model.predict(["another text"])
+
+    Args:
+      task: the name of a task, or a FinetuneConfig that has everything.
+      train, dev, test: a file each; for the task text also examples in memory: any iterable of (text, label) or
+        ((text, text_b), label), rows of an array among them. Labels are names or whole numbers, and come back as str; with
+        regression=True they are numbers. With None for labels `test` is predicted only.
+      options: fields of FinetuneConfig, and of its groups by their own name where one group has it (max_length=256), else in
+        a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a new temporary directory.
 
     Raises:
       UserError: the options, the checkpoint, the data or the work directory cannot be used, and nothing has been changed; or
         a checkpoint could not be written.
     """
+    config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
+    if isinstance(task, str) and not options.get("workdir"):
+        _say(f"no workdir was given: results and weights go to {config.workdir}")
+    return _finetune(config, given)
+
+
+@ending_together
+def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     hardware.initialize_distributed()
+    check_alike(lambda: to_dict(config), PER_HOST)
     mesh = sharding.make_mesh(check_finetune(config).mesh)
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
-        return Result(diagnose(config, mesh), 0)
+        return Result(diagnose(config, mesh), 0, config.workdir)
     stored = open_stored(config.init_from)
     check_fit(stored)
     if stored.tokenizer is None:
         raise UserError(f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
                         "was trained with")
-    data = read_task(config, stored.model, stored.tokenizer)
+    data = read_task(config, stored.model, stored.tokenizer, given)
     check_cooldown(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
@@ -71,15 +107,19 @@ def finetune(config: FinetuneConfig) -> Result:
     with contextlib.ExitStack() as closing:
         signals = closing.enter_context(StopSignals())
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
-        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs), data.fingerprint(), parameters,
+        features = data.fingerprint()
+        check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
+                             "init_from_fingerprint": parameters, "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+                             "settings": settings(config, programs, data)}, tuple(f"settings.finetune.{name}" for name in PER_HOST))
+        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs, data), features, parameters,
                                                      stored.tokenizer))
         _announce(config, data, stored.model.max_position_embeddings, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
             if not from_first((directory / RECORD).exists()):
-                record = train(run, config, data, stored, programs, directory, signals)
+                record = train(run, config, data, stored, programs, workdir, signals)
                 if record is None:
-                    return Result({}, signals.exit_code)
+                    return Result({}, signals.exit_code, config.workdir)
                 _write_once(directory / RECORD, record)
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
@@ -95,25 +135,26 @@ def finetune(config: FinetuneConfig) -> Result:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
     if jax.process_index() == 0:
         show(results)
-    return Result(results, 0)
+    return Result(results, 0, config.workdir)
 
 
-def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, directory: epath.Path,
+def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, workdir: WorkDirectory,
           signals: StopSignals) -> dict | None:
     """One run, from the checkpoint or from where it was interrupted: its record, or None if a signal ended it.
 
-    Leaves the weights that count in `directory`/checkpoints.
+    Leaves the weights that count in runs/NAME/checkpoints of the work directory.
     """
+    directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
     batches = TrainingBatches(data.train.features, run.batch_size, window=config.bucket_window, seed=run.seed,
                               multiple=mesh.shape["data"] * mesh.shape["fsdp"])
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates, mine = learning_rates(run, config.schedule, config.warmup_share, total), sharding.host_rows(mesh, batches.rows)
-    record_config = settings(config, programs, run)
+    record_config = settings(config, programs, data, run)
 
     with contextlib.ExitStack() as closing:
-        states = closing.enter_context(Checkpoints(directory / "training", STATES))
-        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST))
+        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id))
+        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id))
         # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
@@ -181,12 +222,12 @@ def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tup
     return results, ignored
 
 
-def settings(config: FinetuneConfig, programs: Programs, run: Run | None = None) -> dict:
+def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
     """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
     return {"model": to_dict(programs.model.config), "head": to_dict(programs.model.head), "compute": to_dict(config.compute),
-            "finetune": to_dict(config), **({} if run is None else {"run": run.name})}
+            "finetune": to_dict(config), "pairs": data.pairs, **({} if run is None else {"run": run.name})}
 
 
 def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:

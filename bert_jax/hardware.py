@@ -88,7 +88,7 @@ def idle_accelerator() -> str | None:
     for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (_has_tpu_chips(), "a TPU", "tpu")):
         if present:
             return (f"this machine has {name} but JAX runs on the CPU; install the support for it with "
-                    f"pip install 'bert_jax[{extra}]', or set JAX_PLATFORMS=cpu to silence this")
+                    f"pip install -e '.[{extra}]' in the source tree of bert_jax, or set JAX_PLATFORMS=cpu to silence this")
     return None
 
 
@@ -104,7 +104,8 @@ def initialize_distributed() -> None:
     JAX_PROCESS_ID, Slurm, Open MPI); a laptop or a single GPU machine is left alone.
 
     Raises:
-        UserError: a coordinator is named but not how many processes there are, or which one this is.
+        UserError: a coordinator is named but not how many processes there are, or which one this is; or a launcher has started
+            several processes that JAX cannot join.
     """
     if jax.distributed.is_initialized():
         return
@@ -115,8 +116,12 @@ def initialize_distributed() -> None:
                             f"{' and '.join(missing)} is not a number; set all three in every process, or none to run as one")
         jax.distributed.initialize(num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
                                    process_id=int(os.environ["JAX_PROCESS_ID"]))
-    elif any(int(os.environ.get(name) or 1) > 1 for name in PROCESS_COUNTS):
-        jax.distributed.initialize()
+    elif launcher := next((name for name in PROCESS_COUNTS if int(os.environ.get(name) or 1) > 1), None):
+        try:
+            jax.distributed.initialize()
+        except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
+            raise UserError(f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
+                            "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process") from None
     elif on_tpu():
         try:
             jax.distributed.initialize()

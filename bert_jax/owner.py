@@ -35,11 +35,34 @@ class Owner:
         self._facts = {"pid": os.getpid(), "host": socket.gethostname(), "id": uuid.uuid4().hex,
                        "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
         self._file, self._thread = None, None
-        self._released = threading.Event()
+        self._released, self.renewing = threading.Event(), threading.Lock()
         if "://" in os.fspath(directory):
             self._claim()
         else:
             self._lock()
+
+    def holds(self) -> bool:
+        """Return whether owner.json still is this process's own: it, or the directory, may have been deleted or replaced."""
+        try:
+            if self._file is not None:
+                return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+            return self._path.exists() and _parsed(self._path.read_bytes()).get("id") == self._facts["id"]
+        except OSError:
+            return False
+
+    def take(self) -> None:
+        """Take the directory again, after `holds` has said no.
+
+        Raises:
+          UserError: another live process has taken it.
+        """
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._lock()
+        else:
+            with self.renewing:
+                self._claim()
 
     def release(self) -> None:
         if self._file is not None:  # the file stays: unlinking it would let two processes lock two files of that name
@@ -48,7 +71,8 @@ class Owner:
         if self._thread is not None:
             self._released.set()
             self._thread.join()
-            self._path.unlink(missing_ok=True)
+            if self.holds():
+                self._path.unlink(missing_ok=True)
             self._thread = None
 
     def _lock(self) -> None:
@@ -76,13 +100,16 @@ class Owner:
         self._renew()
         if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:
             raise self._taken(facts)
-        self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
-        self._thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
+            self._thread.start()
 
     def _keep_renewing(self) -> None:
         while not self._released.wait(RENEW_SECONDS):
             try:
-                self._renew()
+                with self.renewing:
+                    if self.holds():
+                        self._renew()
             except OSError:  # the store is out of reach for a moment; the next renewal counts
                 continue
 

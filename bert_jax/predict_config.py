@@ -31,10 +31,16 @@ class InputFormConfig:
 class PredictConfig:
     """Options of `bert-jax predict`."""
 
-    input: str
-    """File to predict, in the form of one of the task's own."""
-    output: str
-    """File of the predictions, or a directory (with a slash at the end) for everything that the task writes."""
+    input: str = ""
+    """File in the form of one of the task's own; or plain text to classify, score or tag: a .txt file (not for ner, whose .txt
+    files have columns) or - for standard input with one text per line, or a directory with one text per .txt file."""
+    text: str = ""
+    """A single text in place of --input. The two texts of a pair are separated by a tab, here and in plain text."""
+    output: str = ""
+    """File of the predictions, or a directory (with a slash at the end) for everything that the task writes. By default they
+    are printed."""
+    overwrite: bool = False
+    """Whether an output that exists is replaced."""
     split: Literal["test", "dev"] = "test"
     """Whether the file has the form of the task's test file or of its dev file; the two differ in some tasks. Labels are used
     where there are any."""
@@ -49,8 +55,8 @@ class PredictConfig:
 
 def check_predict(config: PredictConfig) -> PredictConfig:
     """Returns `config` if its values can be used; raises UserError naming option, value and remedy if not."""
-    if not config.input or not config.output:
-        raise UserError("give --input=FILE and --output=FILE")
+    if bool(config.input) == bool(config.text.strip()):
+        raise UserError("give one of --input=FILE and --text=TEXT" + (", not both" if config.text else ""))
     if config.batch_size < 1:
         raise UserError(f"batch_size={config.batch_size} must be positive")
     check_mesh(config.mesh)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import shutil
-import tempfile
 import types
 from collections.abc import Sequence
 
@@ -19,13 +17,15 @@ from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.models.task import BertForTask
 from bert_jax.predict_config import PredictConfig, check_predict
+from bert_jax.prediction_files import check_files, check_outputs, read_examples, write_predictions
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.software import commit, versions
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.features import Features
-from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
-from bert_jax.workdir import commit, read_json, versions, write_json
+from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
+from bert_jax.workdir import read_json, write_json
 
 
 def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
@@ -73,36 +73,36 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
 
 
 def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
-    """Predicts `config.input` with the model in a directory, or the mean of several (commas between); writes `config.output`.
+    """Predict `config.input` with the model in a directory, or the mean of several (commas between); write `config.output`.
 
     Returns:
       The task's metrics, printed too, where the input has labels; else {}.
 
     Raises:
-      UserError: no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a task that needs another
-        head; a bad input file.
+      UserError: an output that exists; no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a
+        task that needs another head; pairs for a model of single texts, or the reverse; a bad input file.
     """
     from bert_jax.pretrained.loading import open_stored
 
-    if not epath.Path(check_predict(config).input).expanduser().exists():
-        raise UserError(f"--input={config.input}: no such file")
+    check_files(check_predict(config))
     members = [open_stored(path) for path in workdirs.split(",")]
     first = members[0]
     for member in members:
         _check_member(member, first)
     task = _task(first, config.task)
-    family, options = _family(first, task), _options(members, task)
-    form = {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}
-    data = dataclasses.replace(recorded_data(first.history), **form, **{config.split: config.input})
-    examples = family.load(task, data, config.split, first.head.labels)
-    features = family.features(examples, first.tokenizer, options)
-    _say_what_is_cut(features)
+    family, examples = read_examples(first, task, _family(first, task), config)
+    check_outputs(family.prediction_names(examples, config.split), config)
+    features = family.features(examples, first.tokenizer, _options(members, task))
+    for member in members if first.head.kind in ("classification", "regression") else ():
+        check_pairs(member.history, features, f"example {{}} of {config.input or '--text'}", member.path)
+    console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
+    _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh)
     logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
-    _write(family, examples, features, logits, config.output, config.split)
+    write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}
     for name, value in scores.items():
-        Console(highlight=False).print(f"{name} {value:.4f}")
+        console.print(f"{name} {value:.4f}")
     return scores
 
 
@@ -124,10 +124,10 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     for split in family.splits(config.task, config.data) or ("test",):
         examples = family.load(config.task, config.data, split, stored.head.labels)
         features = family.features(examples, stored.tokenizer, options)
-        _say_what_is_cut(features, split)
+        _say_what_is_cut(features, split, Console(highlight=False))
         predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
         logits = _member_logits(stored, features, predicting, mesh)
-        _write(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
+        write_predictions(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
         if examples.has_answers:
             results = family.score(examples, features, logits)
         if jax.process_index() == 0:
@@ -146,11 +146,11 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     return content
 
 
-def _say_what_is_cut(features: Features, split: str = "") -> None:
+def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
     uncut = features.uncut
     if uncut is not None and uncut.share and jax.process_index() == 0:
-        text = uncut.describe(split, f"the {uncut.limit} tokens of them that the model was fine-tuned to read")
-        Console(highlight=False).print(text, markup=False, soft_wrap=True)
+        console.print(uncut.describe(split, f"the {uncut.limit} tokens of them that the model was fine-tuned to read"),
+                      markup=False, soft_wrap=True)
 
 
 def _check_vacant(workdir: epath.Path) -> None:
@@ -209,18 +209,3 @@ def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
     options = [recorded_options(member.history, task, positions) for member in members]
     thresholds = [each.null_threshold for each in options]
     return dataclasses.replace(options[0], null_threshold=None if None in thresholds else float(np.mean(thresholds)))
-
-
-def _write(family, examples, features: Features, logits: list[np.ndarray], output: str, split: str) -> None:
-    """All files of the family into a directory, or its main one to `output`."""
-    if jax.process_index() != 0:
-        return
-    if output.endswith(os.sep) or epath.Path(output).is_dir():
-        epath.Path(output).mkdir(parents=True, exist_ok=True)
-        family.write_predictions(examples, features, logits, output, split)
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        main, *_ = family.write_predictions(examples, features, logits, directory, split)
-        epath.Path(output).parent.mkdir(parents=True, exist_ok=True)
-        with open(main, "rb") as source, epath.Path(output).open("wb") as target:
-            shutil.copyfileobj(source, target)

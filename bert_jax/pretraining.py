@@ -19,6 +19,8 @@ from bert_jax.data.pipeline import batches
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import Evaluation
+from bert_jax.fingerprint import stored_fingerprint
+from bert_jax.hosts import check_alike, ending_together
 from bert_jax.metrics import Metrics, Rates
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -33,6 +35,9 @@ from bert_jax.state import TrainState, abstract_state, create_state, reset_momen
 from bert_jax.step import make_train_step
 from bert_jax.workdir import WorkDirectory, has_checkpoint, open_workdir
 
+PER_HOST = ("data.path", "data.eval_path", "data.cache", "data.loader", "data.prefetch", "init_from")
+"""Options that may be different on each host: where copies of the same data lie, and how they are read."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -43,6 +48,7 @@ class Result:
     """0; 130 or 143 if a signal ended the run, which has saved its state then."""
 
 
+@ending_together
 def pretrain(config: Config) -> Result:
     """Trains to the last step of the last phase, or until a signal; goes on from what `config.workdir` holds.
 
@@ -51,6 +57,7 @@ def pretrain(config: Config) -> Result:
         could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
     """
     hardware.initialize_distributed()
+    check_alike(lambda: to_dict(config), PER_HOST)
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
@@ -64,12 +71,13 @@ def pretrain(config: Config) -> Result:
     shardings, starts = state_shardings(abstract), phase_starts(config)
     if source is not None:
         table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
+    check_alike(lambda: _fingerprints(config, store, evaluation_store, source))
 
     with contextlib.ExitStack() as closing:
         signals = closing.enter_context(StopSignals())
         workdir = closing.enter_context(open_workdir(
             config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
-        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint))
+        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id))
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
@@ -196,6 +204,14 @@ def _training_examples(store: Store, config: Config, index: int) -> Examples:
     examples = Examples(store, config, index, split="train", seed=config.seed + (index << 32))
     check_epoch(examples, config.phases[index].batch_size)
     return examples
+
+
+def _fingerprints(config: Config, store: Store, evaluation_store: Store | None, source: StoredModel | None) -> dict:
+    """Of what the options PER_HOST name, which must be the same on every host."""
+    return {"store_fingerprint": store.fingerprint, "tokenizer_fingerprint": store.manifest.tokenizer.fingerprint,
+            "evaluation_store_fingerprint": None if evaluation_store is None else evaluation_store.fingerprint,
+            "evaluation_split": "all" if config.data.eval_path else "held_out",
+            "init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
 def _announce(config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int,

@@ -8,6 +8,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import rich
 import rich.progress
 import sentencepiece
@@ -17,9 +18,10 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import vocabulary_file
 from bert_jax.config import TrainVocabConfig
+from bert_jax.data.documents import held_out_documents
 from bert_jax.errors import UserError
 from bert_jax.likelihood_wordpiece import learn_pieces
-from bert_jax.tokenization import Tokenizer, load_tokenizer
+from bert_jax.tokenization import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.vocabulary_file import SPECIAL_NAMES
 from bert_jax.vocabulary_report import report
 from bert_jax.vocabulary_words import Sample, alphabet_of, basic_words, spelled_with
@@ -51,7 +53,8 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
 def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tokenizer, Sample, Sample]:
     """Learns a vocabulary from `documents`, writes it to config.output (whole or not at all) and loads it from there.
 
-    Returns the tokenizer, the sample it was learned from and the sample of held-out documents.
+    `documents` are read twice, so an iterator will not do. Returns the tokenizer, the sample it was learned from and the
+    sample of held-out documents.
     """
     check(config)
     learned, held_out = _sample(documents, config)
@@ -106,13 +109,25 @@ def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
 
 
 def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample, Sample]:
-    """Every k-th document, k = 1 / held_out, goes to the second sample; nothing random, so runs agree."""
+    """What is learned from and what is held out: the documents that a training run on the same corpus holds out.
+
+    Which they are depends on the number of documents, so those are counted first.
+    """
+    number = sum(1 for _ in _with_text(documents, config.lowercase, "counting documents")) if config.held_out else 0
+    numbers = set(np.flatnonzero(held_out_documents(number, config.held_out))) if number > 1 else set()
     learned, held_out = Sample(config.max_bytes), Sample(config.max_bytes)
-    every = round(1 / config.held_out) if config.held_out else 0
-    with _progress() as progress:
-        for number, document in enumerate(progress.track(documents, description="reading documents")):
-            (held_out if every and number % every == every // 2 else learned).add(document)
+    for index, document in enumerate(_with_text(documents, config.lowercase, "reading documents")):
+        (held_out if index in numbers else learned).add(document)
     return learned, held_out
+
+
+def _with_text(documents: Iterable[str], lowercase: bool, description: str) -> Iterator[str]:
+    """The documents that have a token, which are those of a token store; shows their number on a terminal."""
+    normalizer = basic_normalizer(lowercase)
+    with _progress() as progress:
+        for document in progress.track(documents, description=description):
+            if any(normalizer.normalize_str(word).strip() for word in document.split()):
+                yield document
 
 
 def _progress() -> rich.progress.Progress:

@@ -2,15 +2,12 @@
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
-import pathlib
-import platform
 import shlex
 import socket
-import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 
@@ -20,25 +17,38 @@ from etils import epath
 
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.config_dict import differences, first_lines, from_dict, to_dict
+from bert_jax.config_dict import differences, first_lines, from_dict, is_among, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
+from bert_jax.hosts import any_failure, from_first
 from bert_jax.owner import Owner
+from bert_jax.software import versions
 from bert_jax.tokenization import Tokenizer
 
 HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
             "data.path", "data.loader", "data.prefetch", "data.cache")
 """Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
-PACKAGES = ("bert_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
+SHARED_SECONDS = 90
+"""A network file system may take a minute to show one host what another has written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-    """Paths of a run. `resumed` says that an earlier start left checkpoints; `owner` is None on all hosts but the first."""
+    """The directory of a run, taken by `open_workdir`."""
 
     path: epath.Path
     resumed: bool
+    """An earlier start left checkpoints."""
     owner: Owner | None
+    """None on all hosts but the first."""
+    files: dict[str, dict]
+    """Contents of run.json and config.json."""
+    vocabulary: Tokenizer
+
+    @property
+    def run_id(self) -> str | None:
+        """In run.json and in every checkpoint of the run; None for a run that is older than these ids."""
+        return self.files["run.json"].get("run_id")
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -47,6 +57,49 @@ class WorkDirectory:
     @property
     def tokenizer(self) -> epath.Path:
         return self.path / "tokenizer"
+
+    def is_ours(self) -> bool:
+        """Return whether this is the first host and the directory still is the one that was taken."""
+        return self.owner is not None and self.owner.holds()
+
+    def secure(self) -> bool:
+        """Write the files of the directory again if it was deleted, renamed or replaced; return whether it was.
+
+        Every host calls this before a save, which would otherwise make a directory that no later start accepts.
+
+        Raises:
+          UserError: another run or process has the directory now; it is left alone.
+        """
+        return from_first(self.owner is not None and self._secure())
+
+    def _secure(self) -> bool:
+        if self.is_ours():
+            if all((self.path / name).exists() for name in (*self.files, "tokenizer")):
+                return False
+        else:
+            self._check_vacant()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.owner.take()
+        self.write()
+        logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have been "
+                        "written again, and the run continues there without its earlier checkpoints and metrics", self.path)
+        return True
+
+    def _check_vacant(self) -> None:
+        """UserError if the directory holds another run, or the config.json of another program."""
+        for name, content in self.files.items():
+            if (self.path / name).exists():
+                there = read_json(self.path / name)
+                if {**there, "starts": None} == {**content, "starts": None}:
+                    return
+                raise UserError(f"{self.path} was deleted or renamed during this run and holds something else now, which has been "
+                                "left alone. This run cannot save there any more: start it again with another --workdir")
+
+    def write(self) -> None:
+        """Write run.json, config.json and tokenizer/."""
+        for name, content in self.files.items():
+            write_json(self.path / name, content)
+        self.vocabulary.save(self.tokenizer)
 
     def release(self) -> None:
         """Lets another process write to the directory."""
@@ -84,26 +137,54 @@ def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tok
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
-        return WorkDirectory(path, resumed, None)
+        workdir = WorkDirectory(path, resumed, None, {"run.json": from_first(None) or {}}, tokenizer)
+        _check_shared(workdir)
+        return workdir
     _check_not_foreign(path)
     _check_writable(path)
     owner = Owner(path)
     try:
         if resumed:
             check(path)
-        starts = _earlier_starts(path / "run.json") if resumed else []
-        write_json(path / "run.json", {**identity, "starts": [*starts, _start()]})
-        write_json(path / "config.json", settings)
-        tokenizer.save(path / "tokenizer")
+        saved = _saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
+        run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], _start()]}
+        workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
+        workdir.write()
+        from_first(run)
+        _check_shared(workdir)
     except BaseException:
         owner.release()
         raise
-    return WorkDirectory(path, resumed, owner)
+    return workdir
+
+
+def _check_shared(workdir: WorkDirectory) -> None:
+    """UserError on every host if one of them does not see what the first has written: each would save its part elsewhere."""
+    if jax.process_count() == 1:
+        return
+    deadline = time.monotonic() + SHARED_SECONDS
+    while not (seen := _sees(workdir)) and time.monotonic() < deadline:
+        time.sleep(1)
+    if problem := any_failure(None if seen else "its run.json is not there, or not the one that the first host has written"):
+        raise UserError(f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a file "
+                        "system that all of them share, or on gs://")
+
+
+def _sees(workdir: WorkDirectory) -> bool:
+    try:
+        return read_json(workdir.path / "run.json") == workdir.files["run.json"]
+    except UserError:
+        return False
 
 
 def has_checkpoint(path: str | os.PathLike) -> bool:
     """Whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
+
+
+def id_below(run_id: str | None, name: str) -> str | None:
+    """Return the id of run `name` in a directory of several: checkpoints of one are not to be taken for another's."""
+    return None if run_id is None else f"{run_id}/{name}"
 
 
 def read_config(path: str | os.PathLike) -> Config:
@@ -162,45 +243,18 @@ def _harmless(line: str) -> bool:
     return is_among(key, HARMLESS)
 
 
-def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
-    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
-
-
 def _lengthens(line: str, config: Config) -> bool:
     """True for the number of steps of the last phase: people extend runs, or cut them short."""
     key, change = line.split(": ", 1)
     return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
 
 
-def versions() -> dict[str, str | None]:
-    """Of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # used from a source tree
-            found[package] = None
-    return found
-
-
-def commit() -> str | None:
-    """Commit of the source tree that this code runs from, "-dirty" where files differ from it; None if it is installed."""
-    root = pathlib.Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return None
-    try:
-        return subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-                              capture_output=True, text=True, timeout=30, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _earlier_starts(file: epath.Path) -> list:
-    starts = read_json(file).get("starts", [])
-    if not isinstance(starts, list):
-        raise UserError(f"{file} has starts={starts!r:.60} where a list is expected; bring it back from a copy")
-    return starts
+def _saved_run(file: epath.Path) -> dict:
+    """Return the run.json of a run that is resumed, with a list of its starts."""
+    saved = {"starts": [], **read_json(file)}
+    if not isinstance(saved["starts"], list):
+        raise UserError(f"{file} has starts={saved['starts']!r:.60} where a list is expected; bring it back from a copy")
+    return saved
 
 
 def _start() -> dict:

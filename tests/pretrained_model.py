@@ -37,11 +37,11 @@ def stored_model(config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, **c
     return dataclasses.replace(StoredModel("test", "somewhere", config, arrays, tokenizer, head), **changes)
 
 
-def write_workdir(directory, *steps: int, config=CONFIG) -> dict[int, dict]:
+def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = None) -> dict[int, dict]:
     """A work directory with these steps; the parameters of each, drawn from the step as the seed."""
     TOKENIZER.save(directory / "tokenizer")
     written = {}
-    with Checkpoints(directory / "checkpoints", CheckpointConfig(keep_last=9)) as checkpoints:
+    with Checkpoints(directory / "checkpoints", CheckpointConfig(keep_last=9), run_id=run_id) as checkpoints:
         for step in steps:
             written[step] = random_params(BertForPreTraining(config), step)
             state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}

@@ -16,6 +16,7 @@ import pytest
 
 import small_corpus
 from bert_jax import cli, sharding
+from bert_jax.files import unsealed
 
 PARTS = ("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents")
 UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
@@ -50,8 +51,7 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "garbled_store" / "manifest.json").write_text('{"version": 1, "shards"')
     shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
     for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
-        manifest = json.loads((small_store / "manifest.json").read_text())
-        del manifest["checksum"]  # as earlier versions wrote it, so that its contents are looked at
+        manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
         (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
     (place / "config.json").write_text(json.dumps({
         "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},

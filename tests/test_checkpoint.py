@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import resource
@@ -21,6 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint_record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
@@ -55,9 +57,9 @@ def assert_same_bits(a, b) -> None:
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
-def write_steps(directory, *steps: int) -> dict[int, State]:
+def write_steps(directory, *steps: int, run_id: str | None = None) -> dict[int, State]:
     states = {step: make_state(step) for step in steps}
-    with Checkpoints(directory, KEEP_ALL) as checkpoints:
+    with Checkpoints(directory, KEEP_ALL, run_id=run_id) as checkpoints:
         for step, state in states.items():
             assert checkpoints.save(step, state, position={"examples_seen": 32 * step}, config={"seed": step})
     return states
@@ -191,11 +193,11 @@ DAMAGES = {
     "bit flip": (flip_bit, "the array params/embeddings/word/table has changed"),
     "truncated": (truncate, "the array params/embeddings/word/table cannot be read"),
     "deleted": (lambda step: largest_file(step / "state").unlink(), "the array params/embeddings/word/table cannot be read"),
-    "manifest deleted": (lambda step: (step / "state" / "manifest.ocdbt").unlink(), "damaged"),
+    "manifest deleted": (lambda step: (step / "state" / "manifest.ocdbt").unlink(), "cannot be used"),
     "position changed": (change_position, "checksum"),
-    "record garbage": (lambda step: largest_file(step / "record").write_bytes(b"\xff{"), "damaged"),
-    "no record": (lambda step: shutil.rmtree(step / "record"), "damaged"),
-    "empty directory": (empty, "damaged"),
+    "record garbage": (lambda step: largest_file(step / "record").write_bytes(b"\xff{"), "cannot be used"),
+    "no record": (lambda step: shutil.rmtree(step / "record"), "cannot be used"),
+    "empty directory": (empty, "cannot be used"),
 }
 
 
@@ -220,6 +222,43 @@ def test_what_orbax_notes_beside_the_arrays_is_not_needed(tmp_path, name):
     states = write_steps(tmp_path, 1)
     (tmp_path / "step_000000001" / "state" / name).write_text("{")
     assert_same_bits(states[1], Checkpoints(tmp_path, read_only=True).restore(abstract(states[1])).state)
+
+
+def without_id(step: pathlib.Path) -> None:
+    """Makes the record of a step one from before there were ids."""
+    (file,) = (path for path in (step / "record").iterdir() if path.suffix == ".json" or path.name == "metadata")
+    content = json.loads(file.read_text())["content"]
+    del content["run_id"]
+    file.write_text(json.dumps(sealed(content)))
+
+
+@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, f"{'a' * 32}/seed0")])
+def test_a_step_of_another_run_gives_way_to_an_older_one_of_this_run(tmp_path, caplog, ours, theirs):
+    states = write_steps(tmp_path / "ours", 1, run_id=ours)
+    write_steps(tmp_path / "theirs", 2, run_id=theirs)
+    for directory, run_id, step in (("ours", ours, 1), ("theirs", theirs, 2)):
+        if run_id is None:
+            without_id(tmp_path / directory / f"step_00000000{step}")
+    shutil.copytree(tmp_path / "theirs" / "step_000000002", tmp_path / "ours" / "step_000000002")
+    with Checkpoints(tmp_path / "ours", KEEP_ALL, run_id=ours) as checkpoints:
+        restored = checkpoints.restore(abstract(states[1]))
+        assert restored.step == 1 and checkpoints.steps() == [1]
+        assert_same_bits(states[1], restored.state)
+        assert f"step 2 in {tmp_path / 'ours'} cannot be used" in caplog.text
+        assert f"it is a step of another run, {theirs!r}, not of {ours!r}" in caplog.text
+    shutil.rmtree(tmp_path / "ours" / "step_000000001")
+    (tmp_path / "ours" / "damaged_step_000000002").rename(tmp_path / "ours" / "step_000000002")
+    with pytest.raises(UserError, match=r"none of the 1 checkpoints .*step 2: .*a step of another run"):
+        Checkpoints(tmp_path / "ours", read_only=True, run_id=ours).restore(abstract(states[1]))
+
+
+def test_a_step_under_another_number_gives_way_to_an_older_one(tmp_path, caplog):
+    states = write_steps(tmp_path, 1, 2, run_id="a")
+    shutil.copytree(tmp_path / "step_000000001", tmp_path / "step_000000003")
+    with Checkpoints(tmp_path, KEEP_ALL, run_id="a") as checkpoints:
+        assert checkpoints.restore(abstract(states[1])).step == 2
+        assert "step 3 in" in caplog.text and "it is step 1 under another number" in caplog.text
+        assert checkpoints.save(3, states[1], position={}, config={})
 
 
 def test_reading_changes_nothing(tmp_path):

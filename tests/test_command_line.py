@@ -168,6 +168,8 @@ def test_every_option_is_documented_in_full_sentences(cls):
         assert field.default is not None or re.search(r"None:\s", meaning), f"{name} does not say what None means"
 
 
+PHASE_OPTIONS = [field.name for field in dataclasses.fields(PhaseConfig)]  # in a run of one phase they need no prefix
+
 REQUIRED = {  # commands that lack one option each
     "train-vocab": ("--input=x", "--output=x"), "extend-vocab": ("--vocab=x", "--output=x"),
     "prepare": ("--input=x", "--vocab=x", "--output=x"), "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
@@ -244,6 +246,22 @@ def test_warnings_are_one_line_and_said_once(tmp_path):
                            "words that have one become [UNK]\n")
     full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
     assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ vocabulary_file.py:\d+\] lowercase=False", full, re.MULTILINE)
+
+
+def test_commands_of_the_guides_exist_with_their_options():
+    found = 0
+    for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = file.read_text(encoding="utf-8").replace("\\\n", " ")
+        assert "bert_jax[" not in text, f"{file.name}: the package is not published; pip install -e '.[…]'"
+        for line in re.findall(r"^(?:.*[ '/])?bert-jax (.*)", "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL)), re.MULTILINE):
+            command, *words = re.split(r"#|&&|\.\.\.|…|'$", line)[0].split()
+            if command in ("help", "--version"):
+                continue
+            options = {*leaves(dataclasses.asdict(OPTIONS[command])), "debug", "help", *PHASE_OPTIONS}
+            for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
+                assert name in options, f"{file.name}: bert-jax {line}"
+                found += 1
+    assert found > 100
 
 
 def test_help_on_a_terminal_without_our_letters():

@@ -73,7 +73,7 @@ def test_json_with_unknown_keys_or_wrong_types_is_refused_by_name():
     for wrong in ("1000", 7, {"steps": 5}, None):
         with pytest.raises(UserError, match="phases=.* must be a list"):
             from_dict(Config, {**good, "phases": wrong})
-    with pytest.raises(UserError, match=r"phases.0. must be an object with the fields of PhaseConfig, not 5"):
+    with pytest.raises(UserError, match=r"phases.0 must be an object with the fields of PhaseConfig, not 5"):
         from_dict(Config, {**good, "phases": [5]})
     with pytest.raises(UserError, match="missing: input, vocab"):
         from_dict(PrepareConfig, {"output": "store"})

@@ -131,7 +131,8 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| model |  | sst2 (accuracy) | cola (matthews) |"
     assert lines[2:6] == ["| runs | measured, dev | – | 50.0 |", "| runs/sst2 | measured, dev | 80.0 | – |",
-                          "| runs/sst2_grid | measured, dev | 90.0 | – |", "| runs/sst2_grid | gain, over runs/sst2 | +10.0 | – |"]
+                          "| runs/sst2_grid | measured, dev | 90.0 | – |",
+                          "| runs/sst2_grid | gain, over runs/sst2 | +10.0 | – |"]
 
 
 DAMAGED = {

@@ -16,6 +16,7 @@ import pytest
 import small_corpus
 from scipy.special import softmax
 
+import bert_jax
 from bert_jax import finetuning, prediction, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.cli import _run
@@ -139,17 +140,42 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
 
 def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
     tokenizer = load_tokenizer(pretrained / "pretrained/tokenizer")
-    lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2
-                      for line in (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:]] for name in ("train", "dev", "test")}
+    lines = {name: (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:] for name in ("train", "dev", "test")}
+    lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2 for line in rows] for name, rows in lines.items()}
     limit = int(np.median(lengths["train"]))
     results = finetune(run_config(pretrained, tmp_path / "work", epochs=1, options=TaskOptions(max_length=limit))).results
     assert results["truncated"] == {name: np.mean(np.array(found) > limit) for name, found in lengths.items()}
     cut, said = sum(length > limit for length in lengths["train"]), capsys.readouterr().out
-    assert (f"{cut} of 320 train texts ({100 * cut / 320:.1f} %) are longer than options.max_length={limit} tokens (median {limit}) "
+    share = f"({100 * cut / 320:.1f} %)"
+    assert (f"{cut} of 320 train texts {share} are longer than options.max_length={limit} tokens (median {limit}) "
             f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n") in said
     options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
     run_predict(str(tmp_path / "work"), options)
-    assert f"{cut} of 320 texts ({100 * cut / 320:.1f} %) are longer than the {limit} tokens of them that" in capsys.readouterr().out
+    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens of them that" in capsys.readouterr().out
+
+
+def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
+    """The record says so, and that the model reads single texts; a directory from before either was recorded is resumed."""
+    data = TaskDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
+    config = run_config(pretrained, tmp_path / "work", data=data, epochs=1)
+    results = finetune(config).results
+    texts = {line.split("\t")[0] for line in (pretrained / "data/train.tsv").read_text().splitlines()[1:]}
+    assert results["config"]["data"]["dev_share"] == 0.25 and sum(results["data"].values()) == 320
+    held_out = (tmp_path / "work/predictions/dev/predictions_dev.tsv").read_text().splitlines()[1:]
+    lines = (pretrained / "data/train.tsv").read_text().splitlines()[1:]
+    assert len({lines[int(row.split("\t")[0])].split("\t")[0] for row in held_out}) == round(0.25 * len(texts))
+    options = PredictConfig(input=data.train, output=str(tmp_path / "out.tsv"), split="dev")
+    run_predict(str(tmp_path / "work"), options)
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 321  # all of a file that is to be predicted
+    with pytest.raises(UserError, match="text 0 of the list is a pair, but .* was fine-tuned on single texts"):
+        bert_jax.load(tmp_path / "work").predict(("one text", "and another"))
+    file = tmp_path / "work/config.json"
+    old = json.loads(file.read_text())
+    del old["pairs"], old["finetune"]["data"]["dev_share"]
+    file.write_text(json.dumps(old))
+    assert finetune(dataclasses.replace(config, seeds=2)).results["runs"][0] == results["runs"][0]
+    with pytest.raises(UserError, match="features_fingerprint"):
+        finetune(dataclasses.replace(config, data=dataclasses.replace(data, dev_share=0.5)))
 
 
 @pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])

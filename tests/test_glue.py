@@ -70,7 +70,7 @@ def test_original_forms(task, split, end, tmp_path):
     assert examples.has_answers == (answers is not None)
     if answers is not None:
         np.testing.assert_allclose(examples.answers, answers)
-        assert examples.answers.dtype == (np.float32 if task == "stsb" else np.int32)
+        assert examples.answers.dtype == (np.float64 if task == "stsb" else np.int32)
     if (task, split) == ("cola", "test"):
         assert examples.index == ["7"]
 

@@ -1,5 +1,11 @@
 """Device table and the rule for joining other hosts; no accelerator is needed."""
 
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
 import jax
 import pytest
 
@@ -50,6 +56,26 @@ def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
     hardware.initialize_distributed()
     hardware.initialize_distributed()
     assert seen == calls
+
+
+def test_a_launcher_that_jax_does_not_know_is_one_line():
+    """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
+    code = "from bert_jax.hardware import initialize_distributed; initialize_distributed()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].startswith("bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where")
+    assert "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process" in done.stderr
+
+
+@pytest.mark.parametrize("present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("_has_tpu_chips", "a TPU", "tpu")])
+def test_an_idle_accelerator_is_named_with_a_command_that_works_in_a_clone(present, name, extra, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    for detector in ("_has_nvidia_gpu", "_has_tpu_chips"):
+        monkeypatch.setattr(hardware, detector, lambda detector=detector: detector == present)
+    said = hardware.idle_accelerator()
+    assert name in said and f"pip install -e '.[{extra}]'" in said
+    with open(pathlib.Path(__file__).parents[1] / "pyproject.toml", "rb") as file:
+        assert extra in tomllib.load(file)["project"]["optional-dependencies"]
 
 
 def test_half_a_launcher_environment_is_refused(monkeypatch):

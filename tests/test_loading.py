@@ -90,13 +90,51 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
     flip_bits(place / "checkpoints" / "step_000000005")
     before = sorted(place.rglob("*"))
     assert_are(load(place).params, workdir[1][2])
-    assert "checkpoint step_000000005 of" in caplog.text and "step_000000002 is used" in caplog.text
+    assert "step_000000005" in caplog.text and "cannot be used" in caplog.text and "step_000000002 is used" in caplog.text
     assert sorted(place.rglob("*")) == before
     with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
         load(place / "checkpoints" / "step_000000005")
     flip_bits(place / "checkpoints" / "step_000000002")
     with pytest.raises(UserError, match="step_000000005: .*; step_000000002: "):
         load(place)
+
+
+def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
+    """In a work directory; a step that lies away from any run opens by itself."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    written = {place: write_workdir(place, step, run_id=place.name) for place, step in ((ours, 2), (theirs, 5))}
+    for place in written:
+        (place / "run.json").write_text(json.dumps({"run_id": place.name}))
+    for number in ("5", "7"):
+        shutil.copytree(theirs / "checkpoints" / "step_000000005", ours / "checkpoints" / f"step_00000000{number}")
+    assert_are(load(ours).params, written[ours][2])
+    assert "step_000000007 cannot be used (ValueError: it is step 5 under another number)" in caplog.text
+    assert "step_000000005 cannot be used (ValueError: it is a step of another run, 'theirs', not of 'ours')" in caplog.text
+    with pytest.raises(UserError, match="it is a step of another run"):  # its vocabulary would be that of ours
+        load(ours / "checkpoints" / "step_000000005")
+    shutil.copytree(theirs / "checkpoints" / "step_000000005", tmp_path / "best_step")
+    for taken in (theirs, theirs / "checkpoints" / "step_000000005", tmp_path / "best_step"):
+        assert_are(load(taken).params, written[theirs][5])
+
+
+def test_a_run_from_before_there_were_ids_opens_and_takes_no_step_of_one_with_an_id(tmp_path):
+    ours = tmp_path / "ours"
+    written = write_workdir(ours, 2)
+    (ours / "run.json").write_text("{}")
+    write_workdir(tmp_path / "theirs", 5, run_id="theirs")
+    shutil.copytree(tmp_path / "theirs" / "checkpoints" / "step_000000005", ours / "checkpoints" / "step_000000005")
+    assert_are(load(ours).params, written[2])
+
+
+def test_a_run_below_a_fine_tuning_directory_has_an_id_of_its_own(tmp_path):
+    runs = {name: tmp_path / "runs" / name for name in ("seed0", "seed1")}
+    written = {name: write_workdir(place, 2, run_id=f"mine/{name}") for name, place in runs.items()}
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "mine"}))
+    assert_are(load(runs["seed0"]).params, written["seed0"][2])
+    shutil.rmtree(runs["seed0"] / "checkpoints")
+    shutil.copytree(runs["seed1"] / "checkpoints", runs["seed0"] / "checkpoints")
+    with pytest.raises(UserError, match="it is a step of another run, 'mine/seed1', not of 'mine/seed0'"):
+        load(runs["seed0"])
 
 
 @pytest.mark.parametrize("change, says", [
@@ -203,13 +241,19 @@ def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, p
     (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
     (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
     (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
-    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded"),
+    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY"),
     (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
     (["checkpoints/notes.txt"], "", "there is no checkpoint below")])
 def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
     with pytest.raises(UserError, match=message) as caught:
         load(make(tmp_path / "m", *names) / path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        with pytest.raises(UserError, match=f"hf download {name} --local-dir DIRECTORY .* give DIRECTORY$"):
+            load(name)
 
 
 @pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "",

@@ -24,13 +24,13 @@ LABELS = {"mnli": ("entailment", "neutral", "contradiction"), "rte": ("entailmen
           "qnli": ("entailment", "not_entailment"), "ner": ("O", "B-X", "I-X")}
 
 
-def write_model(directory, task: str):
-    """What fine-tuning on `task` leaves, with random parameters."""
+def write_model(directory, task: str, shape=CONFIG, **recorded):
+    """What fine-tuning on `task` leaves, with random parameters; `recorded` is added to the record."""
     head = family(task).head(task, LABELS.get(task, ()))
-    config = {"model": to_dict(CONFIG), "head": to_dict(head), "finetune": to_dict(task_defaults(task))}
+    config = {"model": to_dict(shape), "head": to_dict(head), "finetune": to_dict(task_defaults(task)), **recorded}
     TOKENIZER.save(directory / "tokenizer")
     with Checkpoints(directory / "checkpoints") as checkpoints:
-        checkpoints.save(0, {"params": random_params(BertForTask(CONFIG, head))}, position={}, config=config)
+        checkpoints.save(0, {"params": random_params(BertForTask(shape, head))}, position={}, config=config)
     return directory
 
 
@@ -71,7 +71,9 @@ def test_a_model_predicts_another_task_of_its_head(tmp_path):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"input": "/nowhere.tsv"}, "--input=/nowhere.tsv: no such file"), ({"input": ""}, "give --input=FILE and --output=FILE"),
+    ({"input": "/nowhere.tsv"}, "--input=/nowhere.tsv: no such file"),
+    ({"input": ""}, "give one of --input=FILE and --text=TEXT"),
+    ({"text": "a cat"}, "give one of --input=FILE and --text=TEXT, not both"),
     ({"batch_size": 0}, "batch_size=0 must be positive"), ({"mesh": MeshConfig(data=0)}, "mesh.data=0")])
 def test_options_that_cannot_be_are_named(tmp_path, changes, message):
     options = PredictConfig(input=__file__, output=str(tmp_path / "output"))

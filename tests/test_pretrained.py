@@ -114,12 +114,32 @@ def test_few_programs_are_compiled():
     assert model._runner.states.compilations <= len(ladder(40)) < 8
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
+def test_another_look_at_texts_of_the_same_shape_compiles_the_encoder_no_second_time():
+    model = loaded(stored_model(config=SMALL))
+    model.encode("the cat sat")
+    for pooling in ("cls", "mean", "max", "mean_sqrt_len", "pooler"):
+        model.embed("a big dog", pooling=pooling)
+        model.encode("birds flew", pooling=pooling)
+    model.embed("the dog", normalize=True)
+    model.fill_mask("the [MASK] sat")
+    model.next_sentence("the cat", "sat")
+    assert model._runner.states.compilations == 1
+    for layers in (0, [1, -1], "all"):
+        model.encode("the cat sat", layers=layers)
+    for layers in ("second_to_last", "weighted_all"):
+        model.embed("the cat sat", layers, weights=[1, 2] if layers == "weighted_all" else None)
+    assert model._runner.states.compilations == 2
+    model.encode("the cat sat", attentions=True)
+    assert model._runner.states.compilations == 3
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "mean_sqrt_len", "pooler"])
 def test_pooling(model, encoding, pooling):
     found = model.encode(TEXTS, pooling=pooling)
     for number, size in enumerate(encoding.attention_mask.sum(axis=1)):
         states = found.last_hidden_state[number, :size]
-        expected = {"cls": states[0], "mean": states.mean(0), "max": states.max(0), "pooler": encoding.pooled[number]}[pooling]
+        expected = {"cls": states[0], "mean": states.mean(0), "max": states.max(0), "pooler": encoding.pooled[number],
+                    "mean_sqrt_len": states.sum(0) / np.sqrt(size)}[pooling]
         np.testing.assert_allclose(found.pooled[number], expected, atol=2e-6)
     np.testing.assert_allclose(model.embed(TEXTS, pooling=pooling), found.pooled, atol=2e-6)
 
@@ -169,7 +189,7 @@ def test_lists_are_answered_in_batches_as_one_by_one():
     model = loaded(stored_model(config=SMALL))
     texts = ["the [MASK] sat", "[MASK] cats [MASK] on [MASK] .", "a big [MASK] " + "the cat " * 9, "[MASK]"] * 5
     found = model.fill_mask(texts, top_k=3, batch_size=8)
-    assert model._runner.mlm_logits.compilations <= 2, "one program for each length"
+    assert model._runner.mlm_head.compilations <= 2, "one program for each length"
     assert [len(masks) for masks in found] == [1, 3, 1, 1] * 5
     for text, masks in zip(texts, found):
         for several, single in zip(masks, model.fill_mask(text, top_k=3), strict=True):
@@ -276,7 +296,7 @@ def test_without_a_pooler_pooled_is_none():
     (lambda m: m.next_sentence(["a"], "b"), "takes two texts"), (lambda m: m.next_sentence(["a"], [None]), "takes two"),
     (lambda m: m.next_sentence(["a", "b"], ["c"]), "two lists of as many"),
     (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
-    (lambda m: m.embed("a", pooling=None), "pooling=None"), (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0")])
+    (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0")])
 def test_bad_calls_get_one_clear_line(model, call, message):
     with pytest.raises(UserError, match=message) as caught:
         call(model)

@@ -1,6 +1,7 @@
 """The user's own text: every form read to the same examples, every bad file one error with its line."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -9,7 +10,7 @@ import pytest
 
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import TaskDataConfig, TaskOptions
+from bert_jax.finetune_config import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.tasks import families, rows, text, tfds
 from bert_jax.tokenization import WordPieceTokenizer
 
@@ -78,7 +79,7 @@ def test_columns(tmp_path):
     examples = load(tmp_path, text_column="a", pair_column="b", label_column="stars")
     assert (examples.first, examples.second, examples.labels) == (["x", "z"], ["y", "w"], ("9", "10"))  # sorted as numbers
     examples = load(tmp_path, text_column="a", pair_column="b", label_column="stars", regression=True)
-    assert (examples.labels, examples.answers.tolist(), examples.answers.dtype) == ((), [10, 9], np.float32)
+    assert (examples.labels, examples.answers.tolist(), examples.answers.dtype) == ((), [10, 9], np.float64)
     assert text.head("text", examples.labels) == HeadConfig(kind="regression")
     assert load(tmp_path, labels=(), text_column="a", label_column="stars").answers.tolist() == [10, 9]  # as the model has it
     write(tmp_path, "dev.tsv", "1\tx\n0\ty\n")
@@ -182,7 +183,60 @@ def test_scores_features_and_predictions(tmp_path):
     assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
     assert families.main_metric("text", examples.labels) == "pearson"
     file, = text.write_predictions(examples, features, logits, str(tmp_path), "test")
-    assert open(file).read() == "index\tprediction\n0\t0.5\n1\t1\n2\t2\n"
+    assert open(file).read() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
+
+
+def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path):
+    """Six digits and STS-B's three decimals make ties and other ranks; SciPy reads what was written."""
+    stats, random = pytest.importorskip("scipy.stats"), np.random.default_rng(0)
+    gold, logits = random.uniform(0, 5, 300), list((2.5 + 1e-4 * random.standard_normal(300)).astype(np.float32))
+    logits[:2] = np.float32(-0.5), np.float32(5.5)  # outside of STS-B's scale
+    rows = [f"a cat\ta dog\t{number!r}" for number in gold.tolist()]
+    write(tmp_path, "dev.tsv", "\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    for task, options in (("text", {"regression": True, "label_column": "score"}), ("stsb", {})):
+        family = families.family(task)
+        examples = family.load(task, TaskDataConfig(dir=str(tmp_path), **options), "dev")
+        file, = family.write_predictions(examples, None, logits, str(tmp_path / task), "dev")
+        found = [float(line.split("\t")[1]) for line in open(file).read().splitlines()[1:]]
+        scores = family.score(examples, None, logits)
+        assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, found).statistic, rel=1e-13)
+        assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, found).statistic, rel=1e-13)
+    submitted, = family.write_predictions(examples, None, logits, str(tmp_path), "test")
+    assert open(submitted).read().splitlines()[:4] == ["index\tprediction", "0\t0.000", "1\t5.000", f"2\t{logits[2]:.3f}"]
+
+
+def test_a_share_of_the_training_file_is_held_out(tmp_path):
+    texts = [f"text {number % 90}" for number in range(100)]  # ten of them twice
+    rows = [f"{one}\t{'ab'[number > 97]}" for number, one in enumerate(texts)]
+    write(tmp_path, "train.tsv", "\n".join(["text\tlabel", *rows]))
+    whole = load(tmp_path)
+    train, dev = (load(tmp_path, split, whole.labels, dev_share=0.2) for split in ("train", "dev"))
+    assert len(set(dev.first)) == 18 and not set(dev.first) & set(train.first)
+    assert sorted(map(int, train.index + dev.index)) == list(range(100)) and train.first == [texts[int(i)] for i in train.index]
+    assert max(map(int, dev.index)) > 50 > min(map(int, dev.index)) and dev.has_answers
+    again = load(tmp_path, "dev", whole.labels, dev_share=0.2)
+    assert (again.index, again.answers.tolist()) == (dev.index, dev.answers.tolist())
+    assert load(tmp_path, dev_share=0.99).labels == ("a", "b")  # a rare class may lie in one part only
+    other = load(tmp_path, "dev", whole.labels, dev_share=0.4)
+    assert set(dev.first) < set(other.first)  # a larger share holds out the same and more
+    fails("data.dev_share=0.001 of 90 different texts leaves none for dev", tmp_path, dev_share=0.001)
+    fails("data.dev_share=0.999 of 90 different texts leaves none to learn from", tmp_path, dev_share=0.999)
+    write(tmp_path, "dev.tsv", "text\tlabel\nx\ta\n")
+    fails("dev_share=0.2, but data.dir=.* has a dev file", tmp_path, dev_share=0.2)
+
+
+@pytest.mark.parametrize("task, data, message", [
+    ("text", {"train": "a.tsv"}, "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv"),
+    ("ner", {"train": "a.txt"}, "no dev data, by which runs are compared and chosen: give --data.dev=FILE$"),
+    ("text", {}, "no data: give"), ("text", {"dev_share": 0.1}, "no data: give"),
+    ("text", {"train": "a.tsv", "dev_share": 1.0}, "data.dev_share=1.0 must lie between 0 and 1"),
+    ("text", {"train": "a.tsv", "dev": "b.tsv", "dev_share": 0.1}, "cannot be used: data.dev=b.tsv is given; leave it out"),
+    ("text", {"tfds": "imdb_reviews", "dev_share": 0.1}, r"cannot be used: a split of TFDS is cut by --data.train='train"),
+    ("mrpc", {"dir": "x", "dev_share": 0.1}, "cannot be used: mrpc has a dev file of its own")])
+def test_data_without_dev(task, data, message):
+    config = dataclasses.replace(task_defaults(task), init_from="m", workdir="w", data=TaskDataConfig(**data))
+    with pytest.raises(UserError, match=message):
+        check_finetune(config)
 
 
 def test_the_tfds_road(monkeypatch):

@@ -7,7 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.config import TrainVocabConfig
+from bert_jax.config import PrepareConfig, TrainVocabConfig
+from bert_jax.data.documents import Documents
+from bert_jax.data.prepare import run_prepare
+from bert_jax.data.readers import read_documents
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.likelihood_wordpiece import learn_pieces
 from bert_jax.tokenization import WordPieceTokenizer, load_tokenizer
@@ -164,12 +168,31 @@ def test_report_by_hand():
     assert measured.pieces_per_byte == 9 / len("The cats sat. The \u72D7 sat.".encode())
 
 
-def test_held_out_text_is_not_learned(tmp_path):
-    texts = documents(40)
-    for index in range(5, 40, 10):  # every tenth, the sixth first
-        texts[index] = "zyxwv " * 50
-    tokenizer, _, held_out = train_vocab(texts, options(tmp_path, min_pair_count=1))
-    assert set(held_out.words()) == {"zyxwv"} and not any("zy" in token for token in tokenizer.tokens)
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
+def test_what_a_run_holds_out_is_not_learned(tmp_path, share):
+    """The held-out documents of the store of a corpus, whatever their share, hold words that no other document has."""
+    corpus, store_path = tmp_path / "corpus.txt", tmp_path / "store"
+    texts = documents(120)
+    texts[20:20] = ["\u200b", "\u0301"]  # a store has no document for what has no token
+    corpus.write_text("\n\n".join(texts), encoding="utf-8")
+
+    run_train_vocab(options(tmp_path / "vocab.txt", input=str(corpus)))
+    run_prepare(PrepareConfig(input=str(corpus), vocab=str(tmp_path / "vocab.txt"), output=str(store_path), workers=1))
+    held_out = Documents(open_store(store_path), "held_out", share).numbers
+    with_text = [text for text in texts if text not in ("\u200b", "\u0301")]
+    assert len(held_out) == round(share * len(with_text))
+    for number in held_out:
+        texts[texts.index(with_text[number])] = "zyxwv " * 50
+    corpus.write_text("\n\n".join(texts), encoding="utf-8")
+    config = options(tmp_path / "learned.txt", input=str(corpus), held_out=share, min_pair_count=1)
+    tokenizer, learned, measured = train_vocab(read_documents(str(corpus)), config)
+    assert set(measured.words()) == {"zyxwv"} and "zyxwv" not in learned.words()
+    assert not any("zy" in token for token in tokenizer.tokens)
+
+
+def test_the_only_document_is_learned_from(tmp_path):
+    _, learned, held_out = train_vocab(documents(1), options(tmp_path, held_out=0.01))
+    assert (learned.num_documents, held_out.num_documents) == (1, 0)
 
 
 @pytest.mark.parametrize("changes, message", [

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +73,31 @@ def test_a_new_run(tmp_path, tokenizer):
     assert (facts["store_fingerprint"], facts["tokenizer_fingerprint"]) == ("store-1", tokenizer.fingerprint)
     assert facts["starts"][0]["versions"]["jax"] == jax.__version__
     assert sorted(p.name for p in path.iterdir()) == ["config.json", "owner.json", "run.json", "tokenizer"]
+
+
+def run_id(path):
+    return json.loads((path / "run.json").read_text())["run_id"]
+
+
+def test_a_run_keeps_its_id_and_a_fresh_one_gets_another(run, tmp_path, tokenizer):
+    first = run_id(run)
+    assert re.fullmatch("[0-9a-f]{32}", first)
+    with open_workdir(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        assert workdir.run_id == run_id(run) == first
+    fresh = set()
+    for _ in range(2):  # nothing has been saved there
+        start(tmp_path / "new", tokenizer)
+        fresh.add(run_id(tmp_path / "new"))
+    assert len(fresh | {first}) == 3
+
+
+def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
+    facts = json.loads((run / "run.json").read_text())
+    del facts["run_id"]
+    (run / "run.json").write_text(json.dumps(facts))
+    with open_workdir(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        assert workdir.resumed and workdir.run_id is None
+    assert run_id(run) is None
 
 
 HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7,
@@ -200,8 +227,6 @@ def test_one_live_writer_and_takeover_after_kill(tmp_path):
 
 
 def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch):
-    def no_locks(*unused):
-        raise OSError("no locks here")
     monkeypatch.setattr(owner.fcntl, "flock", no_locks)
     monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
     file = tmp_path / "owner.json"
@@ -279,3 +304,101 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
     with pytest.raises(UserError, match=r"holds a run with other settings .*; and \d+ more\)") as caught:
         start(run, tokenizer, other)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
+
+
+@pytest.fixture(params=["locks", "time stamps"])
+def taken(request, tmp_path, tokenizer, monkeypatch):
+    """A work directory that this process writes to, on a file system with locks or without."""
+    if request.param == "time stamps":
+        monkeypatch.setattr(owner.fcntl, "flock", no_locks)
+    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        yield workdir
+
+
+def no_locks(*unused):
+    raise OSError("no locks here")
+
+
+def contents(path) -> dict:
+    """Of the files that make it a work directory; owner.json changes as it is renewed."""
+    return {file: file.read_bytes() for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name}
+
+
+LOSSES = {"deleted": shutil.rmtree, "renamed": lambda path: path.rename(path.with_name("elsewhere")),
+          "emptied": lambda path: [shutil.rmtree(file) if file.is_dir() else file.unlink() for file in path.iterdir()],
+          "no config.json": lambda path: (path / "config.json").unlink(),
+          "no tokenizer": lambda path: shutil.rmtree(path / "tokenizer"),
+          "no owner.json": lambda path: (path / "owner.json").unlink(),
+          "a copy of itself": lambda path: (path.rename(path.with_name("old")), shutil.copytree(path.with_name("old"), path))}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_directory_that_is_lost_during_a_run_is_written_again(taken, tokenizer, caplog, loss):
+    """And is this run's again: the next start finds it whole, and until then another process is refused."""
+    path = pathlib.Path(taken.path)
+    before = contents(path)
+    assert taken.is_ours() and not taken.secure()
+    LOSSES[loss](path)
+    if loss == "a copy of itself" and taken.owner.holds():  # without locks its content is all that tells who owns it
+        return
+    assert taken.secure() and taken.is_ours() and not taken.secure()
+    assert f"{path} was deleted, renamed or replaced during this run" in caplog.text
+    assert contents(path) == before
+    with pytest.raises(UserError, match=f"is being written by process {os.getpid()} "):
+        Owner(epath.Path(path))
+    with Checkpoints(taken.checkpoints, run_id=taken.run_id) as checkpoints:
+        checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
+    taken.release()
+    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as again:
+        assert again.resumed and again.run_id == taken.run_id
+
+
+def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(tmp_path, tokenizer):
+    path = tmp_path / "run"
+    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+        path.rename(tmp_path / "elsewhere")
+        path.mkdir()
+        with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:
+            try:
+                process.stdout.readline()
+                before = (path / "owner.json").read_bytes()
+                assert not workdir.is_ours()
+                with pytest.raises(UserError, match=f"{path} is being written by process {process.pid} "):
+                    workdir.secure()
+                assert [(file.name, file.read_bytes()) for file in path.iterdir()] == [("owner.json", before)]
+            finally:
+                process.kill()
+
+
+def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
+    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
+    ours, file, renewals = Owner(epath.Path(tmp_path)), tmp_path / "owner.json", []
+    theirs = json.dumps({"host": "elsewhere", "pid": 1, "since": "now", "id": "x", "renewed": time.time()})
+    with ours.renewing:  # not as ours is being written
+        file.write_text(theirs)
+        monkeypatch.setattr(Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1])
+    deadline = time.monotonic() + 30
+    while len(renewals) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not any(renewals) and file.read_text() == theirs
+    with pytest.raises(UserError, match="is being written by process 1 on elsewhere"):
+        ours.take()
+    ours.release()
+    assert file.read_text() == theirs
+
+
+@pytest.mark.parametrize("there", ["another run", "another program"])
+def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken, tmp_path, tokenizer, there):
+    path = pathlib.Path(taken.path)
+    path.rename(tmp_path / "elsewhere")
+    if there == "another run":
+        start(path, tokenizer, changed(seed=3))
+    else:
+        path.mkdir()
+        (path / "config.json").write_text('{"model_type": "bert"}')
+    before = contents(path)
+    with pytest.raises(UserError, match=f"{path} was deleted or renamed during this run and holds something else now.*another --workdir"):
+        taken.secure()
+    assert contents(path) == before

@@ -17,6 +17,7 @@ from typing import Iterable, Iterator
 from etils import epath
 
 from bert_jax.data import documentation, tfds
+from bert_jax.data.wrapping import last_paragraph
 from bert_jax.errors import UserError
 
 BLOCK_BYTES = 1 << 20
@@ -38,12 +39,16 @@ _SHORT_OF_A_DOCUMENT = tuple(map(re.compile, (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does."""
+    """One file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does.
+
+    `wrap_column`: where its lines are wrapped, if the lines of a paragraph are to be joined; 0: they stay as they are.
+    """
 
     name: str
     format: str
     bytes: int
     revision: str
+    wrap_column: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +100,7 @@ def _cut_file(source: Source, position: Position) -> Iterator[Block]:
             if at_end := len(buffer) < target:
                 cut, closed = len(buffer), True
             else:
-                cut, closed = _cut(buffer, source.format)
+                cut, closed = _cut(buffer, source)
             if not cut:
                 if target >= MAX_JSON_LINE_BYTES:
                     raise UserError(f"{source.name}:{position.line + 1}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MiB "
@@ -108,12 +113,14 @@ def _cut_file(source: Source, position: Position) -> Iterator[Block]:
             position = end
 
 
-def _cut(buffer: bytes, format: str) -> tuple[int, bool]:
+def _cut(buffer: bytes, source: Source) -> tuple[int, bool]:
     """Returns where in `buffer` to end the block, and whether a document ends there; 0 asks for a longer buffer."""
-    if match := _DOCUMENT_END[format].match(buffer):
+    if match := _DOCUMENT_END[source.format].match(buffer):
         return match.end(), True
-    if format == "jsonl":
+    if source.format == "jsonl":
         return 0, True
+    if source.wrap_column and (start := last_paragraph(buffer, source.wrap_column)):
+        return start, False
     for pattern in _SHORT_OF_A_DOCUMENT:
         if (match := pattern.match(buffer)) and match.end():
             return match.end(), False

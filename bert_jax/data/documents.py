@@ -53,13 +53,23 @@ class Documents:
 def _numbers(num_documents: int, split: str, held_out: float) -> np.ndarray:
     if split == "all":
         return np.arange(num_documents)
-    num_held_out = max(1, round(held_out * num_documents)) if held_out else 0
-    if num_held_out >= num_documents:
-        raise UserError(f"data.held_out={held_out} keeps {num_held_out} of the store's {num_documents} documents out of "
+    chosen = held_out_documents(num_documents, held_out)
+    if chosen.all():
+        raise UserError(f"data.held_out={held_out} keeps {num_documents} of the store's {num_documents} documents out of "
                         "training, which leaves none to train on; give more documents, a smaller data.held_out, "
                         "or data.held_out=0")
-    chosen = np.zeros(num_documents, bool)
-    chosen[permute(np.arange(num_held_out), num_documents, _HELD_OUT_KEY, Stream.HELD_OUT)] = True
-    if split == "held_out" and not num_held_out:
+    if split == "held_out" and not chosen.any():
         raise UserError("data.held_out=0 keeps no documents for evaluation; set data.held_out or give data.eval_path")
     return np.flatnonzero(chosen if split == "held_out" else ~chosen)
+
+
+def held_out_documents(num_documents: int, share: float) -> np.ndarray:
+    """Return bool [num_documents]: which documents training never sees, `share` of them and at least one (none for 0).
+
+    Those of a smaller share are among those of a larger one. This is the rule of `train-vocab` as well, so that the
+    vocabulary was not learned from what a run is evaluated on.
+    """
+    number = min(max(1, round(share * num_documents)), num_documents) if share else 0
+    chosen = np.zeros(num_documents, bool)
+    chosen[permute(np.arange(number), num_documents, _HELD_OUT_KEY, Stream.HELD_OUT)] = True
+    return chosen

@@ -8,6 +8,7 @@ from bert_jax.data.blocks import Block
 from bert_jax.data.manifest import dtype_for
 from bert_jax.data.parsing import parse_block
 from bert_jax.data.sentences import SentenceSplitter
+from bert_jax.data.wrapping import join_lines
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
@@ -48,6 +49,8 @@ class Encoder:
         text = parse_block(block, self.text_field, self.bad_utf8)
         pieces, cuts = [], 0
         for lines in text.pieces:
+            if block.source.wrap_column:
+                lines = join_lines(lines, block.source.wrap_column)
             sentences = self.split(lines)
             pieces.append([part for sentence in sentences for part in _cut(sentence)])
             cuts += len(pieces[-1]) - len(sentences)

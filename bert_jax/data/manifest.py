@@ -54,6 +54,8 @@ class SourceRecord:
     format: str
     bytes: int
     revision: str
+    wrap_column: int = 0
+    """Where its lines were wrapped; those of a paragraph are joined. 0: every line is as it was."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

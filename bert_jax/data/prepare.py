@@ -14,20 +14,22 @@ import os
 import pathlib
 import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Iterator
 
+from absl import logging
 from etils import epath
 
-from bert_jax.config import PrepareConfig
+from bert_jax.config import DataConfig, PrepareConfig
 from bert_jax.config_dict import to_dict
-from bert_jax.data import store_writer
+from bert_jax.data import store_writer, wrapping
 from bert_jax.data.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
+from bert_jax.data.documents import held_out_documents
 from bert_jax.data.manifest import (
     VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
 from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
 from bert_jax.data.progress_bar import byte_progress
-from bert_jax.data.readers import find_sources
+from bert_jax.data.readers import find_sources, read_lines
 from bert_jax.data.sentences import make_splitter
 from bert_jax.data.store import open_store
 from bert_jax.data.store_writer import StoreWriter, WriterState
@@ -38,6 +40,9 @@ from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
 """Time between two records of the progress: what a killed run has to do again at most."""
+
+SHORT_DOCUMENT = 256
+"""Tokens. Wrapped documents that are shorter on average are probably paragraphs."""
 
 
 def run_prepare(config: PrepareConfig) -> Manifest:
@@ -51,8 +56,10 @@ def run_prepare(config: PrepareConfig) -> Manifest:
     make_splitter(config.sentences, config.language)
     if config.workers < 0:
         raise UserError(f"workers={config.workers}: the number of processes, or 0 for one a core")
+    if config.wrapped == "yes" and config.sentences == "lines":
+        raise UserError("wrapped=yes joins the lines of a paragraph, sentences=lines takes each line as a sentence; choose one")
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    sources = find_sources(config.input, config.format)
+    sources = _with_wrap_columns(config, find_sources(config.input, config.format))
     made_from = _made_from(config, tokenizer, sources)
     output = epath.Path(config.output).expanduser()
     if (output / "manifest.json").exists():
@@ -81,6 +88,27 @@ def run_prepare(config: PrepareConfig) -> Manifest:
             raise UserError(f"{output} could not be finished: {error}; put that right and the same command goes on") from error
     _report(output, manifest, state.text_bytes - progress.writer.text_bytes, time.monotonic() - started)
     return manifest
+
+
+def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Source]:
+    """The sources with the columns at which their lines are to be joined; says which look wrapped."""
+    # The other formats have a paragraph on each line by definition.
+    samples = {source: wrapping.sample(read_lines(source, config.text_field, config.bad_utf8))
+               for source in sources if source.format in ("text", "jsonl", "tfds")}
+    columns = {source: wrapping.column_of(lines) for source, lines in samples.items()}
+    wrapped = [source for source, lines in samples.items() if wrapping.is_wrapped(lines, columns[source])]
+    joined = wrapped if config.wrapped == "auto" and config.sentences == "split" else []
+    if config.wrapped == "yes":
+        joined = list(samples)
+    if wrapped:
+        found = sources[0].name if len(sources) == 1 else f"{len(wrapped):,} of {len(sources):,} sources ({wrapped[0].name}, …)"
+        found = f"{found}: hard-wrapped lines of about {columns[wrapped[0]]} characters"
+        if joined:
+            print(f"{found}; the lines of each paragraph are joined (--wrapped=no keeps every line end)")
+        else:
+            logging.warning("%s, whose ends are taken for ends of sentences; --sentences=split --wrapped=auto joins the lines of "
+                            "each paragraph", found)
+    return [dataclasses.replace(source, wrap_column=columns[source]) if source in joined else source for source in sources]
 
 
 def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source]) -> MadeFrom:
@@ -170,6 +198,30 @@ def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) ->
 def _report(output: epath.Path, manifest: Manifest, text_bytes: int, seconds: float) -> None:
     print(f"{output}: {_describe(manifest)}; {text_bytes / 1e6:,.1f} MB of text in {seconds:,.1f} s, "
           f"{text_bytes / 1e6 / seconds:.2f} MB/s")
+    _warn_of_few_documents(manifest.counts.documents)
+    _warn_of_paragraphs_as_documents(manifest)
+
+
+def _warn_of_few_documents(number: int) -> None:
+    share = DataConfig().held_out
+    if number * share >= 1:
+        return
+    held_out = int(held_out_documents(number, share).sum())
+    logging.warning(
+        "The corpus has %s. Documents are what training draws: data.held_out=%s %s, random next sentences come from other "
+        "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters or "
+        "articles, or evaluate on a store of other text (--data.eval_path)",
+        "one document" if number == 1 else f"only {number} documents", share,
+        "leaves nothing to train on" if number == held_out else f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation")
+
+
+def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
+    counts = manifest.counts
+    if any(source.wrap_column for source in manifest.sources) and counts.tokens < SHORT_DOCUMENT * counts.documents:
+        logging.warning(
+            "A blank line ends a document, and these have %.1f sentences and %.0f tokens on average. If the blank lines in the "
+            "hard-wrapped files separate paragraphs, remove all but those between chapters: no training sequence and no "
+            "sentence pair extends beyond a document", counts.sentences / counts.documents, counts.tokens / counts.documents)
 
 
 def _describe(manifest: Manifest) -> str:

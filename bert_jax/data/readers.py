@@ -5,7 +5,9 @@ Forms, several of them parted by commas: a file, a directory (every file below i
 plain text (a paragraph or a sentence a line, a blank line between documents), JSON lines, WikiExtractor output.
 """
 
+import dataclasses
 import functools
+import itertools
 import os
 import re
 from typing import Iterator
@@ -20,30 +22,45 @@ from bert_jax.errors import UserError
 FILE_FORMATS = ("text", "jsonl", "wikiextractor")
 
 
-def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
-    """Yields every document of the corpus as one string, its lines separated by a line feed, none of them blank.
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The documents of some sources; each iteration reads them again."""
+
+    sources: list[Source]
+    text_field: str
+    bad_utf8: str
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields every document as one string, its lines separated by a line feed, none of them blank."""
+        for source in self.sources:
+            for is_document, lines in itertools.groupby(read_lines(source, self.text_field, self.bad_utf8), key=bool):
+                if is_document:
+                    yield "\n".join(lines)
+
+
+def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Corpus:
+    """Return the documents of the corpus; sources are looked up at the call.
 
     Args:
       input, format, text_field, bad_utf8: as in PrepareConfig.
 
     Raises:
-      UserError: see `find_sources`, `blocks.read_blocks` and `parsing.parse_block`. Sources are looked up at the call.
+      UserError: see `find_sources` and, during an iteration, `read_lines`.
     """
-    return _documents(find_sources(input, format), text_field, bad_utf8)
+    return Corpus(find_sources(input, format), text_field, bad_utf8)
 
 
-def _documents(sources: list[Source], text_field: str, bad_utf8: str) -> Iterator[str]:
-    for source in sources:
-        lines: list[str] = []
-        for block in read_blocks(source, text_field):
-            pieces = parse_block(block, text_field, bad_utf8).pieces
-            for index, piece in enumerate(pieces):
-                if (index or not block.continues) and lines:
-                    yield "\n".join(lines)
-                    lines = []
-                lines += piece
-        if lines:
-            yield "\n".join(lines)
+def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
+    """Yields the lines of a source, an empty one before each document.
+
+    Raises:
+      UserError: see `blocks.read_blocks` and `parsing.parse_block`.
+    """
+    for block in read_blocks(source, text_field):
+        for index, piece in enumerate(parse_block(block, text_field, bad_utf8).pieces):
+            if index or not block.continues:
+                yield ""
+            yield from piece
 
 
 def find_sources(input: str, format: str = "auto") -> list[Source]:

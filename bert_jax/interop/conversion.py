@@ -13,10 +13,11 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.command_config import ConvertConfig
+from bert_jax.config import EmbeddingConfig
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.pretrained.stored import StoredModel
+from bert_jax.pretrained.stored import StoredModel, describe_embedding
 
 
 def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:
@@ -115,11 +116,14 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
     # The arrays are those of the words alone: padding serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
-    for name, values in (("run.json", _origin(stored, by)), ("config.json", config)):
+    if stored.embedding != EmbeddingConfig():
+        config["embedding"] = to_dict(stored.embedding)
+    run_id = uuid.uuid4().hex
+    for name, values in (("run.json", {"run_id": run_id, **_origin(stored, by)}), ("config.json", config)):
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
+    with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
         checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
                          metrics=stored.history.get("metrics"))
 
@@ -162,6 +166,8 @@ def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination
              f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
     if left:
         lines.append(f"left out: {_listed(left)}")
+    if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
+        lines.append(f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it")
     if stored.ignored:
         lines.append(f"ignored in the source: {_listed(stored.ignored)}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)

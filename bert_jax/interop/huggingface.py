@@ -14,6 +14,7 @@ from bert_jax.files import write_atomically
 from bert_jax.interop import huggingface_config, huggingface_names as names, safetensors_files
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.safetensors_files import FileTensor
+from bert_jax.interop.sentence_transformers import read_embedding
 from bert_jax.interop.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel, without_padding
 
@@ -52,6 +53,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
     return StoredModel(
         kind="huggingface", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
+        embedding=read_embedding(directory, model.hidden_size, model.max_position_embeddings),
         arrays={path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places},
         ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
         history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}})

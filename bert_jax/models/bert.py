@@ -149,24 +149,26 @@ class BertForPreTraining:
         Raises:
             UserError: the model was built without one of the three parts.
         """
-        self._require("mlm", "pooler", "next_sentence")
+        self.require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
-        output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], dropout_key, False)
+        output = self._encode(bert, *_inputs(batch), dropout_key, False)
         return PretrainingOutput(_mlm_logits(bert, output, batch), _next_sentence_logits(bert, output))
 
-    def mlm_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
-        """[B, M, V] as in `apply`, without dropout, of a model that may lack the other parts."""
-        self._require("mlm")
-        bert = self._module(params)
-        output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], None, False)
-        return _mlm_logits(bert, output, batch)
+    def mlm_logits(self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None) -> jax.Array:
+        """[B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
-    def next_sentence_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
-        """[B, 2] as in `apply`, without dropout, of a model that may lack the masked-language-model head."""
-        self._require("pooler", "next_sentence")
+        `encoded` is what `encode` gave for the batch, of which masked_positions are then enough; None: it is computed.
+        """
+        self.require("mlm")
         bert = self._module(params)
-        output = self._encode(bert, batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], None, False)
-        return _next_sentence_logits(bert, output)
+        return _mlm_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False), batch)
+
+    def next_sentence_logits(self, params: Params, batch: dict[str, jax.Array],
+                             encoded: EncoderOutput | None = None) -> jax.Array:
+        """[B, 2] as in `apply`, without dropout, of a model that may lack the masked-language-model head; `encoded` as above."""
+        self.require("pooler", "next_sentence")
+        bert = self._module(params)
+        return _next_sentence_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False))
 
     def encode(self, params: Params, input_ids: jax.Array, token_type_ids: jax.Array, attention_mask: jax.Array,
                dropout_key: jax.Array | None = None, collect: bool = False) -> EncoderOutput:
@@ -188,11 +190,16 @@ class BertForPreTraining:
         own = ("embeddings", "encoder", "final_norm", *self.parts)  # a fine-tuned model has its head beside them
         return nnx.merge(self._structure, {name: tree for name, tree in params.items() if name in own})
 
-    def _require(self, *parts: str) -> None:
+    def require(self, *parts: str) -> None:
+        """Raises UserError if the model lacks one of these parts."""
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
             raise UserError(f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
                             "that has it, for example one of a pre-training run")
+
+
+def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
 
 
 def _mlm_logits(bert: Bert, output: EncoderOutput, batch: dict[str, jax.Array]) -> jax.Array:

@@ -1,6 +1,7 @@
 """What is made of hidden states: one vector a text, and the combinations of layers that the paper feeds to other models."""
 
 import math
+import typing
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 
-Pooling = Literal["cls", "mean", "max", "pooler"]
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
 Combination = Literal["last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"]
 LAYERS_READ = {"last": 1, "second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4, "weighted_last_four": 4,
                "weighted_all": 0}
@@ -57,10 +58,11 @@ def layers_read(combination: str, num_layers: int, weights=None) -> int:
     return count
 
 
-def pool(states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max"]) -> jax.Array:
-    """One vector a text from states [B, L, H] and mask [B, L]: the first position, or mean or maximum over all real tokens.
+def pool(states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]) -> jax.Array:
+    """One vector per text from states [B, L, H] and mask [B, L]: the first position, or mean or maximum over all real tokens.
 
-    [CLS] and [SEP] are among them, padding is not. Returns [B, H].
+    mean_sqrt_len is their sum divided by the square root of their number. [CLS] and [SEP] are among them, padding is not.
+    Returns [B, H].
     """
     if pooling == "cls":
         return states[:, 0]
@@ -68,12 +70,13 @@ def pool(states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "
     if pooling == "max":
         return jnp.max(jnp.where(real, states, -math.inf), axis=1)
     total = jnp.sum(jnp.where(real, states, 0.0), axis=1)
-    return total / jnp.sum(real, axis=1).astype(states.dtype)
+    count = jnp.sum(real, axis=1).astype(states.dtype)
+    return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
 def check_pooling(pooling: str | None, has_pooler: bool) -> None:
-    if pooling not in (None, "cls", "mean", "max", "pooler"):
-        raise UserError(f"pooling={pooling!r} must be cls, mean, max, pooler or None")
+    if pooling not in (None, *typing.get_args(Pooling)):
+        raise UserError(f"pooling={pooling!r} must be {', '.join(typing.get_args(Pooling))} or None")
     if pooling == "pooler" and not has_pooler:
         raise UserError("pooling='pooler', but this model has no pooler; use cls, mean or max")
 

@@ -13,10 +13,10 @@ from absl import logging
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.pretrained.text_batches import check_utf8, tokenize
-from bert_jax.tasks import squad, squad_answers, squad_reading, squad_windows, tagging
+from bert_jax.tasks import plain_text, squad, squad_answers, squad_reading, squad_windows, tagging
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.features import Features, join, sequence_length
-from bert_jax.tasks.recorded import recorded_options, recorded_task
+from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.truncation import Uncut
 
 SEVERAL = "; several are given as a list"
@@ -53,6 +53,24 @@ class Answer:
     """The best answers with their probabilities among themselves, the best first."""
 
 
+class TaggedWord(tuple[str, str]):
+    """(word, tag) of a word that stands in a text at text[start:end]."""
+
+    start: int
+    end: int
+
+    def __new__(cls, word: str, tag: str, span: tuple[int, int]):
+        found = super().__new__(cls, (word, tag))
+        found.start, found.end = span
+        return found
+
+    def __getnewargs__(self):
+        return *self, (self.start, self.end)
+
+    def __repr__(self) -> str:
+        return f"TaggedWord({self[0]!r}, {self[1]!r}, {(self.start, self.end)})"
+
+
 def predict(model, inputs, scores: Scores) -> list:
     """An answer to each of `inputs`; the forms of both are those of PretrainedModel.predict."""
     kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
@@ -72,21 +90,31 @@ def _numbers(model, texts, scores: Scores) -> list[float]:
 
 
 def _sequences(model, texts) -> Features:
-    return tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings, _longest(model))
+    features = tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings, _longest(model))
+    check_pairs(model.history, features, "text {} of the list", model.path)
+    return features
 
 
 def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
     rows = _rows(sentences, (str, tuple), "a sentence")
-    words = [tuple(row.split()) if isinstance(row, str) else row for row in rows]
-    for row in words:
-        _check(isinstance(row, tuple) and row and all(isinstance(word, str) and word for word in row), row,
-               "a sentence as a str, or as a tuple of its words")
-        check_utf8(*row)
-    examples = tagging.Examples(tuple(Sentence(row, None, None, row) for row in words), model.head.labels, has_answers=False)
+    sentences = tuple(_sentence(row) for row in rows)
+    examples = tagging.Examples(sentences, model.head.labels, has_answers=False)
     options = dataclasses.replace(_options(model, "ner"), context=False)
     features = tagging.features(examples, model.need_tokenizer(), options)
     tags = tagging.predicted_tags(examples, features, scores(features))
-    return [list(zip(row, names)) for row, names in zip(words, tags)]
+    return [[TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans)] if sentence.spans
+            else list(zip(sentence.words, names)) for sentence, names in zip(sentences, tags)]
+
+
+def _sentence(row) -> Sentence:
+    """The words of a str as BERT splits it, or those that a tuple has."""
+    good = isinstance(row, str) or isinstance(row, tuple) and all(isinstance(word, str) and word for word in row)
+    if good:
+        check_utf8(*((row,) if isinstance(row, str) else row))
+    spans = tuple(plain_text.words(row)) if isinstance(row, str) else None
+    words = row if spans is None else tuple(row[start:end] for start, end in spans)
+    _check(good and len(words) > 0, row, "a sentence as a str, or as a tuple of its words")
+    return Sentence(words, None, None, words, spans)
 
 
 def _choices(model, questions, scores: Scores) -> list[Choice]:

@@ -24,7 +24,7 @@ from bert_jax.pretrained.filling import Filled, fill_mask
 from bert_jax.pretrained.parameters import Parameters, not_finite
 from bert_jax.pretrained.runner import Runner
 from bert_jax.pretrained.stored import StoredArray, StoredModel
-from bert_jax.pretrained.text_batches import Texts, batches, tokenize
+from bert_jax.pretrained.text_batches import Texts, batches, lowered, tokenize
 from bert_jax.pretrained.view import Layers, describe
 from bert_jax.tasks.batching import Batch
 from bert_jax.tasks.features import Features
@@ -39,15 +39,15 @@ class PretrainedModel:
 
     Attributes: config (ModelConfig), head (HeadConfig of a fine-tuned model or None), params (nested dict of float32
     arrays, docs/checkpoints.md lists the paths; may be edited and assigned), tokenizer (None where the directory has no
-    vocabulary), network (the model as functions of params), layers, path, kind, history (step, metrics, config: whatever the
-    directory tells), mesh.
+    vocabulary), embedding (EmbeddingConfig: what `embed` does unless told otherwise), network (the model as functions of
+    params), layers, path, kind, history (step, metrics, config: whatever the directory tells), mesh.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in one of them is the mask, except for `predict`,
     which takes every text literally, as fine-tuning did.
     """
 
     def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
-        self.config, self.head, self.tokenizer = stored.model, stored.head, stored.tokenizer
+        self.config, self.head, self.tokenizer, self.embedding = stored.model, stored.head, stored.tokenizer, stored.embedding
         self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
         self.network = BertForPreTraining(stored.model, compute, parts)
@@ -81,7 +81,8 @@ class PretrainedModel:
           layers: "last", "all" (embeddings, then each layer), or numbers: 0 the embeddings, 1 to N the layers, -1 the last.
           attentions: also return the attention probabilities of every layer.
           pooling: what `pooled` is: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens ([CLS] and
-            [SEP] included), or the output of the "pooler"; None: the pooler's where there is one.
+            [SEP] included), their sum by the square root of their number ("mean_sqrt_len"), or the output of the "pooler";
+            None: the pooler's where there is one.
           batch_size: texts a batch. Batches are padded to a few lengths, so little is compiled.
           max_length: tokens a text at most; None: what the model takes.
           truncate: cut longer texts, of a pair the longer one first, and log a warning; False: raise UserError.
@@ -92,31 +93,44 @@ class PretrainedModel:
         features = self._features(texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)
         for numbers, batch in self._batches(features, batch_size, progress):
-            collector.add(numbers, self._runner.states(batch, layers=chosen, attentions=attentions, pooling=pooling))
+            collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.tokenizer.tokens, attentions)
 
-    def embed(self, texts: Texts, layers: Combination = "last", pooling: Pooling = "mean", *, weights=None,
-              batch_size: int = 32, max_length: int | None = None, truncate: bool = True,
+    def embed(self, texts: Texts, layers: Combination = "last", pooling: Pooling | None = None, *, weights=None,
+              normalize: bool | None = None, batch_size: int = 32, max_length: int | None = None, truncate: bool = True,
               progress: bool | None = None) -> np.ndarray:
-        """One vector a text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
+        """One vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
+
+        What is not given is as the directory says that was loaded, if it is one of sentence-transformers (`embedding`; print
+        the model to see it): its pooling, normalization and longest text, and whether text is lowered first.
 
         Args:
           layers: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
             hidden_states.combine, which does the same to the hidden_states of `encode`, for features of every token.
-          pooling: as in `encode`; "pooler" goes with the last layer only.
+          pooling: as in `encode`; "pooler" goes with the last layer only. None: as above, for most models the mean.
           weights: [4] or [N] numbers for the weighted sums, lowest layer first.
+          normalize: divide each vector by its Euclidean norm. None: as above, for most models False.
           batch_size, max_length, truncate, progress: as in `encode`.
+
+        Raises:
+          UserError: a directory of sentence-transformers with a module that is not known here, and no `pooling` given.
         """
         layers_read(layers, self.config.num_layers, weights)
-        if pooling is None or (pooling == "pooler" and layers != "last"):
+        if pooling is None and self.embedding.unsupported:
+            raise UserError(f"{self.path} is a model of sentence-transformers with {self.embedding.unsupported}, which embed "
+                            'cannot do; give pooling, such as pooling="mean", for vectors of the bare BERT')
+        if pooling == "pooler" and layers != "last":
             raise UserError(f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last "
                             "layer only)")
+        pooling = self.embedding.pooling if pooling is None else pooling
+        normalize = self.embedding.normalize if normalize is None else normalize
         check_pooling(pooling, "pooler" in self.network.parts)
-        features = self._features(texts, max_length, truncate)
+        texts = lowered(texts) if self.embedding.lowercase else texts
+        features = self._features(texts, self.embedding.max_length if max_length is None else max_length, truncate)
         weights = None if weights is None else np.asarray(weights, np.float32)
         found = None
         for numbers, batch in self._batches(features, batch_size, progress):
-            rows = self._runner.features(batch, weights=weights, combination=layers, pooling=pooling)
+            rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize))
             found = np.zeros((len(features), rows.shape[1]), np.float32) if found is None else found
             found[numbers] = rows[:len(numbers)]
         return found
@@ -144,13 +158,15 @@ class PretrainedModel:
         """What the task head says to each of `inputs`, one or a list of:
 
         - classification: a text or a pair (tuple) → Label; regression: the same → float;
-        - tagging: a sentence as a str, split at blanks, or as a tuple of words → [(word, tag), …];
+        - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) and have the
+          characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
         - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.
 
         Too long texts are cut; a long context is read in windows.
 
         Raises:
-          UserError: the model has no task head, or the inputs are not of its form.
+          UserError: the model has no task head, or the inputs are not of its form, such as a pair where it was fine-tuned on
+            single texts.
         """
         if self.head is None:
             raise UserError(f"{self.path} has no task head to predict with; fine-tune it first, or use encode or embed")
@@ -204,7 +220,7 @@ class PretrainedModel:
     def _stored(self, params: dict) -> StoredModel:
         arrays = {path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
                   for path, leaf in leaf_paths(params).items()}
-        return StoredModel(self.kind, self.path, self.config, arrays, self.tokenizer, self.head,
+        return StoredModel(self.kind, self.path, self.config, arrays, self.tokenizer, self.head, self.embedding,
                            history=without_metrics(self.history))
 
     def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:

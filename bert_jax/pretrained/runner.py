@@ -1,34 +1,76 @@
-"""The functions of a loaded model, compiled once a shape, from batches of NumPy to results in NumPy."""
+"""The functions of a loaded model, compiled once per shape, from batches of NumPy to results in NumPy.
+
+The encoder is compiled apart from what is made of its states: pooling, combinations of layers and the heads are programs of
+milliseconds, so that another way of looking at texts of the same shape compiles none of the model again.
+"""
+
+import functools
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax import sharding
 from bert_jax.config import HeadConfig
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining, EncoderOutput
 from bert_jax.models.hidden_states import combine, pool
 from bert_jax.models.task import BertForTask
 from bert_jax.pretrained.parameters import Parameters
 from bert_jax.task_step import predictions
 from bert_jax.tasks.batching import Batch
 
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
 
 class Runner:
-    """Runs `network` on the current parameters; the mesh splits the batches too, and every host gets the whole result.
-
-    `states`, `features`, `mlm_logits`, `next_sentence_logits` and, with a task head, `task_scores` are functions of
-    (batch, **options).
-    """
+    """Runs `network` on the current parameters; the mesh splits the batches too, and every host gets the whole result."""
 
     def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
-        self.states = Compiled(_states, network, parameters, mesh, ("layers", "attentions", "pooling"))
-        self.features = Compiled(_features, network, parameters, mesh, ("combination", "pooling"))
-        self.mlm_logits = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
-        self.next_sentence_logits = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
+        self._network = network
+        self.states = Compiled(_states, network, parameters, mesh, ("collect",))
+        self.mlm_head = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
+        self.next_sentence_head = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
-            self.task_scores = Compiled(predictions, task, parameters, mesh)
+            self._scores = Compiled(predictions, task, parameters, mesh)
+
+    def encode(self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None) -> dict:
+        """float32: last [B, L, H], pooled [B, H] or None, layers (those asked for, [B, L, H]), attentions (N × [B, A, L, L])."""
+        output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
+        pooled = output.pooled
+        if pooling not in (None, "pooler"):
+            pooled = _vectors((output.last_hidden_state,), self.states.placed(batch["attention_mask"]), None, "last", pooling, False)
+        return host(batch, {"last": output.last_hidden_state, "pooled": pooled, "attentions": output.attentions or (),
+                            "layers": tuple(output.hidden_states[index] for index in layers or ())})
+
+    def embed(self, batch: Batch, weights, combination: str, pooling: str, normalize: bool) -> np.ndarray:
+        """[B, H'] float32."""
+        output = self._encoded(batch, "last" if combination == "last" else "layers")
+        states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
+        if pooling == "pooler":
+            states = (output.pooled[:, None],)
+        return host(batch, _vectors(states, self.states.placed(batch["attention_mask"]), weights, combination,
+                                    "cls" if pooling == "pooler" else pooling, normalize))
+
+    def mlm_logits(self, batch: Batch) -> np.ndarray:
+        """[B, M, V] float32."""
+        self._network.require("mlm")
+        positions = {"masked_positions": batch["masked_positions"]}
+        return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
+
+    def next_sentence_logits(self, batch: Batch) -> np.ndarray:
+        """[B, 2] float32."""
+        self._network.require("pooler", "next_sentence")
+        return host(batch, self.next_sentence_head({}, encoded=self._encoded(batch)))
+
+    def task_scores(self, batch: Batch):
+        """What `predictions` makes of the batch, float32."""
+        return host(batch, self._scores(batch))
+
+    def _encoded(self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last") -> EncoderOutput:
+        return self.states({name: batch[name] for name in INPUTS}, collect=collect)
 
 
 class Compiled:
@@ -44,42 +86,36 @@ class Compiled:
         self._jitted = jax.jit(whole, static_argnames=static, out_shardings=sharding.replicated(mesh))
 
     def __call__(self, batch: Batch, **options):
-        rows = len(batch["input_ids"])
-        placed = {name: self._placed(values) for name, values in batch.items()}
-        output = self._jitted(self._parameters.current(), placed, **options)
-        return jax.tree.map(lambda x: x[:rows], jax.device_get(output))
+        """The result on the devices; rows that only fill the mesh come last (see `host`)."""
+        return self._jitted(self._parameters.current(), {name: self.placed(values) for name, values in batch.items()}, **options)
 
     @property
     def compilations(self) -> int:
         """For how many shapes and options it has been compiled."""
         return self._jitted._cache_size()
 
-    def _placed(self, values: np.ndarray) -> jax.Array:
+    def placed(self, values: np.ndarray) -> jax.Array:
         """On the devices, with copies of the last row, so that they share the rows evenly."""
         where, parts = sharding.batch_sharding(self._mesh), self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         filled = np.concatenate([values, np.repeat(values[-1:], -len(values) % parts, axis=0)])
         return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 
 
-def _states(network: BertForPreTraining, params, batch, layers: tuple[int, ...] | None, attentions: bool,
-            pooling: str | None) -> dict:
-    """float32: last [B, L, H], pooled [B, H] or None, layers (those asked for, [B, L, H]), attentions (N × [B, A, L, L])."""
-    output = network.encode(params, *_inputs(batch), collect=layers is not None or attentions)
-    last = output.last_hidden_state.astype(np.float32)
-    pooled = output.pooled if pooling in (None, "pooler") else pool(last, batch["attention_mask"], pooling)
-    chosen = {"pooled": pooled, "layers": tuple(output.hidden_states[index] for index in layers or ()),
-              "attentions": output.attentions if attentions else ()}
-    return {"last": last, **jax.tree.map(lambda x: x.astype(np.float32), chosen)}
+def host(batch: Batch, output):
+    """`output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
+    rows = len(batch["input_ids"])
+    whole = jax.device_get(output)
+    return jax.tree.map(lambda x: x[:rows].astype(np.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole)
 
 
-def _features(network: BertForPreTraining, params, batch, weights, combination: str, pooling: str) -> jax.Array:
-    """[B, H'] float32."""
-    output = network.encode(params, *_inputs(batch), collect=combination != "last")
-    if pooling == "pooler":
-        return output.pooled.astype(np.float32)
-    states = output.last_hidden_state if combination == "last" else combine(output.hidden_states, combination, weights)
-    return pool(states.astype(np.float32), batch["attention_mask"], pooling)
+def _states(network: BertForPreTraining, params, batch, collect: str) -> EncoderOutput:
+    output = network.encode(params, *(batch[name] for name in INPUTS), collect=collect != "last")
+    return output if collect == "attentions" else output._replace(attentions=None)
 
 
-def _inputs(batch) -> tuple:
-    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
+@functools.partial(jax.jit, static_argnames=("combination", "pooling", "normalize"))
+def _vectors(states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str, normalize: bool) -> jax.Array:
+    """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
+    combined = states[0] if combination == "last" else combine(states, combination, weights)
+    vectors = pool(combined.astype(np.float32), attention_mask, pooling)
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalize else vectors

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
@@ -47,6 +47,8 @@ class StoredModel:
     """None where the directory has no vocabulary; whoever needs one says so to the user."""
     head: HeadConfig | None = None
     """The task head of a fine-tuned model; its arrays are head/kernel, head/bias (and crf/…)."""
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    """How `embed` pools unless told otherwise."""
     ignored: tuple[str, ...] = ()
     """Names of stored arrays that have no place in our model (optimizer slots, buffers)."""
     history: dict = dataclasses.field(default_factory=dict)
@@ -56,6 +58,15 @@ class StoredModel:
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that are there."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
+
+
+def describe_embedding(embedding: EmbeddingConfig) -> str:
+    """What `embed` does unless told otherwise, in words."""
+    if embedding.unsupported:
+        return f"not as sentence-transformers would: {embedding.unsupported}"
+    length = [] if embedding.max_length is None else [f"at most {embedding.max_length} tokens"]
+    return ", ".join([f"{embedding.pooling} of the last layer", *(["normalized"] if embedding.normalize else []), *length,
+                      *(["text in lower case"] if embedding.lowercase else [])])
 
 
 def check_vocabulary(entries: int, rows: int, path) -> None:

@@ -1,21 +1,22 @@
 """Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
 
 import os
+import re
 
 from absl import logging
 from etils import epath
 
 from bert_jax.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoint_arrays import open_array
-from bert_jax.checkpoint_record import Damaged, read_record
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.checkpoint_record import Damaged, check_origin, read_record
+from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config_dict import from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
 from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 from bert_jax.vocabulary_file import vocabularies
-from bert_jax.workdir import read_json
+from bert_jax.workdir import id_below, read_json
 
 PARAMETERS = "params/"
 VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
@@ -25,7 +26,8 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
-    one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
+    one before it, as does one of another run or under another number. `history` has step, metrics, config (what the run was
+    started with) and run (run.json).
 
     Raises:
       UserError: no checkpoint yet, all of them damaged, one that a newer version has written, or another tokenizer than
@@ -38,7 +40,7 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
         found, problem = attempt(_open_step, step, path)
         if problem is None:
             for damaged, reason in refused.items():
-                logging.warning("checkpoint %s of %s is damaged (%s); %s is used", damaged, path, reason, step.name)
+                logging.warning("checkpoint %s of %s cannot be used (%s); %s is used", damaged, path, reason, step.name)
             return found
         refused[step.name] = problem
     if refused:
@@ -53,13 +55,16 @@ def is_step(path: epath.Path) -> bool:
 
 
 def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
-    content, arrays = _read_step(step)
-    return _describe(path, path.parent.parent if step == path else path, content, arrays)
+    home = path.parent.parent if step == path else path
+    content, arrays = _read_step(step, home)
+    return _describe(path, home, content, arrays)
 
 
-def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; Damaged if the values of one are not those recorded."""
+def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
+    """The record, and the parameters by path; Damaged if the values of one are not those recorded, or the step not the run's."""
     content = read_record(step / "record")
+    named = re.fullmatch(r"step_(\d+)", step.name)
+    check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
     arrays = {}
     for path, recorded in content["arrays"].items():
         if path.startswith(PARAMETERS):
@@ -70,6 +75,14 @@ def _read_step(step: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
                 raise Damaged(f"the array {path} has changed")
             arrays[path.removeprefix(PARAMETERS)] = array
     return content, arrays
+
+
+def _run_id(home: epath.Path, content: dict) -> str | None:
+    """The id that run.json asks for, also where `home` is one of the runs below a directory; away from it, that of the record."""
+    run = _run(home)
+    if run is None:
+        return content.get("run_id")
+    return run.get("run_id") if (home / "run.json").exists() else id_below(run.get("run_id"), home.name)
 
 
 def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
@@ -84,8 +97,9 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
+    embedding = from_dict(EmbeddingConfig, config.get("embedding", {}), "embedding.")
     return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
-                       history=history)
+                       embedding=embedding, history=history)
 
 
 def _run(home: epath.Path) -> dict | None:

@@ -90,6 +90,15 @@ def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[i
             for text, ids in zip(texts, tokenizer.encode_batch(texts))]
 
 
+def lowered(texts: Texts) -> Texts:
+    """The same texts in lower case, as Python has it."""
+    if isinstance(texts, str):
+        return texts.lower()
+    if isinstance(texts, tuple):
+        return tuple(text.lower() if isinstance(text, str) else text for text in texts)
+    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts] if isinstance(texts, Iterable) else texts
+
+
 def check_utf8(*texts: str | None) -> None:
     """Raises UserError for a lone surrogate: the mark of bytes that were no UTF-8."""
     for text in texts:

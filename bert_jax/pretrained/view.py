@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EmbeddingConfig, ModelConfig
 from bert_jax.fingerprint import leaf_paths
 from bert_jax.models.stack import Block
+from bert_jax.pretrained.stored import describe_embedding
 
 TABLE_WIDTH = 110  # columns
 
@@ -72,6 +73,8 @@ def describe(model) -> str:
         labels = model.head.labels[:8] + (("…",) if len(model.head.labels) > 8 else ())
         crf = " with a CRF" if model.head.crf else ""
         lines.append(f"task head: {model.head.kind}{crf}" + (f" ({', '.join(labels)})" if labels else ""))
+    if model.embedding != EmbeddingConfig():
+        lines.append(f"embed: {describe_embedding(model.embedding)}")
     return _text("\n".join(lines), parameter_table(model.params))
 
 

@@ -30,6 +30,8 @@ class Sentence:
     """Number of its document; None where the file marks none: the sentence then stands alone."""
     places: tuple[str, ...]
     """Of each word, for messages: "FILE, line N"."""
+    spans: tuple[tuple[int, int], ...] | None = None
+    """Of each word, its (start, end) characters in the plain text that it was split from; None in a file of words."""
 
 
 def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:

@@ -81,20 +81,27 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
     """Writes the file that a submission to the benchmark needs of this split, and returns its name.
 
     Columns `index` and `prediction`: the name of a class for MNLI, QNLI, RTE and AX, 0 or 1 for the other classifiers,
-    for STS-B a number in [0, 5] with three decimals. That of a dev split has the same form and -dev in its name.
+    for STS-B a number in [0, 5] with three decimals. That of a dev split has the same form and -dev in its name, but numbers
+    as the model gives them: nobody submits it, and metrics computed from it are those of `score`.
     """
     spec = GLUE_TASKS[examples.task]
     found = sentences.predictions(examples, logits)
     if not spec.labels:
-        answers = [f"{value:.3f}" for value in np.clip(found, 0, HIGHEST_SCORE)]
+        submitted = split.startswith("test")
+        answers = [f"{np.clip(value, 0, HIGHEST_SCORE):.3f}" if submitted else repr(float(value)) for value in found]
     else:
         names = [examples.labels[number] for number in found]
         answers = [str(spec.labels.index(name)) for name in names] if spec.numbered else names
-    file = epath.Path(directory) / submission_name(examples.task, split)
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in zip(examples.index, answers))]
     file.write_text("\n".join(lines) + "\n")
     return [str(file)]
+
+
+def prediction_names(examples: Sentences, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return [submission_name(examples.task, split)]
 
 
 def submission_name(task: str, split: str) -> str:

@@ -83,6 +83,11 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
                     uncut=Uncut(lengths, options.max_length, "questions"))
 
 
+def prediction_names(examples: Examples, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return [f"{'' if split == 'dev' else f'{split}_'}predictions.{'csv' if examples.task == 'swag' else 'jsonl'}"]
+
+
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
     """accuracy: the share of the questions whose right choice has the highest score (the first of equal ones counts)."""
     right = [int(scores.argmax()) == question.answer for question, scores in zip(examples.questions, logits, strict=True)]
@@ -96,12 +101,12 @@ def write_predictions(examples: Examples, features: Features, logits: list[np.nd
     swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a
     letter) and the probability of every choice.
     """
-    name = "predictions" if split == "dev" else f"{split}_predictions"
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
     if examples.task == "swag":
-        file, lines = epath.Path(directory) / f"{name}.csv", [",pred"]
+        lines = [",pred"]
         lines += [f"{question.index},{scores.argmax()}" for question, scores in zip(examples.questions, logits, strict=True)]
     else:
-        file, lines = epath.Path(directory) / f"{name}.jsonl", []
+        lines = []
         for question, scores in zip(examples.questions, logits, strict=True):
             best = int(scores.argmax())
             odds = np.exp(scores.astype(np.float64) - scores.max())

@@ -6,7 +6,10 @@ Whoever lets a model predict asks here, so that new inputs are cut, windowed and
 import dataclasses
 
 from bert_jax.config_dict import from_dict, to_dict
+from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.tasks.features import Features
+from bert_jax.tasks.glue_tasks import GLUE_TASKS
 from bert_jax.tasks.squad import tuned
 
 
@@ -18,7 +21,33 @@ def recorded_task(history: dict) -> str:
 def recorded_data(history: dict) -> TaskDataConfig:
     """Names of columns and the like, without the files."""
     data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
-    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="")
+    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="", dev_share=0.0)
+
+
+def recorded_pairs(history: dict) -> bool | None:
+    """Return whether the model was fine-tuned on pairs of texts; None where no record says so, or the task has no texts."""
+    task = recorded_task(history)
+    if task in GLUE_TASKS:
+        return len(GLUE_TASKS[task].columns) == 2
+    if task != "text":
+        return None
+    return True if recorded_data(history).pair_column else (history.get("config") or {}).get("pairs")
+
+
+def check_pairs(history: dict, features: Features, named: str, path: str) -> None:
+    """Raise UserError for a pair where the model was fine-tuned on single texts, and the reverse.
+
+    Args:
+      features: of texts, or of pairs, whose second segment is never empty: it has its [SEP].
+      named: what a message calls an example; {} takes its number, from 0.
+      path: of the model.
+    """
+    pairs = recorded_pairs(history)
+    wrong = next((number for number, types in enumerate(features.token_type_ids) if types.any() != pairs), None)
+    if pairs is not None and wrong is not None:
+        seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
+        raise UserError(f"{named.format(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
+                        f"and its answers would mean nothing; give {taught}, or a model that was fine-tuned on what you have")
 
 
 def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:

@@ -93,7 +93,7 @@ def measured(directory: str) -> dict[str, dict]:
 
 
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
-    """What the row of each place is called: its directory as short as can be, the whole path where two would be called alike."""
+    """The name of each row: its directory alone, or the whole path where two would have the same name."""
     given = {os.fspath(epath.Path(directory)) for directory in directories}
     short = {place: "/".join(place.split("/")[-1 if place in given else -2:]) for place in places}
     return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}

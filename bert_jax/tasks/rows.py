@@ -28,12 +28,17 @@ def read_text(file: str | os.PathLike) -> str:
         contents = epath.Path(file).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(file)}: {error.strerror or error}") from None
+    return decode(contents, os.fspath(file))
+
+
+def decode(contents: bytes, name: str) -> str:
+    """Return UTF-8 text without its byte order mark; UserError, with `name` and the line, for any other bytes."""
     try:
         return contents.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = contents.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{os.fspath(file)}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
-                        "convert the file, for example with iconv -f latin1 -t utf-8") from None
+        raise UserError(f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
+                        "convert it, for example with iconv -f latin1 -t utf-8") from None
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:

@@ -38,7 +38,7 @@ class Sentences:
     second: list[str] | None
     """None where examples are single sentences."""
     answers: np.ndarray | None
-    """int32 [E] into `labels`, or float32 [E] where `labels` is empty (regression); None where unlabelled."""
+    """int32 [E] into `labels`, or float64 [E] where `labels` is empty (regression); None where unlabelled."""
     labels: tuple[str, ...]
     """Names of the classes in the order of the columns of the logits."""
     index: list[str]
@@ -64,7 +64,7 @@ def collect(task: str, records: list[Record], labels: tuple[str, ...], numbers: 
     """
     answers = None
     if not (unlabelled and all(record.label is None for record in records)):
-        answers = np.array([_answer(record, labels, numbers) for record in records], np.int32 if labels else np.float32)
+        answers = np.array([_answer(record, labels, numbers) for record in records], np.int32 if labels else np.float64)
     second = [record.second for record in records]
     return Sentences(task, [record.first for record in records], None if None in second else second, answers, labels,
                      [record.index for record in records])
@@ -76,7 +76,8 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second)]
     lengths = np.array([sequence_length(*pair) for pair in zip(first, second)])
-    return Features([ids for ids, _ in joined], [types for _, types in joined], examples.answers,
+    labels = examples.answers.astype(np.int32 if examples.labels else np.float32) if examples.has_answers else None
+    return Features([ids for ids, _ in joined], [types for _, types in joined], labels,
                     np.arange(len(joined), dtype=np.int32), options.max_length,
                     uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"))
 

@@ -23,6 +23,11 @@ def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
     return HeadConfig(kind="span", dropout=0.0)
 
 
+def prediction_names(examples: Examples, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return ["predictions.json", "nbest.json", *(["null_odds.json"] if examples.task == "squad_v2" else [])]
+
+
 def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> dict[str, float]:
     """exact_match and f1; for squad_v2 all of `squad_metric.evaluate_v2`, at options.null_threshold or the one best for F1."""
     return _score(examples, features, predict(examples, features, logits))
@@ -37,14 +42,13 @@ def write_predictions(examples: Examples, features: SpanFeatures, logits: list[n
     """
     predictions = predict(examples, features, logits)
     ids = [question.id for question in examples.questions]
-    contents = {"predictions": dict(zip(ids, final_texts(examples, features, predictions))),
-                "nbest": {id: prediction.entries() for id, prediction in zip(ids, predictions)}}
-    if examples.task == "squad_v2":
-        contents["null_odds"] = {id: prediction.null_odds for id, prediction in zip(ids, predictions)}
+    contents = [dict(zip(ids, final_texts(examples, features, predictions))),
+                {id: prediction.entries() for id, prediction in zip(ids, predictions)},
+                {id: prediction.null_odds for id, prediction in zip(ids, predictions)}]
     directory, files = epath.Path(directory), []
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        file = directory / f"{name}.json"
+    for name, content in zip(prediction_names(examples, split), contents):  # null_odds.json for squad_v2 only
+        file = directory / name
         write_atomically(file, (json.dumps(content, indent=4, ensure_ascii=False) + "\n").encode())
         files.append(os.fspath(file))
     return files

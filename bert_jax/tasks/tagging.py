@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
@@ -15,9 +16,10 @@ from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.finetune_config import TaskDataConfig, TaskOptions
-from bert_jax.tasks import conll, entities, files, tfds
+from bert_jax.tasks import conll, entities, files, plain_text, tfds
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.features import Features, with_edges
+from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.tagging_windows import windows
 from bert_jax.tokenization import Tokenizer
 
@@ -36,6 +38,8 @@ class Examples:
     sentences: tuple[Sentence, ...]
     labels: tuple[str, ...]
     has_answers: bool
+    index: tuple[str, ...] = ()
+    """What a file of predictions calls each plain text, where the sentences are these."""
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -77,6 +81,21 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
             if tag not in labels:
                 raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
     return Examples(tuple(sentences), labels, has_answers)
+
+
+def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
+    """Return each plain text as one unlabelled sentence of the words that BERT splits it into.
+
+    Raises:
+      UserError: a text without words (names the line).
+    """
+    sentences = []
+    for where, text, _ in texts:
+        if not (spans := plain_text.words(text)):
+            raise UserError(f"{where}: {text!r:.80} holds no words")
+        words = tuple(text[start:end] for start, end in spans)
+        sentences.append(Sentence(words, None, None, (where,) * len(spans), tuple(spans)))
+    return Examples(tuple(sentences), tuple(labels), has_answers=False, index=tuple(text.index for text in texts))
 
 
 def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
@@ -180,14 +199,41 @@ def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, flo
     return entities.scores([sentence.tags for sentence in examples.sentences], predicted)
 
 
+def prediction_names(examples: Examples, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    names = ["predictions.tsv" if examples.index else "predictions.conll", *["by_type.json"] * examples.has_answers]
+    return [name if split == "dev" else f"{split}_{name}" for name in names]
+
+
 def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
                       split: str) -> list[str]:
     """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_… of both.
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank
     in it. by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
+    Plain texts have predictions.tsv in place of these: index of the text, first character and end of the word, word, tag.
     """
     predicted = predicted_tags(examples, features, logits)
+    contents = [_table(examples, predicted) if examples.index else _columns(examples, predicted)]
+    if examples.has_answers:
+        contents.append(json.dumps(_all_scores(examples, predicted), indent=2, ensure_ascii=False) + "\n")
+    written = [os.fspath(epath.Path(directory) / name) for name in prediction_names(examples, split)]
+    for file, text in zip(written, contents, strict=True):
+        write_atomically(file, text.encode())
+    return written
+
+
+def _table(examples: Examples, predicted: list[list[str]]) -> str:
+    """TSV with a row for each word of plain texts."""
+    rows = ["index\tstart\tend\tword\ttag"]
+    for index, sentence, tags in zip(examples.index, examples.sentences, predicted):
+        rows += [f"{index}\t{start}\t{end}\t{word}\t{tag}"
+                 for (start, end), word, tag in zip(sentence.spans, sentence.words, tags)]
+    return "\n".join(rows) + "\n"
+
+
+def _columns(examples: Examples, predicted: list[list[str]]) -> str:
+    """The sentences as conlleval reads them."""
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
     lines, document = [], None
     for sentence, tags in zip(examples.sentences, predicted):
@@ -196,14 +242,7 @@ def write_predictions(examples: Examples, features: TaggingFeatures, logits: lis
             lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
         columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
         lines += [*(blank.join(fields) for fields in zip(*columns)), ""]
-    contents = {"predictions.conll": "\n".join(lines) + "\n"}
-    if examples.has_answers:
-        contents["by_type.json"] = json.dumps(_all_scores(examples, predicted), indent=2, ensure_ascii=False) + "\n"
-    written = []
-    for name, text in contents.items():
-        written.append(os.fspath(epath.Path(directory) / (name if split == "dev" else f"{split}_{name}")))
-        write_atomically(written[-1], text.encode())
-    return written
+    return "\n".join(lines) + "\n"
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:

@@ -1,10 +1,11 @@
 """Everything that fine-tuning reads before it starts: the splits of a task as sequences, and the head that they call for."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,11 @@ class TaskData:
         return {"train": self.train} | self.evaluations | self.tests
 
     @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts, for a model that will be asked to predict others."""
+        return getattr(self.train.examples, "second", None) is not None
+
+    @property
     def truncated(self) -> dict[str, float]:
         """Share of the examples of each split that are longer than what is read of them (of SQuAD, of the questions)."""
         return {name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None}
@@ -77,8 +83,12 @@ def _arrays(part) -> Iterator[np.ndarray]:
         yield from entry if isinstance(entry, list) else [entry]
 
 
-def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) -> TaskData:
+def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer,
+              given: Mapping[str, Sequence] | None = None) -> TaskData:
     """Reads and tokenizes train, dev and, where there is one, test.
+
+    Args:
+      given: rows of those splits of the task text that are in memory.
 
     Raises:
       UserError: what the family says of the files; max_length beyond the model's positions; pairs for a model with one segment;
@@ -88,9 +98,10 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer) 
         raise UserError(f"options.max_length={config.options.max_length}, but {config.init_from} has "
                         f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}")
     family = family_of(config.task)
+    load = functools.partial(family.load, given=given) if given else family.load
 
     def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
-        examples = family.load(config.task, config.data, name, labels)
+        examples = load(config.task, config.data, name, labels)
         return Split(examples, family.features(examples, tokenizer, config.options))
 
     train = split("train")

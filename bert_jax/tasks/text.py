@@ -1,15 +1,18 @@
 """Classification and regression on the user's own sentences, single or in pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import files, metrics, sentences, text_files, tfds
+from bert_jax.tasks import files, in_memory, metrics, sentences, text_files, tfds
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.sentences import Record, Sentences
 
 MAIN_METRIC = {"text": "accuracy"}
@@ -23,25 +26,63 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
-    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, or TFDS.
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None,
+         given: Mapping[str, Sequence] | None = None) -> Sentences:
+    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, TFDS, or memory.
 
     Args:
       labels: the classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
+      given: rows of the splits that are in memory, see `in_memory.records`.
 
     Raises:
       UserError: as `text_files.read` and `sentences.collect`; fewer than two classes to learn.
     """
-    if data.tfds:
-        records = _tfds_records(data, split)
+    parted = data.dev_share > 0 and split in ("train", "dev")
+    source = "train" if parted else split
+    if given and source in given:
+        records = in_memory.records(source, given[source], data.regression)
+    elif data.tfds:
+        records = _tfds_records(data, source)
     else:
-        records = text_files.read(files.find(data, split, text_files.names(split)), data, split)
+        records = text_files.read(files.find(data, source, text_files.names(source)), data, source)
     regression = data.regression if labels is None else not labels
     if labels is None:
         labels = () if regression else _discover(records)
     numbers = {name: number for number, name in enumerate(labels)}
+    if parted:
+        if "dev" in splits(task, data):
+            raise UserError(f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out")
+        records = _part(records, data.dev_share, split)
     return sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
+
+
+def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None) -> Sentences:
+    """Return plain texts as unlabelled examples.
+
+    Args:
+      pairs: whether the model reads pairs, whose two texts have a tab between them; None: it does if every text has one.
+
+    Raises:
+      UserError: a pair without exactly one tab, or with a blank half (names the line); nothing but pairs for single texts.
+    """
+    look_like_pairs = all(text.count("\t") == 1 for _, text, _ in texts)
+    if pairs is False and look_like_pairs:
+        raise UserError(f"{texts[0].where}: the model reads single texts, but there is a tab, as between the two texts of a "
+                        f"pair: {texts[0].text!r:.80}; write a blank in its place if this is one text")
+    records, pairs = [], look_like_pairs if pairs is None else pairs
+    for where, text, index in texts:
+        first, *more = text.split("\t") if pairs else [text]
+        if len(more) != pairs or not all(part.strip() for part in (first, *more)):
+            raise UserError(f"{where}: the model reads pairs of texts, written with one tab between the two; found "
+                            f"{text!r:.80}")
+        records.append(Record(where, first, more[0] if pairs else None, None, index))
+    return sentences.collect("text", records, labels, {}, unlabelled=True)
+
+
+def prediction_names(examples: Sentences, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return [f"predictions_{split}.tsv"]
 
 
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
@@ -53,7 +94,10 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
 
 def write_predictions(examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str,
                       split: str) -> list[str]:
-    """Writes `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability given to it."""
+    """Writes `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability given to it.
+
+    Numbers have all their digits, so that metrics computed from the file are those of `score`.
+    """
     found = sentences.predictions(examples, logits)
     if examples.labels:
         below_best = np.asarray(logits) - np.max(logits, axis=1, keepdims=True)
@@ -61,8 +105,8 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
         rows = [f"{index}\t{examples.labels[number]}\t{share:.4f}"
                 for index, number, share in zip(examples.index, found, shares)]
     else:
-        rows = [f"{index}\t{value:.6g}" for index, value in zip(examples.index, found)]
-    file = epath.Path(directory) / f"predictions_{split}.tsv"
+        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found)]
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
     return [str(file)]
@@ -71,6 +115,17 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     """A classifier with these classes; without any, a regressor."""
     return sentences.head(task, labels)
+
+
+def _part(records: list[Record], share: float, split: str) -> list[Record]:
+    """The part of a training file that is trained on, or the `share` of its different texts that is held out as dev."""
+    texts = list(dict.fromkeys((record.first, record.second) for record in records))
+    count = round(share * len(texts))
+    if not 0 < count < len(texts):
+        raise UserError(f"data.dev_share={share} of {len(texts):,} different texts leaves none "
+                        f"{'to learn from' if count else 'for dev'}; give another share, or --data.dev=FILE")
+    held_out = {texts[place] for place in permute(np.arange(count), len(texts), 0, Stream.HELD_OUT)}
+    return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
 
 
 def _discover(records: list[Record]) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ class Uncut:
     """Lengths that the texts of E examples had before any of them was cut."""
 
     lengths: np.ndarray
-    """int64 [E]: tokens of each sequence with its [CLS] and [SEP], of a choice the longest candidate's; of questions without."""
+    """int64 [E]: tokens of each sequence with its [CLS] and [SEP] (multiple choice: of the longest candidate's); of SQuAD, of
+    each question alone."""
     limit: int
     """What is longer than this is cut to it."""
     noun: str
@@ -26,12 +27,12 @@ class Uncut:
         return float(np.mean(self.lengths > self.limit))
 
     def describe(self, split: str, allowed: str) -> str:
-        """Return one sentence on how many of a `split` ("train", or "" for none) are longer than `allowed`."""
+        """Return a sentence on how many examples of `split` (its name, or "") are longer than `allowed`."""
         return (f"{np.sum(self.lengths > self.limit):,} of {len(self.lengths):,} {split}{' ' * bool(split)}{self.noun} "
                 f"({100 * self.share:.1f} %) are longer than {allowed} (median {np.median(self.lengths):.0f}) and are cut")
 
     def advise(self, split: str, positions: int) -> str:
-        """Return `describe` for somebody who can still choose the option, with the value that cuts nothing or the least.
+        """Return `describe` with the value of the option that cuts nothing or, failing that, the least.
 
         Args:
           positions: what the model has, the most that a sequence can hold.
@@ -40,7 +41,8 @@ class Uncut:
         if longest <= most:
             remedy = f"--options.{self.option}={longest} keeps all of them"
         elif most > self.limit:
-            remedy = f"--options.{self.option}={most}, the most there is room for, cuts {100 * np.mean(self.lengths > most):.1f} %"
+            share = 100 * np.mean(self.lengths > most)
+            remedy = f"--options.{self.option}={most}, the most there is room for, cuts {share:.1f} %"
         else:
             remedy = "there is room for no more"
         return f"{self.describe(split, f'options.{self.option}={self.limit} tokens')}; {remedy}"

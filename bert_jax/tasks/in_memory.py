@@ -1,0 +1,45 @@
+"""Sentences with a class or a number each that the caller has in memory; checked as those of a file are."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.finetune_config import TaskDataConfig
+from bert_jax.tasks import text_files
+from bert_jax.tasks.sentences import Record
+
+
+def records(split: str, rows: Sequence, regression: bool) -> list[Record]:
+    """Examples of the split, in order.
+
+    Args:
+      rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an int or
+        a bool, for regression a number; None in a test set without labels.
+
+    Raises:
+      UserError: a row of another form; what `text_files.records_of` says of texts and labels. Names the row: train[3].
+    """
+    return text_files.records_of(split, _named(split, rows, regression), TaskDataConfig(), split)
+
+
+def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, dict]]:
+    """(where, columns) of each row, the columns called as in a file."""
+    for number, row in enumerate(rows):
+        where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
+        if not isinstance(parts, tuple | list) or len(parts) != 2:
+            raise UserError(f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and one "
+                            "of labels become such rows by list(zip(texts, labels))")
+        texts, label = parts
+        texts = texts if isinstance(texts, tuple | list) else [texts]
+        if not 1 <= len(texts) <= 2:
+            raise UserError(f"{where} has {len(texts)} texts; expected (text, label) or ((text, text_b), label)")
+        yield where, {**dict(zip(("text", "text_pair"), texts)), "label": _label(where, label, regression)}
+
+
+def _label(where: str, label, regression: bool):
+    label = label.item() if isinstance(label, np.generic) else label
+    if isinstance(label, float) and not regression:
+        raise UserError(f"{where}: the label {label} is a float; give regression=True to have numbers estimated; the labels of "
+                        "classes are names or whole numbers")
+    return str(label) if isinstance(label, bool | int) else label

@@ -1,0 +1,64 @@
+"""Plain texts to be predicted: one per line of a .txt file or of standard input, one per .txt file of a directory."""
+
+import sys
+from typing import NamedTuple
+
+import tokenizers
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.tasks import rows
+from bert_jax.tokenization import basic_normalizer, basic_pre_tokenizer
+
+STANDARD_INPUT = "-"
+
+
+class PlainText(NamedTuple):
+    where: str
+    """File and line, for messages."""
+    text: str
+    index: str
+    """What a file of predictions calls it: the number of its line, from 0, or the name of its file."""
+
+
+def is_plain(source: str, head: str) -> bool:
+    """Return whether `source` holds plain texts for a `head` of this kind, not examples in one of a task's own forms.
+
+    A .txt file holds columns where words are tagged, and a directory of .txt files RACE's passages where one of several
+    choices is wanted. A directory with directories in it has a class in each.
+    """
+    if source == STANDARD_INPUT:
+        return True
+    path = epath.Path(source).expanduser()
+    if not path.is_dir():
+        return path.suffix == ".txt" and head in ("classification", "regression")
+    return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
+
+
+def read(source: str) -> list[PlainText]:
+    """Return the texts of a file, a directory, or (source "-") standard input; blank lines hold none.
+
+    Raises:
+      UserError: no text at all; a blank file in a directory; not UTF-8. Names file and line.
+    """
+    path = epath.Path(source).expanduser()
+    if source != STANDARD_INPUT and path.is_dir():
+        texts = [PlainText(str(file), rows.read_text(file), file.name) for file in sorted(path.glob("*.txt"), key=str)]
+        if blank := [where for where, text, _ in texts if not text.strip()]:
+            raise UserError(f"{blank[0]} is empty")
+    else:
+        name = "standard input" if source == STANDARD_INPUT else str(path)
+        whole = rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else rows.read_text(path)
+        texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in rows.lines(whole) if line.strip()]
+    if not texts:
+        raise UserError(f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "
+                        "directory with one per .txt file")
+    return texts
+
+
+def words(text: str) -> list[tuple[int, int]]:
+    """Return the (start, end) characters of each word, split as BERT does: at whitespace and around every punctuation mark."""
+    split = tokenizers.PreTokenizedString(text)
+    split.normalize(basic_normalizer(lowercase=False).normalize)  # control characters belong to no word
+    basic_pre_tokenizer().pre_tokenize(split)
+    return [offsets for _, offsets, _ in split.get_splits("original", "char")]
