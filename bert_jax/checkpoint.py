@@ -20,6 +20,7 @@ from bert_jax.checkpoint_manager import STEP_NAMES, Manager
 from bert_jax.checkpoint_record import (
     Damaged, changed, check_origin, finite_loss, make_record, misfits, read_record, sealed)
 from bert_jax.config import CheckpointConfig
+from bert_jax.config_dict import first_lines
 from bert_jax.errors import UserError
 from bert_jax.hosts import any_failure, from_first
 
@@ -207,7 +208,7 @@ class Checkpoints:
                          "Check free space and permissions, then start the same command again to go on from there")
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
-        reasons = "; ".join(f"step {step}: {problem}" for step, problem in refused.items())
+        reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
         return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
                          "Bring the directory back from a copy, or start anew with another --workdir")
 

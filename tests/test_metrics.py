@@ -61,6 +61,23 @@ def test_rows_read_back_exactly(tmp_path):
     assert evaluation == {"kind": "evaluation", "step": 1, "mlm_loss": 2.5}
 
 
+@pytest.mark.parametrize("line", [
+    "[" * 100_000, '{"a": ' * 100_000, "7", '{"kind": "train", "step": 2, "loss": [[1]]}', '{"kind": "train", "step": 2, "loss": {}}',
+    '{"kind": "train", "step": 2, "loss": 1' + "0" * 400 + "}", '{"kind": "train", "step": 2, "loss": 1' + "0" * 5_000 + "}",
+    '{"kind": "train", "step": "2", "loss": 1.0}', '{"kind": "train", "step": [2], "loss": 1.0}', '{"kind": "train", "loss": 1.0}',
+    '{"kind": "train", "step": 2.0, "loss": 1.0}', '{"kind": "train", "step": true, "loss": 1.0}', '{"kind": 3, "step": 2, "loss": 1.0}',
+    '{"kind": "train", "step": null, "loss": 1.0}'], ids=lambda line: line[:60])
+def test_a_line_that_no_run_writes_is_passed_over(tmp_path, line):
+    """By whoever draws the curves and by the run that resumes, which both read on after it."""
+    file = epath.Path(tmp_path / "metrics.jsonl")
+    rows = [{"kind": "train", "step": step, "mlm_loss": 1.0 / step} for step in (1, 3, 4)]
+    first, second, third = map(json.dumps, rows)
+    file.write_text("\n".join([first, line, second, third]) + "\n")
+    assert read_rows(file) == rows and draw_curves(file, tmp_path / "curves.png")
+    JsonLines(file, 3).close()
+    assert file.read_text() == f"{first}\n{second}\n"
+
+
 def test_resume_drops_later_rows_and_repairs_a_torn_line(tmp_path):
     file = epath.Path(tmp_path / "metrics.jsonl")
     lines = JsonLines(file, 0)
