@@ -62,6 +62,10 @@ class WorkDirectory:
         """Return whether this is the first host and the directory still is the one that was taken."""
         return self.owner is not None and self.owner.holds()
 
+    def is_lost(self) -> bool:
+        """Return whether this is the first host and the directory was deleted, renamed or replaced."""
+        return self.owner is not None and not self.owner.holds()
+
     def secure(self) -> bool:
         """Write the files of the directory again if it was deleted, renamed or replaced; return whether it was.
 
