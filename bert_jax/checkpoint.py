@@ -170,7 +170,8 @@ class Checkpoints:
             if problem is None:
                 self._set_aside(refused)
                 return Restored(step, state, content["position"], content["config"], content["metrics"])
-            logging.warning("checkpoint of step %d in %s cannot be used (%s); trying an older one", step, self.directory, problem)
+            logging.warning("checkpoint of step %d in %s cannot be used (%s); trying an older one", step, self.directory,
+                            problem)
             refused[step] = problem
         if refused:
             raise self._all_refused(refused)

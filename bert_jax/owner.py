@@ -94,7 +94,7 @@ class Owner:
 
     def _claim(self) -> None:
         facts = _parsed(self._path.read_text()) if self._path.exists() else {}
-        if not _abandoned(facts):
+        if facts.get("id") != self._facts["id"] and not _abandoned(facts):
             raise self._taken(facts)
         self._renew()
         if _parsed(self._path.read_text()).get("id") != self._facts["id"]:

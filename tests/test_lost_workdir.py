@@ -74,7 +74,8 @@ def test_a_directory_lost_during_a_run_is_whole_at_its_end(small_store, tmp_path
     assert pretrain(config).step == 12
     assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == [8, 12]
-    assert {"run.json", "config.json", "tokenizer", "curves.png", "tensorboard"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    there = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"run.json", "config.json", "tokenizer", "curves.png", "tensorboard"} <= there
     logged = [row["step"] for row in rows(config.workdir)]
     assert logged == list(range(logged[0], 13)) and logged[0] <= 9  # from the save at step 8 on
     longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))

@@ -25,8 +25,8 @@ VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is
 def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
 
-    Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
-    one before it, as does one of another run or under another number. `history` has step, metrics, config (what the run was started with) and run (run.json).
+    Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step, or one of another
+    run, gives way to the one before it. `history` has step, metrics, config (what the run was started with) and run (run.json).
 
     Raises:
       UserError: no checkpoint yet, all of them damaged, or one that a newer version has written.
@@ -58,7 +58,7 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
 
 
 def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; ValueError if the values of one are not those recorded, or a run's not its own."""
+    """The record, and the parameters by path; ValueError where values are not those recorded, or the run is another."""
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
     check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
@@ -75,7 +75,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
 
 
 def _run_id(home: epath.Path, content: dict) -> str | None:
-    """The id that run.json asks for, also where `home` is one of the runs below a directory; away from it, that of the record."""
+    """Return the id of the run in `home`, or of that run below a fine-tuning directory; without a run.json, the record's."""
     above = home.parent.parent / "run.json"
     if (home / "run.json").exists():
         return read_json(home / "run.json").get("run_id")
