@@ -5,8 +5,10 @@ What this adds to Orbax: changed bytes are noticed, a damaged newest step gives 
 background save is reported at the next step, and a model that does not fit is refused by the names of its parameters.
 """
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -41,23 +43,29 @@ class Restored:
 class Checkpoints:
     """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
 
-    Several writers in one program need directories of different names. Every step carries `run_id`; one that carries another
-    is not restored.
+    Several writers in one program need directories of different names.
+
+    Args:
+      run_id: every step carries it; one that carries another is not restored.
+      lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
     """
 
     def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
-                 run_id: str | None = None):
+                 run_id: str | None = None, lost: Callable[[], bool] = lambda: False):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id = run_id
+        self.run_id, self._config, self._lost = run_id, config, lost
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
         if read_only:
             return
         self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
+        self._manager = self._open()
+
+    def _open(self) -> Manager:
         try:
-            self._manager = Manager(self.directory, config, self._losses)
+            return Manager(self.directory, self._config, self._losses)
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
 
@@ -117,8 +125,19 @@ class Checkpoints:
         except WRITE_ERRORS as error:
             self._losses.pop(step, None)
             self._manager = None  # it would raise the same error again from every later call, close() included
+            if self._lost():
+                return
             raise self._write_error(step, error) from error
         self._saved = step
+
+    def reload(self) -> None:
+        """Forget the steps that are no longer there: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        with contextlib.suppress(UserError):  # a save that was under way went with the directory; the next one follows at once
+            self.wait()
+        self._saved = None
+        if self._manager is None:
+            self._manager = self._open()
+        self._manager.reload()
 
     def close(self) -> None:
         self.wait()

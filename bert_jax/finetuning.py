@@ -122,6 +122,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
                 record = train(run, config, data, stored, programs, workdir, signals)
                 if record is None:
                     return Result({}, signals.exit_code, config.workdir)
+                workdir.secure()
                 _write_once(directory / RECORD, record)
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
@@ -155,8 +156,8 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
     record_config = settings(config, programs, data, run)
 
     with contextlib.ExitStack() as closing:
-        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id))
-        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id))
+        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id, lost=workdir.is_lost))
+        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id, lost=workdir.is_lost))
         # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
@@ -168,8 +169,14 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
 
+        def secure() -> None:
+            if workdir.secure():
+                for written in (states, weights, metrics):
+                    written.reload()
+
         def save_state(step: int) -> None:
             reporter.finish()
+            secure()
             where = {"step": step, "dev": {str(evaluated): entry for evaluated, entry in dev.items()}}
             states.save(step, state, position=where | {"totals": dict(reporter.totals)}, config=record_config)
 
@@ -179,6 +186,7 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                 with reporter.rates.paused():
                     scores, ignored = evaluate(data, programs, state.params, config.eval_batch_size)
                     earlier = [entry["metrics"][data.main_metric] for entry in dev.values()]
+                    secure()
                     if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
                         weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
                                      metrics=scores)

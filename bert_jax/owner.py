@@ -95,7 +95,7 @@ class Owner:
 
     def _claim(self) -> None:
         facts = _parsed(self._path.read_bytes()) if self._path.exists() else {}
-        if not _abandoned(facts):
+        if facts.get("id") != self._facts["id"] and not _abandoned(facts):
             raise self._taken(facts)
         self._renew()
         if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:

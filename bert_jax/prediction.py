@@ -16,6 +16,8 @@ from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax.fingerprint import stored_fingerprint
+from bert_jax.hosts import check_alike
 from bert_jax.models.task import BertForTask
 from bert_jax.predict_config import PredictConfig, check_predict
 from bert_jax.prediction_files import check_files, check_outputs, read_examples, write_predictions
@@ -121,6 +123,8 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
+    check_alike(lambda: {"init_from_fingerprint": stored_fingerprint(stored.arrays),
+                         "tokenizer_fingerprint": stored.tokenizer.fingerprint})
     options = _options([stored], config.task)
     family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):

@@ -79,7 +79,8 @@ def pretrain(config: Config) -> Result:
         signals = closing.enter_context(StopSignals())
         workdir = closing.enter_context(open_workdir(
             config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
-        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id))
+        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id,
+                                                        lost=workdir.is_lost))
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
@@ -151,6 +152,9 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
                     _draw(run.workdir, config, unigram)
             wanted = due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best)
             if wanted or stopping or step == end:
+                if run.workdir.secure():
+                    run.checkpoints.reload()
+                    run.metrics.reload()
                 position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
                 run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
             if stopping:
@@ -247,7 +251,7 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
 
 
 def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
-    if jax.process_index() == 0:
+    if workdir.is_ours():
         name = os.path.basename(os.path.normpath(config.workdir))
         draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
 

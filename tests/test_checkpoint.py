@@ -232,7 +232,7 @@ def without_id(step: pathlib.Path) -> None:
     file.write_text(json.dumps(sealed(content)))
 
 
-@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, f"{'a' * 32}/seed0")])
+@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, "a" * 32 + "/seed0")])
 def test_a_step_of_another_run_gives_way_to_an_older_one_of_this_run(tmp_path, caplog, ours, theirs):
     states = write_steps(tmp_path / "ours", 1, run_id=ours)
     write_steps(tmp_path / "theirs", 2, run_id=theirs)

@@ -203,6 +203,20 @@ def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, monkeypatch):
+    """Each would save its part of a checkpoint to a disk of its own."""
+    monkeypatch.setattr("bert_jax.workdir.SHARED_SECONDS", 0)
+    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as first:
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr("bert_jax.workdir.from_first", lambda value: first.files["run.json"])
+        with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
+            assert second.run_id == first.run_id
+        with pytest.raises(UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"):
+            open_workdir(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
+    assert not (tmp_path / "own").exists()
+
+
 HOLD = """
 import sys, time
 from etils import epath
@@ -321,7 +335,8 @@ def no_locks(*unused):
 
 def contents(path) -> dict:
     """Of the files that make it a work directory; owner.json changes as it is renewed."""
-    return {file: file.read_bytes() for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name}
+    files = (file for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name)
+    return {file: file.read_bytes() for file in files}
 
 
 LOSSES = {"deleted": shutil.rmtree, "renamed": lambda path: path.rename(path.with_name("elsewhere")),
@@ -399,6 +414,6 @@ def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken,
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "bert"}')
     before = contents(path)
-    with pytest.raises(UserError, match=f"{path} was deleted or renamed during this run and holds something else now.*another --workdir"):
+    with pytest.raises(UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"):
         taken.secure()
     assert contents(path) == before
