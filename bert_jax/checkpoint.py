@@ -7,6 +7,7 @@ background save is reported at the next step, and a model that does not fit is r
 
 import dataclasses
 import os
+import re
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
-from bert_jax.checkpoint_record import changed, finite_loss, make_record, misfits, read_record, sealed
+from bert_jax.checkpoint_record import changed, make_record, misfits, rank, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.hosts import from_first
@@ -50,9 +51,9 @@ class Checkpoints:
         self._manager: Manager | None = None
         if read_only:
             return
-        self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
+        self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
         try:
-            self._manager = Manager(self.directory, config, self._losses)
+            self._manager = Manager(self.directory, config, self._ranks)
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
 
@@ -76,7 +77,7 @@ class Checkpoints:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` decides which steps are the best.
+          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -87,8 +88,8 @@ class Checkpoints:
         if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics)
-        if (loss := finite_loss(content)) is not None:
-            self._losses[step] = loss
+        if (found := rank(content)) is not None:
+            self._ranks[step] = found
         try:
             self._manager.save(step, force=True, args=ocp.args.Composite(
                 state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
@@ -110,7 +111,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
         except WRITE_ERRORS as error:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
             self._manager = None  # it would raise the same error again from every later call, close() included
             raise self._write_error(step, error) from error
         self._saved = step
@@ -158,9 +159,9 @@ class Checkpoints:
     def _record(self, step: int) -> dict:
         return read_record(self._step_directory(step) / "record")
 
-    def _held_out_loss(self, step: int) -> float | None:
+    def _rank(self, step: int) -> tuple[int, float] | None:
         try:
-            return finite_loss(self._record(step))
+            return rank(self._record(step))
         except Exception:  # a damaged record is reported by restore
             return None
 
@@ -195,7 +196,7 @@ class Checkpoints:
                     target.rmtree()
                 source.rename(target)
         for step in refused:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
         self._saved = None
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
@@ -204,7 +205,7 @@ class Checkpoints:
     def _write_error(self, step: int, error: Exception) -> UserError:
         latest = self.latest_step()
         kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
-        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_first_line(error)}; {kept}. "
+        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
                          "Check free space and permissions, then start the same command again to go on from there")
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
@@ -232,6 +233,12 @@ def attempt(read, *args) -> tuple[Any, str | None]:
 def _placed(leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _reason(error: Exception) -> str:
+    """Why a file was not written: the operating system's words, which TensorStore puts behind several long paths."""
+    code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
+    return _first_line(error) if code is None else os.strerror(int(code))
 
 
 def _first_line(error: Exception) -> str:

@@ -47,10 +47,13 @@ def read_record(directory: epath.Path) -> dict:
     return content
 
 
-def finite_loss(content: dict) -> float | None:
-    """Held-out MLM loss that the best checkpoints are chosen by; None if it was not measured or is no number."""
+def rank(content: dict) -> tuple[int, float] | None:
+    """What the best checkpoints are lowest in; None without a finite held-out MLM loss.
+
+    The loss compares within a phase only: another sequence length is another test. So the steps of a later phase come first.
+    """
     loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
-    return loss if math.isfinite(loss) else None
+    return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 
 def misfits(stored: dict, abstract) -> list[str]:
