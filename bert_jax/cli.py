@@ -1,7 +1,9 @@
 """`bert-jax COMMAND …`: one short function a command; each imports what it needs, so that `--help` answers at once."""
 
 import itertools
+import os
 import sys
+import threading
 import traceback
 
 from bert_jax.command_line import configured, load_config, parse, positional
@@ -212,6 +214,15 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
+def _left(status: int) -> int:
+    """`status`; ends the process here if a signal has ended the command while XLA compiles, which Python would wait for."""
+    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):  # signals.COMPILING, which would import jax
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
 def _no_flags(argv: list[str]) -> list[str]:
     from absl import flags, logging
 
@@ -223,7 +234,7 @@ def _no_flags(argv: list[str]) -> list[str]:
 def main() -> None:
     from absl import app
 
-    app.run(_run, argv=sys.argv, flags_parser=_no_flags)
+    app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 
 if __name__ == "__main__":

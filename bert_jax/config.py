@@ -201,10 +201,11 @@ class MeshConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every_steps: int = 1_000
-    """Also saved are the end of each phase, every evaluation (with keep_best), and where a signal ends the run."""
+    """Also saved are the end of each phase, every evaluation (with keep_best), and where a signal ends the run. Not saved is a step
+    whose loss is not finite, unless one of these two ends comes there."""
     keep_last: int = 3
     keep_best: int = 1
-    """Also keep this many with the lowest held-out MLM loss."""
+    """Also keep this many with the lowest held-out MLM loss of the latest phase: lengths do not compare."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
