@@ -43,7 +43,7 @@ from bert_jax.workdir import WorkDirectory, has_checkpoint, open_workdir
 class Result:
     step: int
     evaluation: dict[str, float]
-    """Held-out metrics at `step`; empty if nothing was held out, a signal ended the run, or no step was left to do."""
+    """Held-out metrics at `step`; empty if nothing was held out, or this start has made no evaluation there."""
     exit_code: int
     """0; 130 or 143 if a signal ended the run, which has saved what steps it had made."""
 
@@ -79,7 +79,7 @@ def pretrain(config: Config) -> Result:
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
-        state = create_state(model, optimizer, mesh, config.seed) if restored is None else restored.state
+        state = signals.wait(lambda: create_state(model, optimizer, mesh, config.seed)) if restored is None else restored.state
         report = None
         if restored is None and source is not None:
             params, report = initialize(source, abstract.params, tokenizer, state.params)
