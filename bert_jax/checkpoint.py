@@ -8,6 +8,7 @@ background save is reported at the next step, and a model that does not fit is r
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
 from bert_jax.checkpoint_record import (
-    Damaged, changed, check_origin, finite_loss, make_record, misfits, read_record, sealed)
+    Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed)
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import first_lines
 from bert_jax.errors import UserError
@@ -60,12 +61,12 @@ class Checkpoints:
         self._manager: Manager | None = None
         if read_only:
             return
-        self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
+        self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
         self._manager = self._open()
 
     def _open(self) -> Manager:
         try:
-            return Manager(self.directory, self._config, self._losses)
+            return Manager(self.directory, self._config, self._ranks)
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
 
@@ -89,7 +90,7 @@ class Checkpoints:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` decides which steps are the best.
+          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -100,8 +101,8 @@ class Checkpoints:
         if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (loss := finite_loss(content)) is not None:
-            self._losses[step] = loss
+        if (found := rank(content)) is not None:
+            self._ranks[step] = found
         try:
             self._manager.save(step, force=True, args=ocp.args.Composite(
                 state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
@@ -123,7 +124,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
         except WRITE_ERRORS as error:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
             self._manager = None  # it would raise the same error again from every later call, close() included
             if self._lost():
                 return
@@ -186,9 +187,9 @@ class Checkpoints:
         check_origin(content, step, self.run_id)
         return content
 
-    def _held_out_loss(self, step: int) -> float | None:
+    def _rank(self, step: int) -> tuple[int, float] | None:
         try:
-            return finite_loss(self._record(step))
+            return rank(self._record(step))
         except Exception:  # a damaged record is reported by restore
             return None
 
@@ -214,7 +215,7 @@ class Checkpoints:
                     target.rmtree()
                 source.rename(target)
         for step in refused:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
         self._saved = None
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
@@ -223,7 +224,7 @@ class Checkpoints:
     def _write_error(self, step: int, error: Exception) -> UserError:
         latest = self.latest_step()
         kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
-        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_first_line(error)}; {kept}. "
+        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
                          "Check free space and permissions, then start the same command again to go on from there")
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
@@ -253,6 +254,12 @@ def _changes(paths: list[str]) -> str:
 def _placed(leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _reason(error: Exception) -> str:
+    """Why a file was not written: the operating system's words, which TensorStore puts behind several long paths."""
+    code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
+    return _first_line(error) if code is None else os.strerror(int(code))
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from bert_jax import sinks
 
 
 class Rates:
-    """Throughput between two reports. Time spent inside `paused()` (evaluation, compiling) does not count.
+    """Throughput between two reports. Time spent inside `paused()` (evaluating, compiling, saving) does not count.
 
     Args:
       peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
@@ -69,8 +69,9 @@ class Metrics:
         self.file = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
-            self._console = sinks.ConsoleLines(total_steps, start_step)
-            self._sinks = [self._console, *self._files()]
+            files = self._files()
+            self._console = sinks.ConsoleLines(total_steps, start_step)  # last: a bar that a signal finds begun must be ended
+            self._sinks = [self._console, *files]
 
     def _files(self) -> list:
         return [sinks.JsonLines(self.file, self._step), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]

@@ -22,6 +22,8 @@ from bert_jax.models.task import BertForTask
 from bert_jax.predict_config import PredictConfig, check_predict
 from bert_jax.prediction_files import check_files, check_outputs, read_examples, write_predictions
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.program import Program
+from bert_jax.signals import StopSignals
 from bert_jax.software import commit, versions
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
@@ -31,14 +33,18 @@ from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
 from bert_jax.workdir import read_json, write_json
 
 
-def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
+def predict_logits(predict_step: Program, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh,
+                   signals: StopSignals | None = None) -> list[np.ndarray]:
     """Scores of every sequence, in order and without padding, float32.
 
     Args:
-      predict_step: from `make_predict_step`; compiled once a rung of the ladder of lengths.
+      predict_step: of `make_predict_step`; compiled once per rung of the ladder of lengths.
 
     Returns:
       classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+
+    Raises:
+      Stopped: by `signals`, before any of the batches.
     """
     rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
     mine = sharding.host_rows(mesh, rows)
@@ -52,7 +58,11 @@ def predict_logits(predict_step, params, features: Features, head: HeadConfig, b
     pending = None
     for indices in evaluation_batches(features, batch_size):
         batch = padded(features, indices, rows)
-        scores = predict_step(params, sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows))
+        batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
+        if signals is not None:
+            signals.check()
+            predict_step.prepare(params, batch, signals=signals)
+        scores = predict_step(params, batch)
         if pending is not None:  # fetched one batch late, so that the device never waits for Python
             collect(*pending)
         pending = indices, scores
@@ -173,7 +183,7 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
     check_fit(stored)
     params = place(stored, mesh)
     model = BertForTask(stored.model, stored.head, config.compute)
-    step = make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
+    step = Program(make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params)))
     return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
 
 

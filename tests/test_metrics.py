@@ -146,6 +146,15 @@ def test_tensorboard_holds_the_scalars(tmp_path):
     assert found == {"train/mlm_loss": (3, 2.5), "evaluation/mlm_loss": (3, 2.75)}
 
 
+def test_tensorboard_is_spared_what_it_cannot_draw(tmp_path, caplog):
+    with Metrics(tmp_path, total_steps=10) as metrics:
+        metrics.write(3, {"loss": math.nan, "grad_norm": math.inf, "learning_rate": 0.5})
+    assert not caplog.records  # tensorboardX warns of each such value
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/learning_rate" in file.read_bytes() and b"train/loss" not in file.read_bytes()
+    assert math.isnan(read_rows(tmp_path / "metrics.jsonl")[0]["loss"])
+
+
 ROW = {"loss": 7.25, "mlm_loss": 6.5, "mlm_accuracy": 0.125, "next_sentence_loss": 0.75, "next_sentence_accuracy": 0.5,
        "learning_rate": 1e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "mfu": 0.41, "seconds_left": 3900.0}
 

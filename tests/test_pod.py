@@ -142,11 +142,13 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))
     config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
     processes = launch(config, 2)
-    wait_for_text(config, "step 3/" if compiled else "4 × cpu (cpu) on 2 hosts", processes[0])
+    wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
     assert finish(processes, config, 180) == [143, 143], logs(config)
-    stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step()
-    assert stopped == rows(config.workdir)[-1]["step"]
+    stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
+    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and bool(stopped) == compiled
+    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if compiled else ["nothing to save yet\n"]
+    assert [logs(config).count(line) for line in said] == [1] * len(said)  # by the first host alone
 
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))
     assert finish(launch(shorter, 1), shorter) == [0], logs(config)
