@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import gzip
 import json
-import os
 import pathlib
 import random
 import signal
