@@ -27,7 +27,8 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
       options: values by name, see `finetune`. Of a task without `workdir` it is a new directory among the temporary ones.
 
     Raises:
-      UserError: an unknown or ambiguous option, a value of another type; examples for a task that reads files only.
+      UserError: an unknown or ambiguous option, a value of another type; examples for a task that reads files only, or
+        none to choose by.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
@@ -47,6 +48,10 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
         raise UserError(f"{', '.join(given)} in memory: examples can be given so to the task text, which takes "
                         f"[(text, label), …] and [((text, text_b), label), …]; {values['task']} reads files: "
                         "train=FILE and dev=FILE, or dir=DIRECTORY")
+    data = values["data"]
+    if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
+        raise UserError("train is given and dev, by which runs are compared and chosen, is not: give dev=[(text, label), …], or "
+                        "dev_share=0.1 to hold out a tenth of train")
     if isinstance(task, str) and not values["workdir"]:
         values["workdir"] = str(pathlib.Path(tempfile.gettempdir()) / f"bert_jax_{uuid.uuid4().hex[:12]}")
     return from_dict(FinetuneConfig, values), given

@@ -5,7 +5,6 @@ import json
 import re
 import tempfile
 
-import jax
 import numpy as np
 import pytest
 from test_finetuning import FAST, assert_same_weights, compile_once, one_device, pretrained, sentences  # noqa: F401 (fixtures)
@@ -100,7 +99,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     rows, first, second, labels, answers = FORMS[name]
-    config, given = from_arguments("text", {"train": rows, "dev": None}, {"init_from": "m"})
+    config, given = from_arguments("text", {"train": rows, "dev": "dev.tsv"}, {"init_from": "m"})
     examples = text.load("text", config.data, "train", given=given)
     assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == (first, second, labels, answers)
     dev = text.load("text", TaskDataConfig(), "dev", labels, {"dev": rows[::-1]})
@@ -135,7 +134,7 @@ WRONG = {
 def test_bad_examples_are_named(name):
     rows, message = WRONG[name]
     with pytest.raises(UserError, match=message):
-        config, given = from_arguments("text", {"train": rows}, {})
+        config, given = from_arguments("text", {"train": rows, "dev": []}, {})
         text.load("text", config.data, "train", given=given)
 
 
@@ -173,6 +172,19 @@ def test_options_by_keyword(tmp_path):
 def test_bad_options_are_named(task, options, message):
     with pytest.raises(UserError, match=re.escape(message)):
         from_arguments(task, {}, options)
+
+
+def test_a_share_of_train_is_held_out_as_of_a_file(home):
+    """The same texts as of the file with the same lines."""
+    rows = rows_of(sentences(320, 0))
+    config, given = from_arguments("text", {"train": rows}, {"dev_share": 0.2})
+    of_file = dataclasses.replace(config.data, train=str(home / "data/train.tsv"))
+    parts = [text.load("text", config.data, split, given=given) for split in ("train", "dev")]
+    for split, part in zip(("train", "dev"), parts):
+        assert part.first == text.load("text", of_file, split).first
+    assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
+    with pytest.raises(UserError, match=r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"):
+        from_arguments("text", {"train": rows}, {})
 
 
 def test_other_tasks_read_files():

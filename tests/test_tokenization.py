@@ -210,6 +210,11 @@ def pieces_model(request, tmp_path_factory):
 def test_sentencepiece_specials_and_words(pieces_model):
     tokenizer = load_tokenizer(pieces_model)
     assert tokenizer.kind == "sentencepiece" and tokenizer.lowercase and tokenizer.tokens[:5] == SPECIALS
+    assert repr(tokenizer) == (f"SentencePieceTokenizer({tokenizer.vocab_size} entries, uncased; "
+                               f"{' '.join(f'{name}={i}' for i, name in enumerate(SPECIALS))})")
+    long, short = tokenizer(["the cat", "the"])["input_ids"].tolist()
+    assert long == [tokenizer.cls_id, *tokenizer.encode("the cat"), tokenizer.sep_id]
+    assert short == [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.sep_id] + [0] * (len(long) - len(tokenizer.encode("the")) - 2)
     text = "the cat [MASK] [SEP] walked"
     assert set(tokenizer.encode(text)) & set(tokenizer.special_ids) <= {tokenizer.unk_id}
     continues = tokenizer.continues_word()
