@@ -110,8 +110,8 @@ def default_config(workdir: str) -> Config:
         raise UserError(f"{workdir} is not the work directory of a run: it has no config.json")
     values = read_json(file)
     if {"finetune", "head"} & values.keys():
-        raise UserError(f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its figures "
-                        "are in results.json, and `bert-jax predict` scores a file that has answers")
+        raise UserError(f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
+                        "figures are in results.json, and `bert-jax predict` scores a file that has answers")
     if "model" not in values:
         raise UserError(f"{file} has no model, so {workdir} is not one of our work directories; convert what it holds first: "
                         f"bert-jax convert {workdir} NEW --to=bert_jax")
@@ -158,8 +158,8 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
                           evaluation.unigram(training) if "mlm_loss" in metrics else {})
     documents = "held-out documents" if split == "held_out" else "all documents"
     if not is_run:
-        documents += (f"; what it was trained on is unknown, it may have seen them. Sequences of {config.phases[0].sequence_length} "
-                      f"tokens, data.sentence_pairs={config.data.sentence_pairs}")
+        documents += ("; what it was trained on is unknown, it may have seen them. Sequences of "
+                      f"{config.phases[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}")
     _print(evaluated, workdir, path, documents)
     return evaluated
 
@@ -167,7 +167,8 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
 def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
     parts = set(model.network.parts)
     if "mlm" not in parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
-        raise UserError(f"{model.path} has no head for {'masked words' if sentence_pairs == 'none' else 'masked words or pairs'} "
+        wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
+        raise UserError(f"{model.path} has no head for {wanted} "
                         f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
                         "convert the pre-trained model with --parts=all, or fine-tune this one")
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: loaded by the next process, the same to the bit; torn ones are discarded; options are respected."""
+"""Compiled programs on disk: loaded by the next process, the same to the bit; torn ones discarded, options respected."""
 
 import concurrent.futures
 import dataclasses

@@ -36,7 +36,8 @@ def directory(place, mode="mean_tokens", modules=("Transformer", "Pooling", "Nor
     (place / "1_Pooling").mkdir()
     flags = {f"pooling_mode_{name}": name == mode for name in MODES}
     (place / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16} | flags))
-    (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False} | (settings or {})))
+    settings = {"max_seq_length": 12, "do_lower_case": False} | (settings or {})
+    (place / "sentence_bert_config.json").write_text(json.dumps(settings))
     for name, content in files.items():
         (place / f"{name}.json").write_text(json.dumps(content))
     return place
@@ -98,7 +99,8 @@ UNKNOWN = {  # files, what the message says
     "no pooling": (dict(modules=("Transformer",)), "modules Transformer;"),
     "another package": (dict(modules=[{"path": "", "type": "custom.Transformer"}]), "modules custom.Transformer"),
     "two poolings": (dict(pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}), "pooling cls.mean"),
-    "a weighted mean": (dict(pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}), "weightedmean"),
+    "a weighted mean": (dict(pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}),
+                        "weightedmean"),
     "the last token": (dict(pooling={"pooling_mode": "lasttoken"}), "pooling lasttoken"),
     "no mode": (dict(pooling={"pooling_mode_mean_tokens": False}), "pooling none"),
     "a prompt": (dict(prompts={"prompts": {"query": "query: "}, "default_prompt_name": "query"}), "default prompt 'query'"),
@@ -135,12 +137,17 @@ def test_prompts_that_nobody_asks_for_change_nothing(tmp_path):
     assert not load(place).embedding.unsupported
 
 
+def pooled_in(path: str) -> list[dict]:
+    return [{"path": "", "type": kind("Transformer")}, {"path": path, "type": kind("Pooling")}]
+
+
 DAMAGED = {
     "modules that are no list": ("modules.json", {}), "a module without a path": ("modules.json", [{"type": kind("Pooling")}]),
-    "a way out": ("modules.json", [{"path": "", "type": kind("Transformer")}, {"path": "../1_Pooling", "type": kind("Pooling")}]),
-    "an absolute path": ("modules.json", [{"path": "", "type": kind("Transformer")}, {"path": "/etc", "type": kind("Pooling")}]),
-    "no such directory": ("modules.json", [{"path": "", "type": kind("Transformer")}, {"path": "9_P", "type": kind("Pooling")}]),
-    "pooling that is no object": ("1_Pooling/config.json", []), "other features": ("1_Pooling/config.json", {"word_embedding_dimension": 7}),
+    "a way out": ("modules.json", pooled_in("../1_Pooling")),
+    "an absolute path": ("modules.json", pooled_in("/etc")),
+    "no such directory": ("modules.json", pooled_in("9_P")),
+    "pooling that is no object": ("1_Pooling/config.json", []),
+    "other features": ("1_Pooling/config.json", {"word_embedding_dimension": 7}),
     "a length of text": ("sentence_bert_config.json", {"max_seq_length": "long"}),
     "a length of none": ("sentence_bert_config.json", {"max_seq_length": -1}),
     "lower case of a kind": ("sentence_bert_config.json", {"do_lower_case": "yes"})}

@@ -47,11 +47,10 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
         raise UserError(f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features and the model has "
                         f"{hidden_size}; the files do not belong together")
     mode = _mode(pooling)
-    problems = [*([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]), *_differences(settings, prompts)]
-    return EmbeddingConfig(pooling=mode if mode in POOLINGS.values() else "mean", normalize=len(modules) == 3,
-                           max_length=_max_length(settings, directory, positions),
-                           lowercase=_flag(settings, "do_lower_case", directory / SETTINGS_FILE),
-                           unsupported=" and ".join(problems))
+    length, lowercase = _max_length(settings, directory, positions), _flag(settings, "do_lower_case", directory / SETTINGS_FILE)
+    if problems := [*([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]), *_differences(settings, prompts)]:
+        return EmbeddingConfig(unsupported=" and ".join(problems))
+    return EmbeddingConfig(pooling=mode, normalize=len(modules) == 3, max_length=length, lowercase=lowercase)
 
 
 def _modules(file: epath.Path) -> list[tuple[str, str]]:

@@ -165,7 +165,7 @@ class BertForPreTraining:
 
     def next_sentence_logits(self, params: Params, batch: dict[str, jax.Array],
                              encoded: EncoderOutput | None = None) -> jax.Array:
-        """[B, 2] as in `apply`, without dropout, of a model that may lack the masked-language-model head; `encoded` as above."""
+        """[B, 2] as in `apply`, without dropout, of a model that may lack the other head; `encoded` as above."""
         self.require("pooler", "next_sentence")
         bert = self._module(params)
         return _next_sentence_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False))

@@ -38,12 +38,12 @@ class Runner:
             self._scores = Compiled(predictions, task, parameters, mesh)
 
     def encode(self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None) -> dict:
-        """float32: last [B, L, H], pooled [B, H] or None, layers (those asked for, [B, L, H]), attentions (N × [B, A, L, L])."""
+        """float32: last [B, L, H], pooled [B, H] or None, layers (those given, [B, L, H]), attentions (N × [B, A, L, L])."""
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):
-            mask = self.states.placed(batch["attention_mask"])
-            pooled = self._vectors((output.last_hidden_state,), mask, None, combination="last", pooling=pooling, normalize=False)
+            pooled = self._vectors((output.last_hidden_state,), self.states.placed(batch["attention_mask"]), None,
+                                   combination="last", pooling=pooling, normalize=False)
         return host(batch, {"last": output.last_hidden_state, "pooled": pooled, "attentions": output.attentions or (),
                             "layers": tuple(output.hidden_states[index] for index in layers or ())})
 
@@ -89,7 +89,8 @@ class Compiled:
 
     def __call__(self, batch: Batch, **options):
         """The result on the devices; rows that only fill the mesh come last (see `host`)."""
-        return self._jitted(self._parameters.current(), {name: self.placed(values) for name, values in batch.items()}, **options)
+        placed = {name: self.placed(values) for name, values in batch.items()}
+        return self._jitted(self._parameters.current(), placed, **options)
 
     @property
     def compilations(self) -> int:
@@ -115,7 +116,8 @@ def _states(network: BertForPreTraining, params, batch, collect: str) -> Encoder
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
-def _vectors(states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str, normalize: bool) -> jax.Array:
+def _vectors(states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str,
+             normalize: bool) -> jax.Array:
     """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
     vectors = pool(combined.astype(np.float32), attention_mask, pooling)

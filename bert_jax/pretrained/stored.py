@@ -76,8 +76,8 @@ def check_vocabulary(entries: int, rows: int, path) -> None:
         problem = f"{path} has a vocabulary of {entries:,} entries for a word table of {rows:,} rows"
         if padding < 0:
             raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
-        raise UserError(f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of {PADDED_TO[0]} to {PADDED_TO[-1]}, "
-                        f"so the last {padding:,} rows are no padding: entries are missing. Put the vocabulary there that the "
+        raise UserError(f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
+                        f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no padding: entries are missing. Put the vocabulary there that the "
                         "model was trained with; if those rows are unused indeed, append a line for each to its vocab.txt "
                         "([unused1], [unused2], …)")
 

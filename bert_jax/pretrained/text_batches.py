@@ -96,7 +96,9 @@ def lowered(texts: Texts) -> Texts:
         return texts.lower()
     if isinstance(texts, tuple):
         return tuple(text.lower() if isinstance(text, str) else text for text in texts)
-    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts] if isinstance(texts, Iterable) else texts
+    if not isinstance(texts, Iterable):
+        return texts
+    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts]
 
 
 def check_utf8(*texts: str | None) -> None:
