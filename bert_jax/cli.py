@@ -151,7 +151,8 @@ def evaluate(arguments: list[str]) -> int:
 
     WORKDIR is the work directory of a pre-training run, of which the newest checkpoint is evaluated, or the directory that
     `bert-jax convert --to=bert_jax` wrote. Of the options below, those of data.path, data.cache, evaluation, compute and mesh
-    are used; everything else is as the model was trained.
+    are used; everything else is as the model was trained. A converted model that no run of ours has trained is measured with
+    --sequence_length, masking and data.sentence_pairs as given too.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()

@@ -1,5 +1,6 @@
 """Compiled programs on disk: loaded by the next process, the same to the bit; torn ones are discarded; options are respected."""
 
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -35,15 +36,15 @@ def model(tmp_path_factory) -> pathlib.Path:
     return place
 
 
-def run(model, cache: pathlib.Path, **environment: str) -> tuple[dict, bytes, str]:
-    """A process of its own: what it did with the cache, the bytes of its results, and what it said."""
+def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: str) -> tuple[dict, bytes, str]:
+    """A process of its own: what it did with the cache, the bytes of its results (saved in `values`), and what it said."""
     options = {"XDG_CACHE_HOME": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **environment}
     kept = {name: value for name, value in os.environ.items() if name != "JAX_ENABLE_COMPILATION_CACHE"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(model), str(cache.parent / "values.npz")], env=kept | options,
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values)], env=kept | options,
                           capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
-    values = np.load(cache.parent / "values.npz")
-    return json.loads(done.stdout), b"".join(values[name].tobytes() for name in sorted(values)), done.stderr
+    found = np.load(cache.parent / values)
+    return json.loads(done.stdout), b"".join(found[name].tobytes() for name in sorted(found)), done.stderr
 
 
 def test_the_next_process_loads_what_the_first_has_compiled(model, tmp_path):
@@ -63,6 +64,14 @@ def test_the_next_process_loads_what_the_first_has_compiled(model, tmp_path):
     third, once_more, said = run(model, cache)
     assert (third["hits"], third["misses"], said) == (first["misses"], 0, "")
     assert compiled == values == again == once_more
+
+
+def test_two_processes_share_a_cache(model, tmp_path):
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        one, other = threads.map(lambda name: run(model, tmp_path / "cache", name), ["one.npz", "other.npz"])
+    assert one[1] == other[1] and one[2] == other[2] == ""
+    after, values, said = run(model, tmp_path / "cache")
+    assert after["misses"] == 0 and values == one[1] and said == ""
 
 
 def test_a_directory_of_the_user_is_used_and_one_that_cannot_be_is_no_error(model, tmp_path):

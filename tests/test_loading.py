@@ -188,6 +188,9 @@ def test_on_a_mesh_the_model_says_the_same(workdir):
         assert a == b if isinstance(a, str) else np.allclose(a, b, atol=2e-6)
     for a, b in zip(one.fill_mask("the [MASK] sat", 3)[0], eight.fill_mask("the [MASK] sat", 3)[0]):
         assert (a.token, a.probability) == (b.token, pytest.approx(b.probability, abs=1e-6))
+    for options in ({"pooling": "cls"}, {"pooling": "max", "normalize": True}, {"layers": "second_to_last"}):
+        np.testing.assert_allclose(one.embed(texts, **options), eight.embed(texts, **options), atol=2e-6)
+    assert one.next_sentence("a dog", "ran") == pytest.approx(eight.next_sentence("a dog", "ran"), abs=1e-6)
 
 
 def test_a_hugging_face_directory_gives_the_same_model(tmp_path):

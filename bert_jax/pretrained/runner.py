@@ -4,7 +4,6 @@ The encoder is compiled apart from what is made of its states: pooling, combinat
 milliseconds, so that another way of looking at texts of the same shape compiles none of the model again.
 """
 
-import functools
 from typing import Literal
 
 import jax
@@ -29,6 +28,8 @@ class Runner:
 
     def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
         self._network = network
+        self._vectors = jax.jit(_vectors, static_argnames=("combination", "pooling", "normalize"),
+                                out_shardings=sharding.replicated(mesh))
         self.states = Compiled(_states, network, parameters, mesh, ("collect",))
         self.mlm_head = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.next_sentence_head = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
@@ -41,7 +42,8 @@ class Runner:
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):
-            pooled = _vectors((output.last_hidden_state,), self.states.placed(batch["attention_mask"]), None, "last", pooling, False)
+            mask = self.states.placed(batch["attention_mask"])
+            pooled = self._vectors((output.last_hidden_state,), mask, None, combination="last", pooling=pooling, normalize=False)
         return host(batch, {"last": output.last_hidden_state, "pooled": pooled, "attentions": output.attentions or (),
                             "layers": tuple(output.hidden_states[index] for index in layers or ())})
 
@@ -51,8 +53,8 @@ class Runner:
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
         if pooling == "pooler":
             states = (output.pooled[:, None],)
-        return host(batch, _vectors(states, self.states.placed(batch["attention_mask"]), weights, combination,
-                                    "cls" if pooling == "pooler" else pooling, normalize))
+        return host(batch, self._vectors(states, self.states.placed(batch["attention_mask"]), weights, combination=combination,
+                                         pooling="cls" if pooling == "pooler" else pooling, normalize=normalize))
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """[B, M, V] float32."""
@@ -113,7 +115,6 @@ def _states(network: BertForPreTraining, params, batch, collect: str) -> Encoder
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
-@functools.partial(jax.jit, static_argnames=("combination", "pooling", "normalize"))
 def _vectors(states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str, normalize: bool) -> jax.Array:
     """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
