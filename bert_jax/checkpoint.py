@@ -5,8 +5,11 @@ What this adds to Orbax: changed bytes are noticed, a damaged newest step gives 
 background save is reported at the next step, and a model that does not fit is refused by the names of its parameters.
 """
 
+import contextlib
 import dataclasses
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,8 +21,9 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
 from bert_jax.checkpoint_record import (
-    Damaged, changed, check_origin, finite_loss, make_record, misfits, read_record, sealed)
+    Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed)
 from bert_jax.config import CheckpointConfig
+from bert_jax.config_dict import first_lines
 from bert_jax.errors import UserError
 from bert_jax.hosts import any_failure, from_first
 
@@ -40,23 +44,29 @@ class Restored:
 class Checkpoints:
     """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
 
-    Several writers in one program need directories of different names. Every step carries `run_id`; one that carries another
-    is not restored.
+    Several writers in one program need directories of different names.
+
+    Args:
+      run_id: every step carries it; one that carries another is not restored.
+      lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
     """
 
     def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
-                 run_id: str | None = None):
+                 run_id: str | None = None, lost: Callable[[], bool] = lambda: False):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id = run_id
+        self.run_id, self._config, self._lost = run_id, config, lost
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
         if read_only:
             return
-        self._losses = {step: loss for step in self.steps() if (loss := self._held_out_loss(step)) is not None}
+        self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
+        self._manager = self._open()
+
+    def _open(self) -> Manager:
         try:
-            self._manager = Manager(self.directory, config, self._losses)
+            return Manager(self.directory, self._config, self._ranks)
         except OSError as error:
             raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
 
@@ -80,7 +90,7 @@ class Checkpoints:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` decides which steps are the best.
+          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -91,8 +101,8 @@ class Checkpoints:
         if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (loss := finite_loss(content)) is not None:
-            self._losses[step] = loss
+        if (found := rank(content)) is not None:
+            self._ranks[step] = found
         try:
             self._manager.save(step, force=True, args=ocp.args.Composite(
                 state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
@@ -114,10 +124,21 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
         except WRITE_ERRORS as error:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
             self._manager = None  # it would raise the same error again from every later call, close() included
+            if self._lost():
+                return
             raise self._write_error(step, error) from error
         self._saved = step
+
+    def reload(self) -> None:
+        """Forget the steps that are no longer there: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        with contextlib.suppress(UserError):  # a save that was under way went with the directory; the next one follows at once
+            self.wait()
+        self._saved = None
+        if self._manager is None:
+            self._manager = self._open()
+        self._manager.reload()
 
     def close(self) -> None:
         self.wait()
@@ -166,9 +187,9 @@ class Checkpoints:
         check_origin(content, step, self.run_id)
         return content
 
-    def _held_out_loss(self, step: int) -> float | None:
+    def _rank(self, step: int) -> tuple[int, float] | None:
         try:
-            return finite_loss(self._record(step))
+            return rank(self._record(step))
         except Exception:  # a damaged record is reported by restore
             return None
 
@@ -194,7 +215,7 @@ class Checkpoints:
                     target.rmtree()
                 source.rename(target)
         for step in refused:
-            self._losses.pop(step, None)
+            self._ranks.pop(step, None)
         self._saved = None
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
@@ -203,11 +224,11 @@ class Checkpoints:
     def _write_error(self, step: int, error: Exception) -> UserError:
         latest = self.latest_step()
         kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
-        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_first_line(error)}; {kept}. "
+        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
                          "Check free space and permissions, then start the same command again to go on from there")
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
-        reasons = "; ".join(f"step {step}: {problem}" for step, problem in refused.items())
+        reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
         return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
                          "Bring the directory back from a copy, or start anew with another --workdir")
 
@@ -233,6 +254,12 @@ def _changes(paths: list[str]) -> str:
 def _placed(leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _reason(error: Exception) -> str:
+    """Why a file was not written: the operating system's words, which TensorStore puts behind several long paths."""
+    code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
+    return _first_line(error) if code is None else os.strerror(int(code))
 
 
 def _first_line(error: Exception) -> str:

@@ -15,14 +15,14 @@ class Manager(ocp.CheckpointManager):
 
     Args:
       directory: local or gs://; hosts take the barriers of two managers for one another's unless these have other names.
-      losses: held-out loss of each step that has one; the caller adds to it and takes away.
+      ranks: of the steps with a held-out loss, lower is better; the caller adds to it and takes away.
     """
 
-    def __init__(self, directory: epath.Path, config: CheckpointConfig, losses: dict[int, float]):
+    def __init__(self, directory: epath.Path, config: CheckpointConfig, ranks: dict[int, tuple[int, float]]):
         options = ocp.CheckpointManagerOptions(
             step_name_format=STEP_NAMES, lightweight_initialize=True, cleanup_tmp_directories=True, enable_async_checkpointing=True,
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
-            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, losses),
+            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
             multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name))
         super().__init__(directory, options=options, item_handlers={
             "state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()})
@@ -39,14 +39,14 @@ class Manager(ocp.CheckpointManager):
 
 @dataclasses.dataclass
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest `last` steps and the `best` ones of lowest held-out loss; `losses` holds finite values only."""
+    """Keeps the newest `last` steps and the `best` ones of lowest rank."""
 
     last: int
     best: int
-    losses: dict[int, float]
+    ranks: dict[int, tuple[int, float]]
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
         steps = sorted(checkpoint.step for checkpoint in checkpoints)
-        measured = sorted((step for step in steps if step in self.losses), key=lambda step: (self.losses[step], step))
+        measured = sorted((step for step in steps if step in self.ranks), key=lambda step: (self.ranks[step], step))
         kept = {*steps[-self.last:], *measured[:self.best]}
         return [checkpoint.step in kept for checkpoint in checkpoints]

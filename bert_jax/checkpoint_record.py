@@ -69,10 +69,13 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
         raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
 
 
-def finite_loss(content: dict) -> float | None:
-    """Held-out MLM loss that the best checkpoints are chosen by; None if it was not measured or is no number."""
+def rank(content: dict) -> tuple[int, float] | None:
+    """What the best checkpoints are lowest in; None without a finite held-out MLM loss.
+
+    The loss compares within a phase only: another sequence length is another test. So the steps of a later phase come first.
+    """
     loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
-    return loss if math.isfinite(loss) else None
+    return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 
 def misfits(stored: dict, abstract) -> list[str]:

@@ -7,7 +7,9 @@ line has outside of brackets are required.
 import difflib
 import itertools
 import logging
+import os
 import sys
+import threading
 import traceback
 
 from bert_jax.command_help import described, overview, usage, version
@@ -147,8 +149,9 @@ def evaluate(arguments: list[str]) -> int:
 
     Print held-out loss, perplexity and accuracies of a pre-trained model, beside those of word frequencies alone.
 
-    WORKDIR is the work directory of a pre-training run; its newest checkpoint is evaluated. Of the options below, those of
-    data.path, data.cache, evaluation, compute and mesh are used; everything else is as the model was trained.
+    WORKDIR is the work directory of a pre-training run, of which the newest checkpoint is evaluated, or the directory that
+    `bert-jax convert --to=bert_jax` wrote. Of the options below, those of data.path, data.cache, evaluation, compute and mesh
+    are used; everything else is as the model was trained.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
@@ -331,6 +334,15 @@ class OneLine(logging.Formatter):
         return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
 
 
+def _left(status: int) -> int:
+    """`status`; ends the process here if a signal has ended the command while XLA compiles, which Python would wait for."""
+    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):  # signals.COMPILING, which would import jax
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
 def _no_flags(argv: list[str]) -> list[str]:
     from absl import flags
     from absl import logging as absl_logging
@@ -348,7 +360,7 @@ def main() -> None:
     from absl import app
 
     sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? for what it lacks, not a traceback
-    app.run(_run, argv=sys.argv, flags_parser=_no_flags)
+    app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 
 if __name__ == "__main__":

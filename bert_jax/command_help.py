@@ -47,16 +47,16 @@ def print_help(default, usage: str, description: str) -> None:
 
     Args:
       default: a dataclass instance, or a class where options have no default.
-      usage: what the command is called with; options that stand in it outside of brackets are required.
+      usage: what the command is called with; options that it has outside of brackets are required where `default` leaves them empty.
       description: paragraphs with an empty line between them.
     """
     import tyro
 
     cls, instance = (default, tyro.MISSING_NONPROP) if isinstance(default, type) else (type(default), default)
-    required = re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
+    required = [name for name in re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
+                if cls is default or operator.attrgetter(name)(default) == ""]
     for name in required if cls is not default else ():
-        if operator.attrgetter(name)(instance) == "":
-            instance = _replaced(instance, name, tyro.MISSING)
+        instance = _replaced(instance, name, tyro.MISSING)
     paragraphs = description.split("\n\n")
     if required:
         paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")

@@ -34,7 +34,9 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
     if asks_for_help(arguments):
         print_help(default, usage, description)  # and exit
     cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
-    arguments = _spelled_out(arguments, _option_names(default), instance)
+    arguments, program = _spelled_out(arguments, _option_names(default), instance), " ".join(usage.split()[:2])
+    if missing := _missing(default, arguments):
+        raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -43,7 +45,7 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(printed.getvalue(), " ".join(usage.split()[:2]))) from None
+        raise UserError(_one_line(printed.getvalue(), program)) from None
 
 
 def load_config(path: str) -> Config:
@@ -140,6 +142,13 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
     return out
 
 
+def _missing(default, arguments: list[str]) -> list[str]:
+    """Return the options without a default, where `default` is a class, that are not among spelled-out arguments."""
+    given = {word.partition("=")[0] for word in arguments}
+    return [f"--{field.name}" for field in dataclasses.fields(default) if isinstance(default, type)
+            and field.default is dataclasses.MISSING and f"--{field.name}" not in given]
+
+
 def _value(config, name: str):
     """Of the option with this dotted name; None where there is no instance to ask."""
     for part in name.split("."):
@@ -149,7 +158,7 @@ def _value(config, name: str):
 
 def _one_line(text: str, program: str) -> str:
     """tyro's boxed message as one line."""
-    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+", " ", text).split())
+    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - where stdout is not UTF-8
     words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
-    words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice |^Required options ", "", words).rstrip(".")
+    words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
     return f"{words}; see {program} --help"

@@ -246,11 +246,12 @@ class CheckpointConfig:
 
     every_steps: int = 1_000
     """Steps between two checkpoints. One is also saved at the end of each phase, at every evaluation (with keep_best), and
-    where a signal ends the run."""
+    where a signal ends the run. A step whose loss is not finite is saved only where a phase or the run ends."""
     keep_last: int = 3
     """Number of newest checkpoints that are kept."""
     keep_best: int = 1
-    """Number of checkpoints with the lowest held-out MLM loss that are kept as well."""
+    """Number of checkpoints with the lowest held-out MLM loss of the latest phase that are kept as well; the losses of phases
+    do not compare."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

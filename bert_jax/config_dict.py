@@ -75,7 +75,7 @@ def differences(old: dict, new: dict, path: str = "") -> list[str]:
 
 
 def first_lines(lines: list[str]) -> str:
-    """Return the first few of many differences in one line, and the number of the others."""
+    """Return the first few of many short texts in one line, and the number of the others."""
     return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
 
 

@@ -20,6 +20,8 @@ from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.program import Program
+from bert_jax.signals import StopSignals
 from bert_jax.step import make_eval_step
 from bert_jax.workdir import read_json
 
@@ -38,21 +40,27 @@ class Evaluation:
         # Equal batches that the mesh divides; a handful of sequences may fall off the end, or come twice where there are too few.
         self.num_batches = -(-wanted // config.evaluation.batch_size)
         self.batch_size = max(1, wanted // self.num_batches // rows) * rows
-        self._step = make_eval_step(model, mesh, shardings)
+        self._step = Program(make_eval_step(model, mesh, shardings))
 
     @property
     def num_sequences(self) -> int:
         return self.num_batches * self.batch_size
 
-    def run(self, params) -> dict[str, float]:
+    def run(self, params, signals: StopSignals | None = None) -> dict[str, float]:
         """mlm_loss (nats per predicted token), perplexity, mlm_accuracy and, with pairs, next_sentence_loss and …_accuracy.
 
         A model without one of the two heads has no figures for it.
+
+        Raises:
+          Stopped: by `signals`, before any of the batches.
         """
         totals: dict[str, float] = {}
         for batch in self._batches():
-            sums = jax.device_get(self._step(params, sharding.to_global(self.mesh, batch, self.batch_size)))
-            for name, value in sums.items():
+            batch = sharding.to_global(self.mesh, batch, self.batch_size)
+            if signals is not None:
+                signals.check()
+                self._step.prepare(params, batch, signals=signals)
+            for name, value in jax.device_get(self._step(params, batch)).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
         metrics = {}
         if "mlm_weight" in totals:

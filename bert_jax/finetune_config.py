@@ -30,8 +30,8 @@ class TaskDataConfig:
     test: str = ""
     """File to predict, labelled or not, where it has another name."""
     dev_share: float = 0.0
-    """text: share of the training file that is held out as dev where there is no file for it, such as 0.1. Which texts these
-    are depends on the file only, so all seeds and settings have the same ones; equal texts stay together."""
+    """Share of the training file, such as 0.1, that is held out as dev where there is no file for it (text only). Which texts
+    these are depends on the file only, so all seeds and settings have the same ones; equal texts stay together."""
     tfds: str = ""
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
     tfds_dir: str = ""

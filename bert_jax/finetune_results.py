@@ -29,10 +29,11 @@ def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
         return []
     names = sorted(place.name for place in runs.iterdir())
     records = [_read_record(runs / name / RECORD) for name in names if (runs / name / RECORD).exists()]
-    measured = {metric}.union(*(record["metrics"] for record in records))
-    for record in records:
-        if lacking := sorted(measured - set(record["metrics"])):
-            raise _damaged(runs / record["run"] / RECORD, f"has no {lacking[0]!r:.60} among its metrics")
+    measured = sorted(set().union(*(record["metrics"] for record in records)))
+    for name in (metric, *measured):
+        for record in records:
+            if name not in record["metrics"]:
+                raise _damaged(runs / record["run"] / RECORD, f"has no {name!r:.60} among its metrics")
     return records
 
 

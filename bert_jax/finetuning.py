@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import CheckpointConfig
 from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
@@ -30,7 +31,7 @@ from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.loading import load, open_stored
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.stored import StoredModel
-from bert_jax.signals import StopSignals
+from bert_jax.signals import Stopped, StopSignals
 from bert_jax.task_programs import Programs, first_state, fitting_head, make_programs
 from bert_jax.task_reporter import Reporter
 from bert_jax.tasks.batching import TrainingBatches
@@ -50,7 +51,7 @@ class Result:
     results: dict = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
     exit_code: int
-    """0; 130 or 143 if a signal ended it, which has saved its state then."""
+    """0; 130 or 143 if a signal ended it, which has saved what steps it had made."""
     path: str
     """The work directory."""
 
@@ -91,6 +92,7 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
+    use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh)
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
@@ -104,8 +106,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
 
-    with contextlib.ExitStack() as closing:
-        signals = closing.enter_context(StopSignals())
+    with StopSignals() as signals, contextlib.ExitStack() as closing:
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
         features = data.fingerprint()
         check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
@@ -118,31 +119,36 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
             directory = workdir.path / "runs" / run.name
             if not from_first((directory / RECORD).exists()):
                 record = train(run, config, data, stored, programs, workdir, signals)
-                if record is None:
-                    return Result({}, signals.exit_code, config.workdir)
+                workdir.secure()
                 _write_once(directory / RECORD, record)
                 if config.keep == "best":
                     drop_losers(workdir, data.main_metric)
             remove(directory / "training")
+        signals.check()
         records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
-        predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size)
+        predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
         results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "truncated": data.truncated,
                                                                 "labels": list(data.head.labels)})
         _write_once(workdir.path / RECORD, results)
         for record in records:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
+    if signals.exit_code:
+        return Result({}, signals.exit_code, config.workdir)
     if jax.process_index() == 0:
         show(results)
     return Result(results, 0, config.workdir)
 
 
 def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, workdir: WorkDirectory,
-          signals: StopSignals) -> dict | None:
-    """One run, from the checkpoint or from where it was interrupted: its record, or None if a signal ended it.
+          signals: StopSignals) -> dict:
+    """One run, from the checkpoint or from where it was interrupted: its record.
 
     Leaves the weights that count in runs/NAME/checkpoints of the work directory.
+
+    Raises:
+      Stopped: by `signals`, after its state has been saved.
     """
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
@@ -153,8 +159,9 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
     record_config = settings(config, programs, data, run)
 
     with contextlib.ExitStack() as closing:
-        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id))
-        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id))
+        states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id, lost=workdir.is_lost))
+        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id, lost=workdir.is_lost))
+        signals.newest = states.latest_step
         # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
@@ -166,36 +173,53 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
 
+        def secure() -> None:
+            if workdir.secure():
+                for written in (states, weights, metrics):
+                    written.reload()
+
         def save_state(step: int) -> None:
             reporter.finish()
+            secure()
             where = {"step": step, "dev": {str(evaluated): entry for evaluated, entry in dev.items()}}
-            states.save(step, state, position=where | {"totals": dict(reporter.totals)}, config=record_config)
+            with reporter.rates.paused():
+                states.save(step, state, position=where | {"totals": dict(reporter.totals)}, config=record_config)
 
-        for step in range(begin, total + 1):
-            if step and step % epoch == 0 and step not in dev:
-                reporter.finish()
-                with reporter.rates.paused():
-                    scores, ignored = evaluate(data, programs, state.params, config.eval_batch_size)
-                    earlier = [entry["metrics"][data.main_metric] for entry in dev.values()]
-                    if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
-                        weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
-                                     metrics=scores)
-                        weights.wait()  # or the state below could be all that a kill leaves, and nobody would save them again
-                    metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        try:
+            for step in range(begin, total + 1):  # `state` is that after `step` steps
+                signals.saving = step if step > begin else None
+                if step and step % epoch == 0 and step not in dev:
+                    reporter.finish()
+                    with reporter.rates.paused():
+                        scores, ignored = evaluate(data, programs, state.params, config.eval_batch_size, signals)
+                        earlier = [entry["metrics"][data.main_metric] for entry in dev.values()]
+                        secure()
+                        if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
+                            weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
+                                         metrics=scores)
+                            weights.wait()  # or the state below could be all that a kill leaves, and nobody would save them again
+                        metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
                     dev[step] = {"metrics": scores, "ignored": ignored}
                     save_state(step)
-            if step == total:
-                break
-            batch = batches.batch(step)
-            batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
-            state, values = programs.train_step(state, batch, rates[step], seed)
-            reporter.dispatched(step + 1, values, batch["input_ids"].shape)
-            states.poll()
-            stopping = signals.must_stop()
-            if stopping or (step + 1) % config.save_every_steps == 0:
-                save_state(step + 1)
-            if stopping:
-                return None
+                if step == total:
+                    break
+                batch = batches.batch(step)
+                batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
+                programs.train_step.prepare(state, batch, rates[step], seed, signals=signals, rates=reporter.rates)
+                signals.check()
+                signals.saving = step + 1
+                state, values = programs.train_step(state, batch, rates[step], seed)
+                reporter.dispatched(step + 1, values, batch["input_ids"].shape)
+                states.poll()
+                if (step + 1) % config.save_every_steps == 0:
+                    save_state(step + 1)
+        except Stopped:
+            if step > begin:
+                save_state(step)
+                states.wait()
+                signals.saved(step)
+            raise
+        signals.saving = None
         weights.wait()
         counted = weights.latest_step()
 
@@ -209,11 +233,12 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
             "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
 
 
-def evaluate(data: TaskData, programs: Programs, params, batch_size: int) -> tuple[dict[str, float], str | None]:
+def evaluate(data: TaskData, programs: Programs, params, batch_size: int,
+             signals: StopSignals) -> tuple[dict[str, float], str | None]:
     """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and what `ignores_input` says."""
     results, ignored = {}, None
     for name, split in data.evaluations.items():
-        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh)
+        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals)
         prefix = name.removeprefix("dev").removeprefix("_")
         results |= {f"{prefix}_{key}" if prefix else key: float(value)
                     for key, value in data.family.score(split.examples, split.features, logits).items()}
@@ -241,7 +266,8 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
             "bucket_window": config.bucket_window, "select": config.select}
 
 
-def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int) -> dict:
+def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int,
+               signals: StopSignals) -> dict:
     """Facts for results.json: metrics on the test sets that have labels, and which files of predictions there are.
 
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
@@ -253,12 +279,12 @@ def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, cho
         same = (before["run"], before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
-    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"])
+    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"], signals)
     return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
 def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
-                       metrics: dict[str, float]) -> tuple[dict[str, dict[str, float]], list[str]]:
+                       metrics: dict[str, float], signals: StopSignals) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
 
     Returns the metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
@@ -268,7 +294,7 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
         features = split.features
         if name in data.tests and isinstance(features, SpanFeatures):  # answered by dev's threshold, never by one of its own
             features = dataclasses.replace(features, options=tuned(features.options, metrics))
-        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh)
+        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
             files = data.family.write_predictions(split.examples, features, logits, directory / name, name)

@@ -62,9 +62,11 @@ class Hardware:
 
     def __str__(self) -> str:
         where = f" on {self.num_processes} hosts" if self.num_processes > 1 else ""
-        peak = "peak unknown" if self.peak_flops is None else f"{self.peak_flops / 1e12:.0f} TFLOP/s bfloat16"
-        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB"
-        return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory} a device"
+        if self.platform == "cpu":
+            return f"{self.num_devices} × {self.kind}{where}"
+        peak = "peak FLOP/s unknown" if self.peak_flops is None else f"peak {self.peak_flops / 1e12:.0f} TFLOP/s bfloat16 per device"
+        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB per device"
+        return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
 
 def hardware() -> Hardware:

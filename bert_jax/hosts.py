@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import jax
 from absl import logging
-from jax._src.distributed import global_state  # no public name; Orbax and jax.experimental.multihost_utils take it from here too
+from jax._src.distributed import global_state  # it has no public name: Orbax takes it from here too
 
 from bert_jax.config_dict import differences, is_among
 from bert_jax.errors import UserError

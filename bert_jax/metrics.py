@@ -11,7 +11,7 @@ from bert_jax import sinks
 
 
 class Rates:
-    """Throughput between two reports. Time spent inside `paused()` (evaluation, compiling) does not count.
+    """Throughput between two reports. Time spent inside `paused()` (evaluating, compiling, saving) does not count.
 
     Args:
       peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
@@ -67,11 +67,22 @@ class Metrics:
 
     def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0):
         self.file = epath.Path(workdir) / "metrics.jsonl"
-        self._console, self._sinks = None, []
+        self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
-            self._console = sinks.ConsoleLines(total_steps, start_step)
-            self._sinks = [self._console, sinks.JsonLines(self.file, start_step),
-                           *sinks.tensorboard(epath.Path(workdir) / "tensorboard", start_step)]
+            files = self._files()
+            self._console = sinks.ConsoleLines(total_steps, start_step)  # last: a bar that a signal finds begun must be ended
+            self._sinks = [self._console, *files]
+
+    def _files(self) -> list:
+        return [sinks.JsonLines(self.file, self._step), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]
+
+    def reload(self) -> None:
+        """Open the files again: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        if self._console is not None:
+            for sink in self._sinks[1:]:
+                sink.close()
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._sinks[1:] = self._files()
 
     def advance(self, step: int) -> None:
         """Moves the live bar; cheap enough for every step."""
@@ -80,6 +91,7 @@ class Metrics:
 
     def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """One row; kind is "train" or "evaluation"."""
+        self._step = step
         for sink in self._sinks:
             sink.write(step, kind, metrics)
 

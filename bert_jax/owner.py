@@ -46,7 +46,7 @@ class Owner:
         try:
             if self._file is not None:
                 return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
-            return self._path.exists() and _parsed(self._path.read_text()).get("id") == self._facts["id"]
+            return self._path.exists() and _parsed(self._path.read_bytes()).get("id") == self._facts["id"]
         except OSError:
             return False
 
@@ -95,7 +95,7 @@ class Owner:
 
     def _claim(self) -> None:
         facts = _parsed(self._path.read_bytes()) if self._path.exists() else {}
-        if not _abandoned(facts):
+        if facts.get("id") != self._facts["id"] and not _abandoned(facts):
             raise self._taken(facts)
         self._renew()
         if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:

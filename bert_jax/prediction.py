@@ -12,13 +12,18 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax import sharding
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax.fingerprint import stored_fingerprint
+from bert_jax.hosts import check_alike
 from bert_jax.models.task import BertForTask
 from bert_jax.predict_config import PredictConfig, check_predict
 from bert_jax.prediction_files import check_files, check_outputs, read_examples, write_predictions
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.program import Program
+from bert_jax.signals import StopSignals
 from bert_jax.software import commit, versions
 from bert_jax.task_step import make_predict_step
 from bert_jax.tasks.batching import evaluation_batches, padded, round_up
@@ -28,14 +33,18 @@ from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
 from bert_jax.workdir import read_json, write_json
 
 
-def predict_logits(predict_step, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh) -> list[np.ndarray]:
+def predict_logits(predict_step: Program, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh,
+                   signals: StopSignals | None = None) -> list[np.ndarray]:
     """Scores of every sequence, in order and without padding, float32.
 
     Args:
-      predict_step: from `make_predict_step`; compiled once a rung of the ladder of lengths.
+      predict_step: of `make_predict_step`; compiled once per rung of the ladder of lengths.
 
     Returns:
       classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+
+    Raises:
+      Stopped: by `signals`, before any of the batches.
     """
     rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
     mine = sharding.host_rows(mesh, rows)
@@ -49,7 +58,11 @@ def predict_logits(predict_step, params, features: Features, head: HeadConfig, b
     pending = None
     for indices in evaluation_batches(features, batch_size):
         batch = padded(features, indices, rows)
-        scores = predict_step(params, sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows))
+        batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
+        if signals is not None:
+            signals.check()
+            predict_step.prepare(params, batch, signals=signals)
+        scores = predict_step(params, batch)
         if pending is not None:  # fetched one batch late, so that the device never waits for Python
             collect(*pending)
         pending = indices, scores
@@ -85,6 +98,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     from bert_jax.pretrained.loading import open_stored
 
     check_files(check_predict(config))
+    use_compilation_cache()
     members = [open_stored(path) for path in workdirs.split(",")]
     first = members[0]
     for member in members:
@@ -119,6 +133,8 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
+    check_alike(lambda: {"init_from_fingerprint": stored_fingerprint(stored.arrays),
+                         "tokenizer_fingerprint": stored.tokenizer.fingerprint})
     options = _options([stored], config.task)
     family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
@@ -149,7 +165,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
     uncut = features.uncut
     if uncut is not None and uncut.share and jax.process_index() == 0:
-        console.print(uncut.describe(split, f"the {uncut.limit} tokens of them that the model was fine-tuned to read"),
+        console.print(uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
                       markup=False, soft_wrap=True)
 
 
@@ -167,7 +183,7 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
     check_fit(stored)
     params = place(stored, mesh)
     model = BertForTask(stored.model, stored.head, config.compute)
-    step = make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
+    step = Program(make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params)))
     return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
 
 

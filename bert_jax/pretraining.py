@@ -2,14 +2,17 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 
 import jax
 import optax
+from etils import epath
 from rich.console import Console
 
 from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import Config
 from bert_jax.config_checks import check
 from bert_jax.config_dict import to_dict
@@ -20,7 +23,7 @@ from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.evaluation import Evaluation
 from bert_jax.fingerprint import stored_fingerprint
-from bert_jax.hosts import check_alike, ending_together
+from bert_jax.hosts import check_alike, ending_together, from_first
 from bert_jax.metrics import Metrics, Rates
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -30,7 +33,9 @@ from bert_jax.pretrained.fit import check_fit
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.pretrained.stored import StoredModel
 from bert_jax.pretraining_reporter import PhaseReporter, due
-from bert_jax.signals import StopSignals
+from bert_jax.program import Program
+from bert_jax.signals import Stopped, StopSignals
+from bert_jax.sinks import read_rows
 from bert_jax.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.step import make_train_step
 from bert_jax.workdir import WorkDirectory, has_checkpoint, open_workdir
@@ -43,9 +48,9 @@ PER_HOST = ("data.path", "data.eval_path", "data.cache", "data.loader", "data.pr
 class Result:
     step: int
     evaluation: dict[str, float]
-    """Held-out metrics at `step`; empty if nothing was held out, a signal ended the run, or no step was left to do."""
+    """Held-out metrics at `step`; empty if nothing was held out, or this start has made no evaluation there."""
     exit_code: int
-    """0; 130 or 143 if a signal ended the run, which has saved its state then."""
+    """0; 130 or 143 if a signal ended the run, which has saved what steps it had made."""
 
 
 @ending_together
@@ -58,6 +63,7 @@ def pretrain(config: Config) -> Result:
     """
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
+    use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
@@ -73,15 +79,17 @@ def pretrain(config: Config) -> Result:
         table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
     check_alike(lambda: _fingerprints(config, store, evaluation_store, source))
 
-    with contextlib.ExitStack() as closing:
-        signals = closing.enter_context(StopSignals())
+    result = Result(0, {}, 0)
+    with StopSignals() as signals, contextlib.ExitStack() as closing:
         workdir = closing.enter_context(open_workdir(
             config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
-        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id))
+        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id,
+                                                        lost=workdir.is_lost))
+        signals.newest = checkpoints.latest_step
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
-        state = create_state(model, optimizer, mesh, config.seed) if restored is None else restored.state
+        state = signals.wait(lambda: create_state(model, optimizer, mesh, config.seed)) if restored is None else restored.state
         report = None
         if restored is None and source is not None:
             params, report = initialize(source, abstract.params, tokenizer, state.params)
@@ -89,18 +97,21 @@ def pretrain(config: Config) -> Result:
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
         _announce(config, mesh, store, training, abstract, result.step, report)
-        if result.step >= config.total_steps:
+        # A signal during an evaluation has its step saved without it.
+        evaluates_first = restored is not None and _lacks_evaluation(config, evaluation_store, result.step)
+        if result.step >= config.total_steps and not evaluates_first:
             return result
         metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
         run = _Run(config, mesh, model, optimizer, shardings, training, evaluation_store, workdir, checkpoints, metrics,
                    signals)
         for index, phase in enumerate(config.phases):
-            if result.step < starts[index] + phase.steps and not result.exit_code:
+            resumed = position["phase"] == index
+            owed = evaluates_first and resumed
+            if (owed or result.step < starts[index] + phase.steps) and not result.exit_code:
                 if result.step == starts[index] and phase.moments == "reset":
                     state = reset_moments(state)
-                seen = position["examples_seen"] if position["phase"] == index else 0
-                state, result = _train_phase(run, index, state, result.step, seen)
-    return result
+                state, result = _train_phase(run, index, state, result.step, position["examples_seen"] if resumed else 0, owed)
+    return dataclasses.replace(result, exit_code=signals.exit_code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,43 +131,82 @@ class _Run:
     signals: StopSignals
 
 
-def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int) -> tuple[TrainState, Result]:
-    """From step `begin`, after `seen` sequences of phase `index`, to the end of that phase or to a signal."""
+def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int,
+                 evaluates_first: bool) -> tuple[TrainState, Result]:
+    """Trains from step `begin`, after `seen` sequences of phase `index`, to the end of that phase or until told to stop.
+
+    Args:
+      evaluates_first: the evaluation of step `begin` is still to be made.
+    """
     config, mesh, phase = run.config, run.mesh, run.config.phases[index]
     end, examples = phase_starts(config)[index] + phase.steps, run.training[index]
     evaluation = None if run.evaluation_store is None else Evaluation(
         run.model, config, index, run.evaluation_store, "all" if config.data.eval_path else "held_out", mesh, run.shardings.params)
     unigram = None if evaluation is None else evaluation.unigram(examples)
-    train_step = make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings)
+    train_step = Program(make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings))
     rates = Rates(_peak_flops())
     reporter = PhaseReporter(run.metrics, rates, config, index)
     stream = batches(examples, seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - begin,
                      loader=config.data.loader, prefetch=config.data.prefetch)
+    step, evaluated = begin, {}
 
-    with contextlib.closing(stream):
-        for step, batch in enumerate(stream, start=begin + 1):
-            batch = sharding.to_global(mesh, batch, phase.batch_size)
-            with rates.paused() if step == begin + 1 else contextlib.nullcontext():  # the first call compiles
-                state, values = train_step(state, batch)
-            reporter.dispatched(step, values)
-            run.checkpoints.poll()
-            stopping, last, evaluated = run.signals.must_stop(), step == config.total_steps, {}
-            if evaluation and not stopping and (last or due(step, config.evaluation.every_steps)):
-                with rates.paused():
+    def save() -> None:
+        reporter.finish()
+        if run.workdir.secure():
+            run.checkpoints.reload()
+            run.metrics.reload()
+        position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
+        with rates.paused():
+            run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
+
+    try:
+        with contextlib.closing(stream):
+            for step in range(begin, end + 1):  # `state` is that after `step` steps
+                run.signals.saving, evaluated = step if step > begin else None, {}
+                if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
-                    evaluated = evaluation.run(state.params)
-                    run.metrics.write(step, evaluated, kind="evaluation")
-                    _draw(run.workdir, config, unigram)
-            wanted = due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best)
-            if wanted or stopping or step == end:
-                position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
-                run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
-            if stopping:
-                break
-    reporter.finish()
-    _draw(run.workdir, config, unigram)
-    # A signal that came after the last step had asked is the next phase's to answer, on every host; what there is, is saved.
-    return state, Result(step, evaluated, run.signals.exit_code if stopping else 0)
+                    with rates.paused():
+                        evaluated = evaluation.run(state.params, run.signals)
+                        run.metrics.write(step, evaluated, kind="evaluation")
+                        _draw(run.workdir, config, unigram)
+                wanted = due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best)
+                # A state whose loss is not finite would push out a good one.
+                wanted = wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0))
+                if step > begin and (wanted or step == end):
+                    save()
+                if step == end:
+                    break
+                with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
+                    batch = sharding.to_global(mesh, next(stream), phase.batch_size)
+                train_step.prepare(state, batch, signals=run.signals, rates=rates)
+                run.signals.check()
+                run.signals.saving = step + 1
+                state, values = train_step(state, batch)
+                reporter.dispatched(step + 1, values)
+                run.checkpoints.poll()
+    except Stopped:
+        if step > begin:
+            save()
+            run.checkpoints.wait()
+            run.signals.saved(step)
+    if step > begin:
+        reporter.finish()
+        _draw(run.workdir, config, unigram)
+    # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
+    return state, Result(step, evaluated, run.signals.exit_code)
+
+
+def _evaluates(config: Config, step: int) -> bool:
+    """Whether the held-out documents, if there are any, are evaluated after `step`."""
+    return step == config.total_steps or due(step, config.evaluation.every_steps)
+
+
+def _lacks_evaluation(config: Config, evaluation_store: Store | None, step: int) -> bool:
+    """Whether the evaluation after `step`, to which the run has come before, is not in its log."""
+    if evaluation_store is None or not _evaluates(config, step):
+        return False
+    logged = [row["step"] for row in read_rows(epath.Path(config.workdir) / "metrics.jsonl") if row["kind"] == "evaluation"]
+    return from_first(step not in logged)
 
 
 def _check_given(config: Config) -> None:
@@ -245,7 +295,7 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
 
 
 def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
-    if jax.process_index() == 0:
+    if workdir.is_ours():
         name = os.path.basename(os.path.normpath(config.workdir))
         draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
 

@@ -24,7 +24,7 @@ class PhaseReporter:
             config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
         self._phase_end = phase_starts(config)[index] + phase.steps
         self._tokens_after = sum(_phase_tokens(later) for later in config.phases[index + 1:])
-        self._skipped = 0
+        self._skipped = 0  # updates in a row
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
         self.finish()
@@ -42,6 +42,11 @@ class PhaseReporter:
         if due(step, self._config.log_every_steps) or step == self._config.total_steps:
             left = (self._phase_end - step) * self._tokens + self._tokens_after
             self._metrics.write(step, values | self._rates.report(left))
+
+    def is_finite(self) -> bool:
+        """Whether loss and gradient of the newest step were finite; waits for it."""
+        self.finish()
+        return not self._skipped
 
     def _guard(self, step: int, values: dict[str, float]) -> None:
         self._skipped = self._skipped + 1 if values["skipped"] else 0

@@ -1,54 +1,149 @@
 """Being told to stop: SIGTERM from a scheduler, Ctrl-C from a person."""
 
+import concurrent.futures
 import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 from jax.experimental import multihost_utils
+from rich.console import Console
+
+Value = TypeVar("Value")
+COMPILING = "compiling"  # start of the name of a thread that works for `StopSignals.wait`
+LOOK_SECONDS = 0.1  # between two looks for a signal while waiting
+
+
+class Stopped(BaseException):
+    """The command has been told to stop. Not an Exception: whoever reads damaged files would take it for damage."""
 
 
 class StopSignals:
-    """Notes the first SIGTERM or SIGINT so that the loop can save and leave; the second one ends the process at once.
+    """Turns the first SIGTERM or SIGINT into `Stopped` where nothing is lost by it; a second one ends the process at once.
 
-    With several hosts JAX's service listens to SIGTERM on each of them and agrees on one call of `must_stop` for all: that
-    after the last number, 0 at first, with which any host has asked it. So nobody else may ask: see `checkpoint_manager.Manager`.
+    `Stopped` ends the `with` block and is not raised any further; `exit_code` then says why the block ended. Until `check`
+    is called for the first time nothing needs to be saved, and a signal raises `Stopped` wherever the program is; afterwards
+    only `check` and `wait` raise it.
+
+    With several hosts only `check` does, at the same call on all of them: the one after the highest number, 0 at first, that
+    any of them has passed to JAX's preemption service so far. Nothing else may call that service: see
+    `checkpoint_manager.Manager`.
+
+    Attributes:
+      saving: the step that the loop would save on a signal now; None if nothing needs to be saved.
+      newest: returns the step of the newest checkpoint, or None.
     """
 
     def __init__(self):
+        self.saving: int | None = None
+        self.newest: Callable[[], int | None] = lambda: None
         self._received: int | None = None  # by this process
-        self._agreed = False  # by all hosts, one of which has received something
+        self._announced = self._checked = self._stopped = False
         self._asked = 0
 
     def __enter__(self) -> "StopSignals":
         watched = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
-        self._previous = {number: signal.signal(number, self._note) for number in watched}
+        self._handlers = {number: signal.signal(number, self._handle) for number in watched}
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self._wakeup = signal.set_wakeup_fd(self._writing)
+        self._listener = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._listener.start()
         return self
 
-    def __exit__(self, *unused) -> None:
-        for number, handler in self._previous.items():
+    def __exit__(self, kind, *unused) -> bool:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        os.close(self._writing)  # which ends the thread, when it has said what it had to say
+        self._listener.join()
+        return kind is Stopped
 
-    def _note(self, number: int, frame) -> None:
-        if self._received is not None:
-            os._exit(128 + number)
-        self._received = number
-        if jax.process_count() > 1:
-            signal.raise_signal(signal.SIGTERM)  # which JAX's service brings to the other hosts
+    def check(self) -> None:
+        """Raises `Stopped` if the command has been told to stop.
 
-    def must_stop(self) -> bool:
-        """Whether training must end after this step; every host asks once a step, and all get the same answer.
-
-        Counted from 1 through all runs of a command: a step begins again with the next one, and leaps when a run is resumed.
+        Called between steps and between batches of an evaluation, equally often on every host.
         """
-        if jax.process_count() == 1:
-            return self._received is not None
-        self._asked += 1
-        self._agreed |= multihost_utils.reached_preemption_sync_point(self._asked)
-        return self._agreed
+        self._checked = True
+        if self._told():
+            self._stop()
+
+    def wait(self, work: Callable[[], Value]) -> Value:
+        """Returns `work()`, which is done in a thread so that a single host need not wait for it to stop.
+
+        For compilation: XLA takes minutes in C++, and Python runs signal handlers between two instructions of its own only.
+        """
+        executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
+        future = executor.submit(work)
+        executor.shutdown(wait=False)
+        while not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            if self._received is not None and jax.process_count() == 1:
+                self._stop()
+        return future.result()
+
+    def saved(self, step: int) -> None:
+        """Tells that stopping has lost nothing."""
+        _say(f"saved step {step:,}; the same command resumes")
 
     @property
     def exit_code(self) -> int:
-        """0, or the shell's convention for a process ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
-        if self._received is None:
-            return 128 + signal.SIGTERM if self._agreed else 0
-        return 128 + self._received
+        """0 unless stopped; then the shell's convention for a process ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self._received or signal.SIGTERM) if self._stopped else 0
+
+    def _told(self) -> bool:
+        if jax.process_count() == 1:
+            return self._received is not None
+        self._asked += 1
+        return multihost_utils.reached_preemption_sync_point(self._asked)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if not self._announced and jax.process_count() > 1:  # the signal came to another host
+            self._announce(signal.SIGTERM)
+        raise Stopped
+
+    def _handle(self, number: int, frame) -> None:
+        """Runs in the main thread, as soon as that is in Python again."""
+        if self._received is not None:
+            return
+        self._received = number
+        if jax.process_count() > 1:
+            signal.raise_signal(signal.SIGTERM)  # which JAX's service brings to the other hosts
+        elif not self._checked:
+            self._stop()
+
+    def _listen(self) -> None:
+        """Answers signals at once, from a thread of its own, whatever the main thread is busy with."""
+        while numbers := os.read(self._reading, 64):  # a byte for each signal that has a handler in Python
+            for number in numbers:
+                if number in self._handlers:
+                    self._quit(number) if self._announced else self._announce(number)
+        os.close(self._reading)
+
+    def _announce(self, number: int) -> None:
+        self._announced = True
+        again = " (press Ctrl-C again to quit without saving)" if number == signal.SIGINT else ""
+        if jax.process_count() > 1 and not self._stopped:
+            _say(f"stopping at the step that all hosts agree on, and saving it{again}")
+        elif self.saving is None:
+            _say("stopping: nothing to save yet")
+        else:
+            _say(f"stopping after this step, saving step {self.saving:,}{again}")
+
+    def _quit(self, number: int) -> None:
+        try:
+            newest = None if self.saving is None else self.newest()
+            lost = "nothing needed to be saved" if self.saving is None else (
+                "all steps are lost" if newest is None else f"the steps after step {newest:,} are lost")
+            _say(f"quitting without saving: {lost}")
+            Console(file=sys.__stdout__).show_cursor()  # which a live bar has hidden
+        finally:
+            os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    if jax.process_index() == 0:
+        print(text, file=sys.stderr, flush=True)  # on a terminal a live bar has put itself between, and stays below

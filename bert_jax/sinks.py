@@ -71,7 +71,8 @@ class TensorBoard:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(f"{kind}/{name}", value, step)
+            if math.isfinite(value):  # tensorboardX draws no others, and warns of each on the console
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
         self._writer.close()

@@ -17,20 +17,21 @@ from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.pretrained.stored import StoredModel
+from bert_jax.program import Program
 from bert_jax.state import TrainState, abstract_state, initializer, state_shardings
 from bert_jax.task_step import make_predict_step, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """What all runs of a command share: the model and its functions, compiled once a shape of batches."""
+    """What all runs of a command share: the model and its functions, compiled once per shape of batches."""
 
     model: BertForTask
     mesh: Mesh
     abstract: TrainState
     fresh_state: Callable
-    train_step: Callable
-    predict_step: Callable
+    train_step: Program
+    predict_step: Program
 
 
 def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> Programs:
@@ -48,8 +49,8 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
     return Programs(task_model, mesh, abstract, initializer(task_model, optimizer, mesh),
-                    make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings),
-                    make_predict_step(task_model, mesh, shardings.params))
+                    Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
+                    Program(make_predict_step(task_model, mesh, shardings.params)))
 
 
 def first_state(config: FinetuneConfig, stored: StoredModel, programs: Programs,

@@ -5,12 +5,11 @@ options give the same file byte for byte.
 """
 
 import io
-import sys
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import rich
-import rich.progress
 import sentencepiece
 import tokenizers
 from etils import epath
@@ -21,6 +20,7 @@ from bert_jax.config import TrainVocabConfig
 from bert_jax.data.documents import held_out_documents
 from bert_jax.errors import UserError
 from bert_jax.likelihood_wordpiece import learn_pieces
+from bert_jax.progress_bar import progress_bar, track
 from bert_jax.tokenization import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.vocabulary_file import SPECIAL_NAMES
 from bert_jax.vocabulary_report import report
@@ -124,18 +124,9 @@ def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample,
 def _with_text(documents: Iterable[str], lowercase: bool, description: str) -> Iterator[str]:
     """The documents that have a token, which are those of a token store; shows their number on a terminal."""
     normalizer = basic_normalizer(lowercase)
-    with _progress() as progress:
-        for document in progress.track(documents, description=description):
-            if any(normalizer.normalize_str(word).strip() for word in document.split()):
-                yield document
-
-
-def _progress() -> rich.progress.Progress:
-    """A bar with counts and times on a terminal, nothing elsewhere."""
-    return rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(), rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeElapsedColumn(), rich.progress.TimeRemainingColumn(),
-        transient=True, disable=not sys.stdout.isatty())
+    for document in track(documents, description, None):
+        if any(normalizer.normalize_str(word).strip() for word in document.split()):
+            yield document
 
 
 def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
@@ -146,9 +137,9 @@ def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> 
     if config.method == "frequency":
         pieces = _frequent_pieces(words, alphabet, room)
     else:
-        with _progress() as progress:
-            task = progress.add_task("merging pairs", total=room)
-            pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: progress.advance(task))
+        with progress_bar("merging pairs", room) as move_to:
+            merged = itertools.count(1)
+            pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: move_to(next(merged)))
     return vocabulary_file.serialize([*SPECIAL_NAMES, *alphabet, *pieces])
 
 
@@ -163,8 +154,7 @@ def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -
     plain = [piece for piece in alphabet if len(piece) == 1]
     trainer = trainers.WordPieceTrainer(vocab_size=room + len(alphabet), special_tokens=alphabet, initial_alphabet=plain,
                                         limit_alphabet=len(plain), show_progress=False)
-    with _progress() as progress:
-        progress.add_task("merging pairs", total=None)
+    with progress_bar("merging pairs", None):
         learner.train_from_iterator(_repeated(words), trainer)
     ids = learner.get_vocab()
     return sorted(ids, key=ids.get)[len(alphabet):]
@@ -182,8 +172,7 @@ def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig)
     ranked = sorted(raw_words.items(), key=lambda item: (-item[1], item[0]))
     lines = (f"{word}\t{count}" for word, count in ranked if len(word) <= 1_000)
     casing = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
-    with _progress() as progress:
-        progress.add_task("learning pieces", total=None)
+    with progress_bar("learning pieces", None):
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=lines, model_writer=model, input_format="tsv", model_type=config.method,

@@ -62,6 +62,10 @@ class WorkDirectory:
         """Return whether this is the first host and the directory still is the one that was taken."""
         return self.owner is not None and self.owner.holds()
 
+    def is_lost(self) -> bool:
+        """Return whether this is the first host and the directory was deleted, renamed or replaced."""
+        return self.owner is not None and not self.owner.holds()
+
     def secure(self) -> bool:
         """Write the files of the directory again if it was deleted, renamed or replaced; return whether it was.
 
@@ -81,8 +85,8 @@ class WorkDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self.owner.take()
         self.write()
-        logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have been "
-                        "written again, and the run continues there without its earlier checkpoints and metrics", self.path)
+        logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
+                        "been written again, and the run continues there without its earlier checkpoints and metrics", self.path)
         return True
 
     def _check_vacant(self) -> None:
@@ -92,8 +96,8 @@ class WorkDirectory:
                 there = read_json(self.path / name)
                 if {**there, "starts": None} == {**content, "starts": None}:
                     return
-                raise UserError(f"{self.path} was deleted or renamed during this run and holds something else now, which has been "
-                                "left alone. This run cannot save there any more: start it again with another --workdir")
+                raise UserError(f"{self.path} was deleted or renamed during this run and holds something else now, which has "
+                                "been left alone. This run cannot save there any more: start it again with another --workdir")
 
     def write(self) -> None:
         """Write run.json, config.json and tokenizer/."""
@@ -166,8 +170,8 @@ def _check_shared(workdir: WorkDirectory) -> None:
     while not (seen := _sees(workdir)) and time.monotonic() < deadline:
         time.sleep(1)
     if problem := any_failure(None if seen else "its run.json is not there, or not the one that the first host has written"):
-        raise UserError(f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a file "
-                        "system that all of them share, or on gs://")
+        raise UserError(f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a "
+                        "file system that all of them share, or on gs://")
 
 
 def _sees(workdir: WorkDirectory) -> bool:

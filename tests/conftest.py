@@ -6,6 +6,8 @@ import pathlib
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Tests count compilations and read compiled programs; those of the cache itself switch it on in processes of their own.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 import pytest
 

@@ -31,6 +31,7 @@ from bert_jax.curves import draw_curves
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
+from bert_jax.evaluation import default_config
 from bert_jax.finetune_config import task_defaults
 from bert_jax.finetune_results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.fingerprint import leaf_paths
@@ -45,7 +46,7 @@ from bert_jax.state import abstract_state
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.tasks.results_table import ResultsConfig, run_results
 from bert_jax.tokenization import WordPieceTokenizer
-from bert_jax.workdir import open_workdir, read_config, read_identity, write_json
+from bert_jax.workdir import id_below, open_workdir, write_json
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
@@ -82,7 +83,7 @@ def bits(tree) -> str:
 def write_pretraining(directory: pathlib.Path) -> None:
     """Steps 2 and 4 of a run that has drawn its state instead of learning it."""
     with open_workdir(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
-        with Checkpoints(workdir.checkpoints, CONFIG.checkpoint) as checkpoints:
+        with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             for step in (2, 4):
                 checkpoints.save(step, drawn(abstract(), step), position={"phase": 0, "examples_seen": 4 * step},
                                  config=to_dict(CONFIG), metrics={"mlm_loss": 4.0 - step})
@@ -95,26 +96,28 @@ def write_pretraining(directory: pathlib.Path) -> None:
 
 def resume(directory: pathlib.Path, damaged: str):
     with open_workdir(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
-        with Checkpoints(workdir.checkpoints, CONFIG.checkpoint) as checkpoints:
+        with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             restored = checkpoints.restore(abstract())
     return None if restored is None else (restored.step, restored.position, bits(restored.state))
 
 
 def load_model(directory: pathlib.Path, damaged: str):
-    model = load(directory)
+    model = _with_tokenizer(directory)
     return bits(model.params), to_dict(model.config), model.tokenizer.fingerprint, model.history["step"]
 
 
+def _with_tokenizer(directory: pathlib.Path):
+    """The model; without a vocabulary it can be looked into, but whoever gives it text is refused."""
+    model = load(directory)
+    if model.tokenizer is None:
+        model.encode("the cat")
+    return model
+
+
 def settings(directory: pathlib.Path, damaged: str):
-    """Changes of config.json are for `resume` to refuse, those of run.json are compared there."""
-    refusals = []
-    for read in (read_config, read_identity, lambda path: load_config(str(path / "config.json"))):
-        try:
-            read(directory)
-        except UserError as error:
-            refusals.append(error)
-    if refusals:
-        raise refusals[0]
+    """What is changed in config.json is for `resume` to refuse."""
+    load_config(str(directory / "config.json"))
+    default_config(str(directory))
 
 
 def log(directory: pathlib.Path, damaged: str):
@@ -166,7 +169,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
     with finetune_workdir.open_workdir(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         for seed in (0, 1):
             run = workdir.path / "runs" / f"batch32_seed{seed}"
-            with Checkpoints(run / "checkpoints", finetune_workdir.LATEST) as checkpoints:
+            with Checkpoints(run / "checkpoints", finetune_workdir.LATEST, run_id=id_below(workdir.run_id, run.name)) as checkpoints:
                 checkpoints.save(6, {"params": drawn(params, seed)}, position={"step": 6}, config=config | {"run": run.name},
                                  metrics={"accuracy": 0.5 + seed / 4})
             write_json(run / RECORD, {
@@ -197,7 +200,7 @@ def finish(directory: pathlib.Path, damaged: str):
 
 
 def load_finetuned(directory: pathlib.Path, damaged: str):
-    model = load(directory)
+    model = _with_tokenizer(directory)
     task = recorded_task(model.history)
     return (bits(model.params), to_dict(model.config), to_dict(model.head), model.tokenizer.fingerprint, task,
             to_dict(recorded_data(model.history)), to_dict(recorded_options(model.history, task, 16)))

@@ -232,7 +232,7 @@ def without_id(step: pathlib.Path) -> None:
     file.write_text(json.dumps(sealed(content)))
 
 
-@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, f"{'a' * 32}/seed0")])
+@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, "a" * 32 + "/seed0")])
 def test_a_step_of_another_run_gives_way_to_an_older_one_of_this_run(tmp_path, caplog, ours, theirs):
     states = write_steps(tmp_path / "ours", 1, run_id=ours)
     write_steps(tmp_path / "theirs", 2, run_id=theirs)
@@ -318,6 +318,21 @@ def test_without_a_finite_loss_only_the_last_stay(tmp_path):
     assert checkpoints.steps() == [3]
 
 
+def test_the_best_are_those_of_the_latest_phase(tmp_path):
+    """Each phase has a sequence length of its own, and losses of different lengths do not compare."""
+    saved = [(1, {}, 1.0), (2, {"phase": 0}, 2.0), (3, {"phase": 0}, 3.0), (4, {"phase": 1}, 6.0), (5, {"phase": 1}, 5.0),
+             (6, {"phase": 1}, None)]
+    kept = []
+    for best in (2, 3, 4):
+        for part in (saved[:4], saved[4:]):  # the second opening knows losses and phases from disk
+            with Checkpoints(tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best)) as checkpoints:
+                for step, position, loss in part:
+                    checkpoints.save(step, {"x": jnp.zeros(2)}, position=position, config={},
+                                     metrics=None if loss is None else {"mlm_loss": loss})
+        kept.append(checkpoints.steps())
+    assert kept == [[4, 5, 6], [1, 4, 5, 6], [1, 2, 4, 5, 6]]  # a record of before phases were written is of the first
+
+
 @contextlib.contextmanager
 def file_size_limit(size: int):
     """Writes beyond `size` bytes fail as on a full disk."""
@@ -334,7 +349,7 @@ def test_failed_background_save_is_reported_and_leaves_the_older_step(tmp_path):
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=0))
     checkpoints.save(1, small, position={}, config={})
     checkpoints.wait()
-    with file_size_limit(1_000_000), pytest.raises(UserError, match=r"step 2 .*the newest good one is step 1.*free space"):
+    with file_size_limit(1_000_000), pytest.raises(UserError, match=r"step 2 .* failed: File too large; the newest good one is step 1.*free space"):
         checkpoints.save(2, large, position={}, config={})
         for _ in range(200):  # as the training loop does after each step
             checkpoints.poll()

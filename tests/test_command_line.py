@@ -20,7 +20,8 @@ import pytest
 from bert_jax import cli
 from bert_jax.command_config import ConvertConfig, DemoConfig, ExtendVocabConfig, FillMaskConfig, InspectConfig, ResultsConfig
 from bert_jax.command_line import configured, load_config, parse
-from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config_dict import to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TASKS, FinetuneConfig
 from bert_jax.predict_config import PredictConfig
@@ -191,10 +192,13 @@ def test_options_shown_as_required_are_refused_where_they_are_missing(command, m
         assert name in capsys.readouterr().err
 
 
-def test_defaults_are_those_of_the_configuration_or_task_that_is_named(monkeypatch, capsys):
+def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     for words, size in ((["--help"], 768), (["configs/bert_tiny.py", "--help"], 128)):
         assert f"(default: {size})" in shown_options(printed_by(capsys, "pretrain", *words))["model.hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(Config(data=DataConfig(path="store")))))
+    text = printed_by(capsys, "pretrain", str(tmp_path / "config.json"), "--help")
+    assert "(default: store)" in shown_options(text)["data.path"] and "Required: --workdir." in text
     assert "phases.1.sequence_length" in shown_options(printed_by(capsys, "help", "pretrain", "configs/bert_base.py"))
     for words, length in ([], 128), (["squad_v1"], 384):
         text = printed_by(capsys, "finetune", *words, "--help")
@@ -264,6 +268,19 @@ def test_commands_of_the_guides_exist_with_their_options():
     assert found > 100
 
 
+@pytest.mark.parametrize("words, message", [
+    ("prepare --input=x", "give the required --vocab and --output; see bert-jax prepare --help"),
+    ("convert a b", "give the required --to; see bert-jax convert --help"),
+    ("pretrain configs/bert_tiny.py --steps=many",
+     "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help"),
+    ("convert a b --to=x",
+     "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); see bert-jax convert --help"),
+])
+def test_one_line_says_the_same_on_every_terminal(words, message):
+    for encoding in ("utf-8", "ascii"):
+        assert bert_jax(*words.split(), env={**os.environ, "PYTHONIOENCODING": encoding}).stderr == f"error: {message}\n"
+
+
 def test_help_on_a_terminal_without_our_letters():
     done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == "" and "seed + 1, ?" in prose(done.stdout)
@@ -296,7 +313,7 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
 
 ALLOWED = {  # from architecture: who may import whom; a missing entry may be imported by the loops only
     "models": {"config", "errors", "models"}, "objectives": set(), "optim": {"config", "errors", "optim"},
-    "data": {"config", "config_dict", "errors", "files", "tokenization", "data"}, "config": set(),
+    "data": {"config", "config_dict", "errors", "files", "progress_bar", "tokenization", "data"}, "config": set(),
     "config_checks": {"config", "errors"}, "config_dict": {"errors"}, "presets": {"config", "errors"},
 }
 

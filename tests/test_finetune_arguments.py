@@ -5,7 +5,6 @@ import json
 import re
 import tempfile
 
-import jax
 import numpy as np
 import pytest
 from test_finetuning import FAST, assert_same_weights, compile_once, one_device, pretrained, sentences  # noqa: F401 (fixtures)

@@ -6,12 +6,14 @@ import re
 
 import numpy as np
 import pytest
+from etils import epath
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_config import TaskOptions, task_defaults
 from bert_jax.finetune_plan import Run, check_cooldown, learning_rates, plan
+from bert_jax.finetune_results import earlier_predictions, finished_runs
 from bert_jax.tasks.collapse import collapsed, ignores_input
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.results_table import METRICS, _cell
@@ -131,3 +133,58 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
     assert lines[2:6] == ["| runs | measured, dev | – | 50.0 |", "| runs/sst2 | measured, dev | 80.0 | – |",
                           "| runs/sst2_grid | measured, dev | 90.0 | – |",
                           "| runs/sst2_grid | gain, over runs/sst2 | +10.0 | – |"]
+
+
+DAMAGED = {
+    "{": "is not JSON", "[" * 100_000: "is not JSON: nested without end", '{"run": ' * 100_000: "is not JSON: nested without end", "{}": "has run=None",
+    '{"run": "other"}': "is that of the run 'other'", '{"run": "../../.."}': r"is that of the run '\.\./\.\./\.\.'",
+    '{"seed": "1"}': "has seed='1'", '{"metrics": {}}': "has no 'accuracy' among its metrics", '{"metrics": 3}': "has metrics=3",
+    '{"metrics": {"accuracy": "high"}}': "has metrics=", '{"metrics": {"accurac": 0.5}}': "has no 'accuracy' among its metrics",
+    '{"collapsed": 3}': "has collapsed=3", '{"hyperparameters": null}': "has hyperparameters=None"}
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
+def test_a_damaged_record_of_a_run_is_named(tmp_path, text):
+    record = {"run": "a", "setting": "a", "seed": 0, "metrics": {"accuracy": 0.5}, "collapsed": None, "step": 3, "keep": "best",
+              "hyperparameters": {}}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(record | {"run": name}))
+    assert [found["run"] for found in finished_runs(epath.Path(tmp_path), "accuracy")] == ["a", "b"]
+    whole = text.endswith("}") and text != "{}"
+    (tmp_path / "b" / "results.json").write_text(json.dumps(record | {"run": "b"} | json.loads(text)) if whole else text)
+    with pytest.raises(UserError, match=f"b/results.json {DAMAGED[text]}") as caught:
+        finished_runs(epath.Path(tmp_path), "accuracy")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, "runs": 1, "collapsed": 0}
+
+
+@pytest.mark.parametrize("changes", [
+    {"task": []}, {"task": "x" * 100_000}, {"settings": {}}, {"settings": [[]]}, {"settings": [SETTING | {"mean": {"accuracy": "high"}}]},
+    {"settings": [SETTING | {"mean": []}]}, {"settings": [SETTING | {"standard_deviation": 3}]}, {"settings": [SETTING | {"runs": None}]},
+    {"settings": [SETTING | {"standard_deviation": {"accuracy": []}}]}, "[" * 100_000, '{"task": ' * 100_000],
+    ids=lambda changes: str(changes)[:40])
+def test_damaged_results_are_one_line(tmp_path, capsys, changes):
+    content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    assert _run(["bert-jax", "results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "results.json").write_text(changes if isinstance(changes, str) else json.dumps(content | changes))
+    assert _run(["bert-jax", "results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path}/results.json ") and error.count("\n") == 1 and len(error) < 500
+
+
+@pytest.mark.parametrize("changes", [{"chosen": 3}, {"chosen": {}}, {"tests": []}, {"tests": {"test": {"accuracy": "high"}}},
+                                     {"predictions": {"test_fingerprint": "t", "files": [3]}}, {"predictions": None}, None])
+def test_predictions_that_damaged_results_speak_of_are_made_again(tmp_path, changes):
+    content = {"chosen": {"run": "a"}, "metrics": {"accuracy": 0.5}, "tests": {"test": {"accuracy": 0.25}},
+               "predictions": {"test_fingerprint": "t", "files": ["test/x.tsv"]}}
+    file = epath.Path(tmp_path) / "results.json"
+    assert earlier_predictions(file) is None
+    file.write_text(json.dumps(content | {"settings": []}))
+    assert earlier_predictions(file) == {"run": "a", **{name: value for name, value in content.items() if name != "chosen"}}
+    file.write_text("{" if changes is None else json.dumps(content | changes))
+    assert earlier_predictions(file) is None

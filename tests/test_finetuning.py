@@ -30,6 +30,7 @@ from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.predict_config import PredictConfig
 from bert_jax.prediction import average, run_predict
 from bert_jax.pretrained.loading import open_stored
+from bert_jax.program import Program
 from bert_jax.sinks import read_rows
 from bert_jax.task_programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.tasks.task_data import read_task
@@ -151,7 +152,7 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
             f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n") in said
     options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
     run_predict(str(tmp_path / "work"), options)
-    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens of them that" in capsys.readouterr().out
+    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
 
 
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
@@ -221,7 +222,7 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
         prediction._check_member(member(128, 0.0, crf=True), member(384, 0.0))
 
 
-class Stopped(BaseException):
+class Killed(BaseException):
     pass
 
 
@@ -230,24 +231,20 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
     """Ended in the second epoch of the second run; every weight and metric equals the uninterrupted command's."""
     config, expected = two_seeds
     config = dataclasses.replace(config, workdir=str(tmp_path / "work"), save_every_steps=5)
-    make, seen = finetuning.make_programs, []
+    call, seen = Program.__call__, []
 
-    def interrupted(*args):
-        programs = make(*args)
-
-        def step(state, batch, rate, seed):
-            seen.append((int(seed), int(state.step)))
+    def interrupted(program, state, batch, *rate_and_seed):
+        if rate_and_seed:  # a step of training
+            seen.append((int(rate_and_seed[1]), int(state.step)))
             if len(seen) == 40 + 29:  # 40 steps of the first run
                 if end == "death":
-                    raise Stopped
+                    raise Killed
                 os.kill(os.getpid(), signal.SIGTERM)
-            return programs.train_step(state, batch, rate, seed)
+        return call(program, state, batch, *rate_and_seed)
 
-        return dataclasses.replace(programs, train_step=step)
-
-    monkeypatch.setattr(finetuning, "make_programs", interrupted)
+    monkeypatch.setattr(Program, "__call__", interrupted)
     if end == "death":
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             finetune(config)
     else:
         assert finetune(config).exit_code == 143
@@ -262,6 +259,33 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
         assert [record[name] for record in results["runs"]] == [record[name] for record in expected["runs"]]
     for record in results["runs"]:
         assert_same_weights(*(pathlib.Path(c.workdir) / "runs" / record["run"] for c in (config, two_seeds[0])))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5])  # the first of dev after an epoch, after the next, for the files of predictions
+def test_a_signal_during_predictions_is_answered_between_two_batches(two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch):
+    """What is saved ends the same: nothing is trained again, and no evaluation is left out."""
+    config, expected = two_seeds
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20)  # dev: two batches
+    call, steps, batches = Program.__call__, [], []
+
+    def interrupted(program, params, *rest):
+        if len(rest) == 3:
+            steps.append(int(params.step))
+        else:
+            batches.append(None)
+            if len(batches) == batch:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return call(program, params, *rest)
+
+    monkeypatch.setattr(Program, "__call__", interrupted)
+    assert finetune(config).exit_code == 143
+    assert len(batches) == batch
+    said = capfd.readouterr().err
+    assert f"saved step {len(steps)}; the same command resumes\n" in said if batch < 5 else said == "stopping: nothing to save yet\n"
+    results = finetune(config).results
+    assert steps == list(range(40))
+    for name in ("metrics", "epochs", "training_loss", "collapsed"):
+        assert results["runs"][0][name] == expected["runs"][0][name]
 
 
 @pytest.mark.slow
@@ -300,8 +324,7 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     assert results["settings"][-1]["setting"].startswith("batch16_rate1e-06")
     assert any(record["collapsed"] for record in results["runs"] if record["hyperparameters"]["learning_rate"] == 1e-6)
     (programs,) = made
-    for program in (programs.train_step, programs.predict_step, programs.fresh_state):
-        assert program._cache_size() == 1
+    assert len(programs.train_step.compiled) == len(programs.predict_step.compiled) == programs.fresh_state._cache_size() == 1
     assert not list((tmp_path / "work" / "runs").glob("*/checkpoints"))  # keep=best: the chosen weights lie on top
     assert (tmp_path / "work" / "checkpoints").is_dir()
 

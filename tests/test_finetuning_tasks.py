@@ -109,7 +109,7 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
     results = finetuning.finetune(config).results
     assert results["metrics"][results["main_metric"]] > least and results["collapsed"] is None
     for program in (made[0].train_step, made[0].predict_step):
-        assert program._cache_size() <= len(ladder(config.options.max_length))
+        assert len(program.compiled) <= len(ladder(config.options.max_length))
 
     metric = results["main_metric"]
     options = PredictConfig(input=str(dev), output=f"{tmp_path / 'again'}/", split="dev", batch_size=7)

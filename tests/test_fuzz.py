@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 SEED = 20181011
-CASES = {"pretraining": 800, "finetuned": 500, "store": 400, "huggingface": 250, "tf1": 250}
+CASES = [("pretraining", 0, 350), ("pretraining", 350, 350), ("finetuned", 0, 350), ("store", 0, 450), ("huggingface", 0, 300),
+         ("tf1", 0, 300)]
+"""2,100 cases: what is damaged, the first case, and how many."""
 SAMPLE = 25  # cases of each in the core tests; tf1 needs TensorFlow to be written
 LONGEST_MESSAGE = 1_500
 SECONDS = 120  # for one case
@@ -85,7 +87,7 @@ class Fuzz:
         return None if value in expected else f"read as {str(value)[:300]}"
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "tf1"])
+@pytest.mark.parametrize("name", ["pretraining", "finetuned", "store", "huggingface"])
 def test_a_sample(name, tmp_path):
     fuzz = Fuzz(name, tmp_path)
     wrong = [line for number in range(SAMPLE) for line in fuzz.run(number)]
@@ -93,14 +95,15 @@ def test_a_sample(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_damage_is_refused_in_one_line_or_read_right(name, tmp_path):
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name, first, count", CASES)
+def test_damage_is_refused_in_one_line_or_read_right(name, first, count, tmp_path):
     """In a process of its own, so that one that aborts or hangs is seen: the last line is the case."""
-    command = [sys.executable, __file__, name, "0", str(CASES[name]), str(tmp_path)]
+    command = [sys.executable, __file__, name, str(first), str(count), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""})
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"exit code {done.returncode} after {last}\n{done.stderr[-20_000:]}"
-    assert json.loads(last[0]) == {"cases": CASES[name]}
+    assert json.loads(last[0]) == {"cases": count}
     assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr, done.stderr[-20_000:]
 
 

@@ -32,7 +32,14 @@ def test_no_rate_is_invented_for_other_kinds(kind):
 def test_report_of_this_machine():
     found = hardware.hardware()
     assert (found.platform, found.num_devices, found.num_processes, found.peak_flops) == ("cpu", 8, 1, None)
-    assert "8 × cpu" in str(found) and "peak unknown" in str(found)
+    assert str(found) == "8 × cpu"  # which has no peak to tell
+
+
+@pytest.mark.parametrize("peak, memory, text", [
+    (275e12, 32 * 2**30, "8 × TPU v4 (tpu) on 2 hosts: peak 275 TFLOP/s bfloat16 per device, 32.0 GiB per device"),
+    (None, None, "8 × TPU v4 (tpu) on 2 hosts: peak FLOP/s unknown")])
+def test_report_of_accelerators(peak, memory, text):
+    assert str(hardware.Hardware("tpu", "TPU v4", 8, 4, 2, peak, memory)) == text
 
 
 @pytest.mark.parametrize("environment, tpu, calls", [

@@ -20,7 +20,7 @@ OTHERS = {"seed is 0 on host 0 and 7 on host 2": {"seed": 7},
           "mesh.fsdp is 1 on host 0 and 2 on host 2": {"mesh": MeshConfig(fsdp=2)},
           "optimizer.name is adamw on host 0 and lamb on host 2": {"optimizer": OptimizerConfig(name="lamb")},
           "phases.0.batch_size is 256 on host 0 and 64 on host 2": {"phases": (PhaseConfig(batch_size=64),)},
-          "data.sentence_pairs is nsp on host 0 and sop on host 2": {"data": DataConfig(path="/elsewhere", sentence_pairs="sop")}}
+          "data.held_out is 0.01 on host 0 and 0.1 on host 2": {"data": DataConfig(path="/elsewhere", held_out=0.1)}}
 
 
 @pytest.mark.parametrize("said", OTHERS)
@@ -104,10 +104,10 @@ def two_hosts() -> list[dict]:
 
 @pytest.mark.parametrize("what, said", [
     ("from_first", {"é": [0, None]}), ("alike", None), ("no_failure", None), ("after_all", 5),
-    ("different", ["Ended", "the hosts do not run the same thing: seed is 0 on host 0 and 1 on host 1. Start the same command on "
-                            "every host, with the same data, code and library versions"]),
-    ("other_ways", ["Ended", "the hosts do not run the same thing: host 0 is in check_alike, host 1 in from_first. Start the same "
-                             "command on every host, with the same kinds of files"])])
+    ("different", ["Ended", "the hosts do not run the same thing: seed is 0 on host 0 and 1 on host 1. Start the same command "
+                            "on every host, with the same data, code and library versions"]),
+    ("other_ways", ["Ended", "the hosts do not run the same thing: host 0 is in check_alike, host 1 in from_first. Start the "
+                             "same command on every host, with the same kinds of files"])])
 def test_all_hosts_get_the_same_answer(two_hosts, what, said):
     assert [host[what] for host in two_hosts] == [said, said]
 

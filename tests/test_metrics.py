@@ -61,6 +61,23 @@ def test_rows_read_back_exactly(tmp_path):
     assert evaluation == {"kind": "evaluation", "step": 1, "mlm_loss": 2.5}
 
 
+@pytest.mark.parametrize("line", [
+    "[" * 100_000, '{"a": ' * 100_000, "7", '{"kind": "train", "step": 2, "loss": [[1]]}', '{"kind": "train", "step": 2, "loss": {}}',
+    '{"kind": "train", "step": 2, "loss": 1' + "0" * 400 + "}", '{"kind": "train", "step": 2, "loss": 1' + "0" * 5_000 + "}",
+    '{"kind": "train", "step": "2", "loss": 1.0}', '{"kind": "train", "step": [2], "loss": 1.0}', '{"kind": "train", "loss": 1.0}',
+    '{"kind": "train", "step": 2.0, "loss": 1.0}', '{"kind": "train", "step": true, "loss": 1.0}', '{"kind": 3, "step": 2, "loss": 1.0}',
+    '{"kind": "train", "step": null, "loss": 1.0}'], ids=lambda line: line[:60])
+def test_a_line_that_no_run_writes_is_passed_over(tmp_path, line):
+    """By whoever draws the curves and by the run that resumes, which both read on after it."""
+    file = epath.Path(tmp_path / "metrics.jsonl")
+    rows = [{"kind": "train", "step": step, "mlm_loss": 1.0 / step} for step in (1, 3, 4)]
+    first, second, third = map(json.dumps, rows)
+    file.write_text("\n".join([first, line, second, third]) + "\n")
+    assert read_rows(file) == rows and draw_curves(file, tmp_path / "curves.png")
+    JsonLines(file, 3).close()
+    assert file.read_text() == f"{first}\n{second}\n"
+
+
 def test_resume_drops_later_rows_and_repairs_a_torn_line(tmp_path):
     file = epath.Path(tmp_path / "metrics.jsonl")
     lines = JsonLines(file, 0)
@@ -127,6 +144,15 @@ def test_tensorboard_holds_the_scalars(tmp_path):
         found |= {value.tag: (event.step, value.simple_value) for value in event.summary.value}
         data = data[16 + length:]
     assert found == {"train/mlm_loss": (3, 2.5), "evaluation/mlm_loss": (3, 2.75)}
+
+
+def test_tensorboard_is_spared_what_it_cannot_draw(tmp_path, caplog):
+    with Metrics(tmp_path, total_steps=10) as metrics:
+        metrics.write(3, {"loss": math.nan, "grad_norm": math.inf, "learning_rate": 0.5})
+    assert not caplog.records  # tensorboardX warns of each such value
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/learning_rate" in file.read_bytes() and b"train/loss" not in file.read_bytes()
+    assert math.isnan(read_rows(tmp_path / "metrics.jsonl")[0]["loss"])
 
 
 ROW = {"loss": 7.25, "mlm_loss": 6.5, "mlm_accuracy": 0.125, "next_sentence_loss": 0.75, "next_sentence_accuracy": 0.5,

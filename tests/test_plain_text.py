@@ -19,6 +19,7 @@ import bert_jax
 from bert_jax.cli import _run
 from bert_jax.errors import UserError
 from bert_jax.tasks import plain_text, tagging
+from bert_jax.tasks.recorded import recorded_pairs
 from bert_jax.tasks.text import from_plain
 
 TEXTS = ["the cat sat on a mat.", "a big dog ran", "the old bird flew in the tree house, on the mat"]
@@ -49,7 +50,8 @@ def test_a_file_a_directory_standard_input_and_a_text_are_answered_alike(models,
     (tmp_path / "texts").mkdir()
     for name, text in zip("cab", TEXTS):
         (tmp_path / "texts" / f"{name}.txt").write_text(text + "\n")
-    expected = [[label.name, f"{label.probabilities[label.name]:.4f}"] for label in bert_jax.load(models["text"]).predict(TEXTS)]
+    labels = bert_jax.load(models["text"]).predict(TEXTS)
+    expected = [[label.name, f"{label.probabilities[label.name]:.4f}"] for label in labels]
     assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}") == 0
     found = answers(capsys.readouterr().out)
     assert [row[0] for row in found] == ["0", "2", "4"]  # of lines: the blank ones have no answer
@@ -79,7 +81,8 @@ def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
     ("rte", "a cat\t", "the model reads pairs of texts"),
     ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
     ("swag", "a cat", "error: plain text does not say what swag asks of it"),
-    ("ner", " \u200b ", "holds no words"), ("text", "\udcff", "is not UTF-8"), ("text", " ", "give one of --input=FILE and --text=TEXT")])
+    ("ner", " \u200b ", "holds no words"), ("text", "\udcff", "is not UTF-8"),
+    ("text", " ", "give one of --input=FILE and --text=TEXT")])
 def test_a_text_that_the_model_cannot_read(models, capsys, name, text, message):
     assert predict(models[name], f"--text={text}") == 2
     assert message in capsys.readouterr().err
@@ -106,8 +109,8 @@ def test_what_is_plain_text(tmp_path):
     (tmp_path / "classes" / "pos").mkdir(parents=True)
     (tmp_path / "passages").mkdir()
     (tmp_path / "file.txt").touch()
-    plain = {(name, head) for name in ("classes", "passages", "file.txt", "file.tsv") for head in ("classification", "tagging", "choice")
-             if plain_text.is_plain(str(tmp_path / name), head)}
+    names, heads = ("classes", "passages", "file.txt", "file.tsv"), ("classification", "tagging", "choice")
+    plain = {(name, head) for name in names for head in heads if plain_text.is_plain(str(tmp_path / name), head)}
     assert plain == {("passages", "classification"), ("passages", "tagging"), ("file.txt", "classification")}
 
 
@@ -131,8 +134,17 @@ def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path
 
 
 def test_tasks_of_the_benchmark_say_which_they_read(models):
-    with pytest.raises(UserError, match=r"text 0 of the list is a single text, but .* was fine-tuned on pairs of texts \(rte\)"):
+    with pytest.raises(UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"):
         bert_jax.load(models["rte"]).predict("a cat")
+
+
+@pytest.mark.parametrize("task, data, recorded, pairs", [
+    ("mrpc", {}, None, True), ("sst2", {}, True, False), ("text", {}, None, None), ("text", {}, False, False),
+    ("text", {}, True, True), ("text", {"pair_column": "b"}, None, True), ("text", {}, ["damaged"], None),
+    ("squad_v1", {}, None, None), ("", {}, None, None)])
+def test_what_a_record_says_of_pairs(task, data, recorded, pairs):
+    config = {"finetune": {"task": task, "data": data}, **({} if recorded is None else {"pairs": recorded})}
+    assert recorded_pairs({"config": config if task else None}) is pairs
 
 
 def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys):
@@ -144,7 +156,8 @@ def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys)
         assert f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err and file.read_text() == "mine"
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}", "--overwrite") == 0
         assert len(file.read_text().splitlines()) == 2
-    assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={tmp_path / 'texts.txt'}", "--overwrite") == 2
+    itself = f"--output={tmp_path}/../{tmp_path.name}/texts.txt"
+    assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", itself, "--overwrite") == 2
     assert "would replace the input" in capsys.readouterr().err and (tmp_path / "texts.txt").read_text() == "a cat\n"
 
 

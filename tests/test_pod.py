@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,8 +40,8 @@ def launch(config, hosts: int) -> list[subprocess.Popen]:
     return start(["pretrain", str(file)], config.workdir, hosts)
 
 
-def start(arguments: list[str], workdir: str, hosts: int) -> list[subprocess.Popen]:
-    """One command of bert-jax on every host; the hosts share four devices."""
+def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
+    """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,7 +51,8 @@ def start(arguments: list[str], workdir: str, hosts: int) -> list[subprocess.Pop
         if hosts > 1:
             environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(hosts), "JAX_PROCESS_ID": str(host)}
         with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
-            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments], env=environment,
+            own = last if host == hosts - 1 else ()
+            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments, *own], env=environment,
                                               stdout=log, stderr=subprocess.STDOUT))
     STARTED.extend(processes)
     return processes
@@ -83,6 +86,49 @@ def test_two_hosts_train_as_one(small_store, tmp_path):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
 
 
+def lines(workdir) -> list[str]:
+    """What each of two hosts has printed."""
+    return [pathlib.Path(workdir).with_suffix(suffix).read_text() for suffix in (".log", ".1.log")]
+
+
+DIFFERENCES = {"--seed=7": "the hosts do not run the same thing: seed is 0 on host 0 and 7 on host 1.",
+               "--mesh.fsdp=1": "the hosts do not run the same thing: mesh.fsdp is 2 on host 0 and 1 on host 1.",
+               "--data.path=nothing": "nothing is not a token store (no manifest.json)"}
+
+
+@pytest.mark.parametrize("option", DIFFERENCES)
+def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(small_store, tmp_path, option):
+    config = pod_config(small_store, tmp_path / "run")
+    (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
+    assert finish(start(["pretrain", str(tmp_path / "run.json")], config.workdir, 2, (option,)), config) == [2, 2], logs(config)
+    first, second = lines(config.workdir)
+    assert DIFFERENCES[option] in first and DIFFERENCES[option] in second and first.count("\n") == second.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_work_directory_that_the_first_host_refuses_ends_the_second_too(small_store, tmp_path):
+    config = pod_config(small_store, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert finish(launch(config, 2), config) == [2, 2], logs(config)
+    first, second = lines(config.workdir)
+    assert first.startswith(f"error: {config.workdir} already holds metrics.jsonl")
+    assert second.startswith(f"error: host 0 has stopped: {config.workdir} already holds metrics.jsonl")
+
+
+def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_path):  # noqa: F811
+    """The same elsewhere is the same; one label of another is not."""
+    work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
+    shutil.copytree(pretrained / "data", tmp_path / "data")
+    train = (tmp_path / "data" / "train.tsv").read_text()
+    (tmp_path / "data" / "train.tsv").write_text(train.replace("\tgarden\n", "\tharbour\n", 1))
+    processes = start(task(pretrained, work, "--epochs=1"), work, 2, (f"--data.dir={tmp_path / 'data'}",))
+    assert finish(processes, here) == [2, 2], logs(here)
+    for printed in lines(work):
+        assert re.search("error: the hosts do not run the same thing: features_fingerprint is [0-9a-f]{64} on host 0", printed)
+    assert not work.exists()
+
+
 def wait_for_text(config, text: str, process, seconds: float = 240):
     deadline = time.monotonic() + seconds
     while text not in logs(config):
@@ -96,11 +142,13 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))
     config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
     processes = launch(config, 2)
-    wait_for_text(config, "step 3/" if compiled else "4 × cpu (cpu) on 2 hosts", processes[0])
+    wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
     assert finish(processes, config, 180) == [143, 143], logs(config)
-    stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step()
-    assert stopped == rows(config.workdir)[-1]["step"]
+    stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
+    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and bool(stopped) == compiled
+    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if compiled else ["nothing to save yet\n"]
+    assert [logs(config).count(line) for line in said] == [1] * len(said)  # by the first host alone
 
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))
     assert finish(launch(shorter, 1), shorter) == [0], logs(config)

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import sharding
+from bert_jax import pretraining, sharding
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, MaskingConfig, MeshConfig,
                              ModelConfig, PhaseConfig, PrepareConfig)
 from bert_jax.config_dict import to_dict
@@ -208,15 +209,68 @@ def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
 
 
 def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_store, tmp_path, monkeypatch):
-    """It comes after the phase's last step has asked whether to stop, and the next one may compile for long before it asks."""
+    """Its step is saved before it, and the next start makes that evaluation, at the length of that phase, before it trains on."""
     phases = (PhaseConfig(steps=3, batch_size=8, sequence_length=32), PhaseConfig(steps=9, batch_size=8, sequence_length=64))
     config = run_config(small_store, tmp_path / "run", phases=phases, checkpoint=CheckpointConfig(every_steps=100, keep_last=5, keep_best=0),
                         evaluation=EvaluationConfig(every_steps=3, sequences=64, batch_size=32))
     evaluate = Evaluation.run
-    monkeypatch.setattr(Evaluation, "run", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or evaluate(*given))
+    lengths = []
+
+    def interrupted(self, *given):
+        lengths.append(self.examples.sequence_length)
+        if len(lengths) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *given)
+
+    monkeypatch.setattr(Evaluation, "run", interrupted)
     stopped = pretrain(config)
-    assert (stopped.step, stopped.exit_code) == (4, 143)
-    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["step_000000003", "step_000000004"]
+    assert (stopped.step, stopped.exit_code) == (3, 143)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000000003"]
+    assert pretrain(config).exit_code == 0
+    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12] and lengths == [32, 32, 64, 64, 64]
+
+
+@pytest.mark.parametrize("broken_from, kept", [(7, [5, 6]), (1, [])])
+def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path, monkeypatch, broken_from, kept):
+    """Every step is due to be saved, and every evaluation; the run ends after ten steps in a row that could not be taken."""
+    def broken(*given, **options):
+        for step, batch in enumerate(make(*given, **options), 1):
+            yield batch | {"masked_weights": np.full_like(batch["masked_weights"], np.nan)} if step >= broken_from else batch
+
+    make = pretraining.batches
+    monkeypatch.setattr(pretraining, "batches", broken)
+    config = run_config(small_store, tmp_path / "run", checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
+                        phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),))
+    with pytest.raises(UserError, match="has not been finite for 10 steps"):
+        pretrain(config)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == kept
+
+
+def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypatch):
+    """The pipeline starts, a program is compiled, and states are saved, each in two seconds more: no row counts any of them."""
+    def slow(function):
+        def after_a_while(*given, **options):
+            extra.append(time.sleep(2))
+            return function(*given, **options)
+        return after_a_while
+
+    extra, spent, make = [], [], pretraining.batches
+
+    def timed(*given, **options):
+        start = time.perf_counter()
+        try:
+            yield from slow(make)(*given, **options)
+        finally:
+            spent.append(time.perf_counter() - start)
+
+    monkeypatch.setattr(pretraining, "batches", timed)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
+    monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))
+    config = run_config(small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32))
+    pretrain(config)
+    logged = read_rows(tmp_path / "run" / "metrics.jsonl")
+    counted = sum(1 / row["steps_per_second"] for row in logged if row["kind"] == "train")
+    assert len(extra) == 6 and counted < spent[0] - 6 * 2  # the pipeline, two programs, three saves
 
 
 def test_the_mesh_may_change_between_starts(small_store, tmp_path, all_devices):

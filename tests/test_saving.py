@@ -48,7 +48,6 @@ def test_what_is_edited_counts_at_once():
     edited(model)
     assert set(model.params["encoder"]["attention"]) == {"query", "key", "value", "output"}
     expected, found = row_by_row(model, TEXT), model.encode(TEXT)
-    assert model._runner.states.compilations == 1, "other values compile nothing"
     assert np.abs(found.last_hidden_state - before.last_hidden_state).max() > 0.1
     np.testing.assert_allclose(found.last_hidden_state[0], expected["last_hidden_state"][0], atol=2e-5)
     np.testing.assert_allclose(model.embed(TEXT), [expected["last_hidden_state"][0].mean(0)], atol=2e-5)
@@ -56,6 +55,7 @@ def test_what_is_edited_counts_at_once():
     assert model.next_sentence("the cat", "a dog") == pytest.approx(follows, abs=1e-5)
     model.params["mlm"]["bias"] = model.params["mlm"]["bias"].at[TOKENIZER.tokens.index("dog")].set(50.0)
     assert model.fill_mask("the [MASK]")[0][0].token == "dog"
+    assert model._runner.states.compilations == 2, "TEXT has one length, the others another; other values compile nothing"
 
 
 HEADS = {
@@ -99,15 +99,16 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     model.save(tmp_path / "saved")
     run = json.loads((tmp_path / "saved" / "run.json").read_text())
     source = {"kind": "bert_jax", "path": str(tmp_path / "run"), "step": 7, "written_by": "convert"}
-    assert len(run["run_id"]) == 32 and run["run_id"] != json.loads((tmp_path / "converted" / "run.json").read_text())["run_id"]
-    assert run == {"run_id": run["run_id"], "store_fingerprint": "f00d", "tokenizer_fingerprint": TOKENIZER.fingerprint, "source": {
+    converted = json.loads((tmp_path / "converted" / "run.json").read_text())
+    assert len(run["run_id"]) == 32 and run.pop("run_id") != converted["run_id"]
+    assert run == {"store_fingerprint": "f00d", "tokenizer_fingerprint": TOKENIZER.fingerprint, "source": {
         "kind": "bert_jax", "path": str(tmp_path / "converted"), "step": 7, "written_by": "model.save", "source": source}}
     saved = bert_jax.load(tmp_path / "saved")
     assert saved.history["step"] == 7 and saved.history["config"]["seed"] == 3 and model.history["metrics"] == {"mlm_loss": 2.5}
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
         open_workdir(tmp_path / "saved", Config(), store_fingerprint="f00d", tokenizer=TOKENIZER)
-    assert json.loads((tmp_path / "saved" / "run.json").read_text()) == run
+    assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
 
 
 def test_a_fine_tuned_model_takes_gradients_like_any_other():

@@ -172,7 +172,8 @@ def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
 
 def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
     path, hashed = pathlib.Path(prepared(tmp_path)), []
-    monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hashlib.sha256(file.read_bytes()).hexdigest())
+    hash_file = verification.hash_file
+    monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hash_file(file))
     open_store(path)
     assert sorted(hashed) == sorted(file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json")
     open_store(path)
@@ -203,33 +204,31 @@ def test_without_a_cache_directory_a_store_is_hashed_every_time(tmp_path, settle
     assert not records() if obstacle == "read-only" else (tmp_path / "cache").read_text() == "in the way"
 
 
-@pytest.mark.parametrize("sentences, documents, ids, match", [
-    ([0, 4, 3, 8], [0, 2], {}, "sentences of shard 0 do not begin at 0 and ascend to below 10"),
-    ([0, 4, 4, 8], [0, 2], {}, "sentences of shard 0"),
-    ([1, 4, 6, 8], [0, 2], {}, "sentences of shard 0"),
-    ([0, 4, 6, 10], [0, 2], {}, "sentences of shard 0"),
-    ([0, 4, 6, 2**63 + 1], [0, 2], {}, "sentences of shard 0"),
-    ([0, 4, 6, 8], [0, 4], {}, "documents of shard 0 do not begin at 0 and ascend to below 4"),
-    ([0, 4, 6, 8], [2, 0], {}, "documents of shard 0"),
-    ([0, 4, 6, 8], [0, 2**40], {}, "documents of shard 0"),
-    ([0, 4, 6, 8], [0, 2], {9: 1000}, "shard 0 holds id 1000, but the vocabulary has 1,000 entries"),
+@pytest.mark.parametrize("sentences, documents, match", [
+    ([0, 4, 3, 8], [0, 2], "sentences of shard 0 do not begin at 0 and ascend to below 10"),
+    ([0, 4, 4, 8], [0, 2], "sentences of shard 0"),
+    ([1, 4, 6, 8], [0, 2], "sentences of shard 0"),
+    ([0, 4, 6, 10], [0, 2], "sentences of shard 0"),
+    ([0, 4, 6, 2**63 + 1], [0, 2], "sentences of shard 0"),
+    ([0, 4, 6, 8], [0, 4], "documents of shard 0 do not begin at 0 and ascend to below 4"),
+    ([0, 4, 6, 8], [2, 0], "documents of shard 0"),
+    ([0, 4, 6, 8], [0, 2**40], "documents of shard 0"),
 ])
 @pytest.mark.parametrize("piece", [1, 2, 1 << 22])
-def test_what_no_store_can_hold_is_refused_though_its_hash_is_right(tmp_path, monkeypatch, sentences, documents, ids, match, piece):
+def test_impossible_boundaries_are_refused_though_hashed(tmp_path, monkeypatch, sentences, documents, match, piece):
     monkeypatch.setattr(verification, "_PIECE", piece)
-    path = hand_made(tmp_path / "store", [(10, ids, sentences, documents)])
+    path = hand_made(tmp_path / "store", [(10, {}, sentences, documents)])
     with pytest.raises(UserError, match=match):
         open_store(path)
     open_store(hand_made(tmp_path / "good", [(10, {9: 999}, [0, 4, 6, 8], [0, 2])]))
 
 
-@pytest.mark.parametrize("dtype, vocab_size, value", [("uint16", 1000, 65_535), ("uint32", 100_000, 2**32 - 1)])
+@pytest.mark.parametrize("dtype, vocab_size, value", [
+    ("uint16", 1000, 65_535), ("uint16", 1000, 1000), ("uint32", 100_000, 2**32 - 1)])
 def test_ids_beyond_the_vocabulary_are_refused_where_they_are_read(tmp_path, dtype, vocab_size, value):
-    store = open_store(hand_made(tmp_path / "store", [(10, {}, [0], [0])], dtype, vocab_size))
-    with (store.path / "shard-00000.tokens").open("r+b") as file:
-        file.write(value.to_bytes(np.dtype(dtype).itemsize, "little"))
-    assert store.tokens(np.arange(1, 10)).tolist() == [0] * 9
-    with pytest.raises(UserError, match=f"gave id {value}, but the vocabulary has {vocab_size:,} entries"):
+    store = open_store(hand_made(tmp_path / "store", [(10, {0: value, 1: vocab_size - 1}, [0], [0])], dtype, vocab_size))
+    assert store.tokens(np.arange(1, 10)).tolist() == [vocab_size - 1] + [0] * 8
+    with pytest.raises(UserError, match=f"holds id {value}, but its vocabulary has {vocab_size:,} entries"):
         store.tokens(np.arange(10))
 
 
@@ -281,7 +280,7 @@ def test_a_size_that_is_not_the_vocabulary_s_is_noticed(tmp_path, vocab_size):
     path = pathlib.Path(prepared(tmp_path))
     manifest = path / "manifest.json"
     manifest.write_text(edited(unsealed(json.loads(manifest.read_text())), ["tokenizer", "vocab_size"], vocab_size))
-    with pytest.raises(UserError, match="not the one the store was made with|holds id 8, but the vocabulary has 8"):
+    with pytest.raises(UserError, match="not the one the store was made with"):
         open_store(path).tokenizer()
 
 

@@ -1,6 +1,5 @@
 """What is cut is counted where sequences are made, and said with a value of the option that cuts nothing."""
 
-import json
 
 import numpy as np
 import pytest

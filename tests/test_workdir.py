@@ -1,6 +1,7 @@
 """The work directory: one writer at a time, which changes may go on with a run, and refusals that leave nothing behind."""
 
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +203,20 @@ def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, monkeypatch):
+    """Each would save its part of a checkpoint to a disk of its own."""
+    monkeypatch.setattr("bert_jax.workdir.SHARED_SECONDS", 0)
+    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as first:
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr("bert_jax.workdir.from_first", lambda value: first.files["run.json"])
+        with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
+            assert second.run_id == first.run_id
+        with pytest.raises(UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"):
+            open_workdir(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
+    assert not (tmp_path / "own").exists()
+
+
 HOLD = """
 import sys, time
 from etils import epath
@@ -256,6 +272,54 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
     Owner(epath.Path(tmp_path)).release()
 
 
+@pytest.mark.parametrize("facts", [
+    b"[" * 100_000, b"\xff\xfe", b"7", b'{"pid": 1' + b"0" * 400 + b', "host": [], "renewed": "now"}', b'{"renewed": {}}',
+    json.dumps({"host": "two\nlines", "pid": "x", "since": "y" * 100_000}).encode()], ids=lambda facts: facts[:30])
+def test_a_damaged_owner_file(tmp_path, monkeypatch, facts):
+    """With locks it only names who has the directory; without, it is one that a crash has torn."""
+    file = tmp_path / "owner.json"
+    file.write_bytes(facts)
+    with open(file) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"is being written by process \? on \? since \?; wait for it"):
+            Owner(epath.Path(tmp_path))
+    Owner(epath.Path(tmp_path)).release()
+    file.write_bytes(facts)
+    monkeypatch.setattr(owner.fcntl, "flock", mock.Mock(side_effect=OSError("no locks here")))
+    Owner(epath.Path(tmp_path)).release()
+    now = time.time()  # somebody renews it, though the rest is damaged
+    for left in ({}, {"host": os.uname().nodename}, {"host": 3, "pid": []}):
+        file.write_text(json.dumps({"renewed": now, **left}))
+        with pytest.raises(UserError, match="is being written by"):
+            Owner(epath.Path(tmp_path))
+
+
+@pytest.mark.parametrize("starts", [3, "text", {"a": 1}, None])
+def test_earlier_starts_that_are_no_list(run, tokenizer, starts):
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"starts": starts}))
+    with pytest.raises(UserError, match="run.json has starts=.* where a list is expected"):
+        start(run, tokenizer)
+
+
+def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
+    settings = json.loads((run / "config.json").read_text())
+    settings["data"]["text_note"] = 1
+    (run / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="unknown option data.text_note"):
+        start(run, tokenizer)
+    del settings["data"]["text_note"]
+    settings["data"]["path"] = "x" * 100_000
+    settings["data"]["eval_path"] = "two\nlines"
+    settings["optimizer"] = {}
+    (run / "config.json").write_text(json.dumps(settings))
+    other = changed(**{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1, "seed": 4,
+                       "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7})
+    with pytest.raises(UserError, match=r"holds a run with other settings .*; and \d+ more\)") as caught:
+        start(run, tokenizer, other)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
+
+
 @pytest.fixture(params=["locks", "time stamps"])
 def taken(request, tmp_path, tokenizer, monkeypatch):
     """A work directory that this process writes to, on a file system with locks or without."""
@@ -271,7 +335,8 @@ def no_locks(*unused):
 
 def contents(path) -> dict:
     """Of the files that make it a work directory; owner.json changes as it is renewed."""
-    return {file: file.read_bytes() for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name}
+    files = (file for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name)
+    return {file: file.read_bytes() for file in files}
 
 
 LOSSES = {"deleted": shutil.rmtree, "renamed": lambda path: path.rename(path.with_name("elsewhere")),
@@ -349,6 +414,6 @@ def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken,
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "bert"}')
     before = contents(path)
-    with pytest.raises(UserError, match=f"{path} was deleted or renamed during this run and holds something else now.*another --workdir"):
+    with pytest.raises(UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"):
         taken.secure()
     assert contents(path) == before

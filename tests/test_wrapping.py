@@ -1,9 +1,11 @@
 """Hard-wrapped text becomes the store of the same text before it was wrapped; other text is left alone."""
 
 import dataclasses
+import gzip
 import json
 import random
 import re
+import shutil
 import textwrap
 
 import pytest
@@ -51,8 +53,8 @@ def shards(tmp_path, output):
 @pytest.mark.parametrize("width", [45, 60, 72, 79, 100])
 def test_wrapped_lines_are_recognised(width):
     lines = lines_of(paragraphs(100), width)
-    assert width - 8 <= wrapping.column_of(lines) <= width
-    assert wrapping.is_wrapped(lines, wrapping.column_of(lines))
+    column, is_wrapped = wrapping.find_column(lines)
+    assert is_wrapped and width - 8 <= column <= width
 
 
 @pytest.mark.parametrize("name, lines", [
@@ -68,7 +70,7 @@ def test_wrapped_lines_are_recognised(width):
     ("a wrapped line per document", [part for line in lines_of(paragraphs(100)) for part in (line, "")]),
     ("nothing", [])])
 def test_other_text_is_not(name, lines):
-    assert not wrapping.is_wrapped(lines, wrapping.column_of(lines))
+    assert not wrapping.find_column(lines)[1]
 
 
 @pytest.mark.parametrize("width", [45, 72, 100])
@@ -80,8 +82,9 @@ def test_joining_undoes_the_wrapping_of_a_paragraph(width):
 
 
 def test_paragraphs_are_told_apart_by_the_room_after_them():
-    lines = ["CHAPTER ONE", "It was a dark and stormy night, and the rain fell in", "torrents.", "A Gust Of Wind Swept Up The Streets,",
-             "It Rattled Along The Housetops, Or Agitated The Flames", "Against The Darkness."]
+    lines = ["CHAPTER ONE", "It was a dark and stormy night, and the rain fell in", "torrents.",
+             "A Gust Of Wind Swept Up The Streets,", "It Rattled Along The Housetops, Or Agitated The Flames",
+             "Against The Darkness."]
     assert wrapping.join_lines(lines, 54) == [
         "CHAPTER ONE", "It was a dark and stormy night, and the rain fell in torrents.", "A Gust Of Wind Swept Up The Streets,",
         "It Rattled Along The Housetops, Or Agitated The Flames Against The Darkness."]
@@ -90,10 +93,11 @@ def test_paragraphs_are_told_apart_by_the_room_after_them():
 @pytest.mark.parametrize("name, between, newline", [
     ("book.txt", "\n", "\n"), ("book.txt", "\n\n", "\n"), ("book.txt", "\n", "\r\n"), ("book.jsonl", "\n\n", "\n")])
 @pytest.mark.parametrize("block_bytes", [1 << 20, 3000])
-def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes):
+def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(tmp_path, vocab, monkeypatch, capsys, name, between, newline,
+                                                               block_bytes):
     """With and without blank lines between paragraphs, in one block and in many."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    texts = paragraphs(150)
+    texts = paragraphs(100)
     plain, wrapped = between.join(texts), between.join("\n".join(textwrap.wrap(text, 72)) for text in texts)
     if name.endswith("jsonl"):
         plain, wrapped = (json.dumps({"text": text}) + "\n" for text in (plain, wrapped))
@@ -154,20 +158,20 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
 
 
 def test_what_is_not_joined_is_said(tmp_path, vocab, caplog, capsys):
-    lines = lines_of(paragraphs(150))
+    lines = lines_of(paragraphs(100))
     for options in ({"wrapped": "no"}, {"sentences": "lines"}):
         caplog.clear()
         manifest = run(tmp_path, "book.txt", "\n".join(lines), f"store-{next(iter(options))}", **options)
         assert manifest.sources[0].wrap_column == 0
         assert manifest.counts.sentences >= len(lines)
-        assert "whose ends are taken for ends of sentences; --sentences=split --wrapped=auto joins" in caplog.text
+        assert "and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins" in caplog.text
     with pytest.raises(UserError, match="wrapped=yes joins .* sentences=lines takes .* choose one"):
         run(tmp_path, "book.txt", "\n".join(lines), "new", wrapped="yes", sentences="lines")
 
 
 def test_lines_can_be_joined_by_order(tmp_path, vocab):
     """Text in capitals gives no evidence."""
-    text = "\n".join(line.upper() for line in lines_of(paragraphs(150)))
+    text = "\n".join(line.upper() for line in lines_of(paragraphs(100)))
     assert run(tmp_path, "book.txt", text, "auto").sources[0].wrap_column == 0
     manifest = run(tmp_path, "book.txt", text, "yes", wrapped="yes")
     assert manifest.sources[0].wrap_column >= 65
@@ -175,19 +179,28 @@ def test_lines_can_be_joined_by_order(tmp_path, vocab):
 
 
 def test_each_file_is_decided_upon(tmp_path, vocab, capsys):
-    (tmp_path / "b.txt").write_text("\n".join(paragraphs(150)))
-    (tmp_path / "a.txt").write_text("\n".join(lines_of(paragraphs(150), 60)))
-    manifest = run(tmp_path, "c.txt", "\n".join(lines_of(paragraphs(150), 90)), "store",
+    (tmp_path / "b.txt").write_text("\n".join(paragraphs(100)))
+    (tmp_path / "a.txt").write_text("\n".join(lines_of(paragraphs(100), 60)))
+    manifest = run(tmp_path, "c.txt", "\n".join(lines_of(paragraphs(100), 90)), "store",
                    input=f"{tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/c.txt")
     columns = [source.wrap_column for source in manifest.sources]
     assert 52 <= columns[0] <= 60 and columns[1] == 0 and 82 <= columns[2] <= 90
     assert f"2 of 3 sources ({tmp_path}/a.txt, …): hard-wrapped lines" in capsys.readouterr().out
 
 
+def test_a_long_file_is_judged_by_its_beginning():
+    lines = lines_of(paragraphs(100))
+    column, is_wrapped = wrapping.find_column(lines)
+    assert is_wrapped
+    many = lines * (wrapping.SAMPLE_CHARACTERS // sum(map(len, lines)) + 1)
+    unread = iter(lambda: pytest.fail("read to the end"), None)
+    assert wrapping.find_column(line for part in (many, unread) for line in part) == (column, True)
+
+
 @pytest.mark.parametrize("count, says", [
-    (1, "The corpus has one document. .*data.held_out=0.01 leaves nothing to train on"),
-    (4, r"The corpus has only 4 documents. .*data.held_out=0.01 keeps 1 of them \(25%\) for evaluation"),
-    (99, r"only 99 documents. .*keeps 1 of them \(1%\)"), (100, "")])
+    (1, "The corpus has one document, and .*data.held_out=0.01 leaves nothing to train on"),
+    (4, r"The corpus has only 4 documents, and .*data.held_out=0.01 keeps 1 of them \(25%\) for evaluation"),
+    (99, r"only 99 documents, .*keeps 1 of them \(1%\)"), (100, "")])
 def test_a_handful_of_documents_is_said(tmp_path, vocab, caplog, count, says):
     run(tmp_path, "corpus.txt", "\n\n".join(paragraphs(count)), "store")
     if says:
@@ -205,3 +218,14 @@ def test_wrapped_paragraphs_between_blank_lines_are_said_to_be_documents(tmp_pat
     [record] = [record for record in caplog.records if "A blank line ends a document" in record.getMessage()]
     sentences = sum(text.count(".") for text in texts)
     assert f"{sentences / len(texts):.1f} sentences and {tokens / len(texts):.0f} tokens on average" in record.getMessage()
+
+
+def test_a_novel_that_is_wrapped_again(tmp_path, shared_data):
+    """Its paragraphs are known: 7,356 sentences. A few paragraphs whose last line is full are joined to the next."""
+    novel = gzip.decompress((shared_data / "novels" / "Cbronte_Jane_1847.txt.gz").read_bytes()).decode("utf-8-sig")
+    lines = [" ".join(line.split()) for line in novel.split("\n") if line.strip()]
+    shutil.copy(shared_data / "vocab" / "uncased" / "vocab.txt", tmp_path)
+    plain = run(tmp_path, "plain.txt", "\n".join(lines), "plain")
+    wrapped = run(tmp_path, "wrapped.txt", "\n".join(lines_of(lines)), "wrapped")
+    assert plain.sources[0].wrap_column == 0 and 70 <= wrapped.sources[0].wrap_column <= 72
+    assert wrapped.counts.sentences == pytest.approx(plain.counts.sentences, rel=0.005)

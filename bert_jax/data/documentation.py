@@ -41,6 +41,8 @@ _MARKUP = (
     (re.compile(r"\s*\[[\d#, ]+\]_?"), ""),  # [1]_
 )
 
+_parsed: dict[tuple[int, str], list[tuple[str, float]]] = {}  # what `documents` has yielded, by what `describe` returns
+
 
 def describe() -> tuple[int, str]:
     """Returns (bytes of the files to read, digest of their names and sizes)."""
@@ -49,14 +51,22 @@ def describe() -> tuple[int, str]:
 
 
 def documents() -> Iterator[tuple[str, float]]:
-    """Yields (document, share of the files read by then), sorted by module name; paragraphs are lines."""
-    seen: set[bytes] = set()
-    modules = _modules()
+    """Yields (document, share of the files read by then), sorted by module name; paragraphs are lines.
+
+    Parsing the files takes much longer than anything else that is done with them, so a process does it once.
+    """
+    revision = describe()
+    if revision in _parsed:
+        yield from _parsed[revision]
+        return
+    found, seen, modules = [], set(), _modules()
     for number, (name, path) in enumerate(modules, start=1):
         for texts in _texts(name, path):
             paragraphs = [p for text in texts for p in prose(text) if _is_new(p, seen)]
             if sum(map(len, paragraphs)) >= MIN_DOCUMENT_CHARACTERS:
-                yield "\n".join(paragraphs), number / len(modules)
+                found.append(("\n".join(paragraphs), number / len(modules)))
+                yield found[-1]
+    _parsed[revision] = found
 
 
 def prose(text: str) -> list[str]:

@@ -104,7 +104,8 @@ def read_manifest(directory: epath.Path) -> Manifest:
     """
     path = directory / "manifest.json"
     if not path.exists():
-        raise UserError(f"{directory} is not a token store (no manifest.json); make one by `bert-jax prepare --output={directory}`")
+        raise UserError(f"{directory} is not a token store (no manifest.json); "
+                        f"make one by `bert-jax prepare --output={directory}`")
     values = read_object(path, "prepare the store again")
     if (version := values.get("version")) != VERSION:
         raise UserError(f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again")

@@ -28,7 +28,6 @@ from bert_jax.data.documents import held_out_documents
 from bert_jax.data.manifest import (
     VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
 from bert_jax.data.progress import PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress
-from bert_jax.data.progress_bar import byte_progress
 from bert_jax.data.readers import find_sources, read_lines
 from bert_jax.data.sentences import make_splitter
 from bert_jax.data.store import open_store
@@ -36,6 +35,7 @@ from bert_jax.data.store_writer import StoreWriter, WriterState
 from bert_jax.data.workers import encoded_blocks
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory, sealed, write_atomically
+from bert_jax.progress_bar import progress_bar
 from bert_jax.tokenization import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
@@ -92,23 +92,21 @@ def run_prepare(config: PrepareConfig) -> Manifest:
 
 def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Source]:
     """The sources with the columns at which their lines are to be joined; says which look wrapped."""
-    # The other formats have a paragraph on each line by definition.
-    samples = {source: wrapping.sample(read_lines(source, config.text_field, config.bad_utf8))
-               for source in sources if source.format in ("text", "jsonl", "tfds")}
-    columns = {source: wrapping.column_of(lines) for source, lines in samples.items()}
-    wrapped = [source for source, lines in samples.items() if wrapping.is_wrapped(lines, columns[source])]
-    joined = wrapped if config.wrapped == "auto" and config.sentences == "split" else []
-    if config.wrapped == "yes":
-        joined = list(samples)
+    found = {source: wrapping.find_column(read_lines(source, config.text_field, config.bad_utf8))
+             for source in sources if source.format in ("text", "jsonl", "tfds")}  # the others have a paragraph on each line
+    wrapped = [source for source, (_, is_wrapped) in found.items() if is_wrapped]
+    joining = config.wrapped == "yes" or config.wrapped == "auto" and config.sentences == "split"
     if wrapped:
-        found = sources[0].name if len(sources) == 1 else f"{len(wrapped):,} of {len(sources):,} sources ({wrapped[0].name}, …)"
-        found = f"{found}: hard-wrapped lines of about {columns[wrapped[0]]} characters"
-        if joined:
-            print(f"{found}; the lines of each paragraph are joined (--wrapped=no keeps every line end)")
+        first, column = wrapped[0].name, found[wrapped[0]][0]
+        which = first if len(sources) == 1 else f"{len(wrapped):,} of {len(sources):,} sources ({first}, …)"
+        which = f"{which}: hard-wrapped lines of about {column} characters"
+        if joining:
+            print(f"{which}; the lines of each paragraph are joined (--wrapped=no keeps every line end)")
         else:
-            logging.warning("%s, whose ends are taken for ends of sentences; --sentences=split --wrapped=auto joins the lines of "
-                            "each paragraph", found)
-    return [dataclasses.replace(source, wrap_column=columns[source]) if source in joined else source for source in sources]
+            logging.warning("%s, and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins "
+                            "the lines of each paragraph", which)
+    joined = found if config.wrapped == "yes" else set(wrapped) if joining else ()
+    return [dataclasses.replace(source, wrap_column=found[source][0]) if source in joined else source for source in sources]
 
 
 def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source]) -> MadeFrom:
@@ -148,7 +146,7 @@ def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[So
     blocks = _remaining(sources, progress, made_from.options.text_field)
     recorded = time.monotonic()
     writer = StoreWriter(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer)
-    with contextlib.closing(writer), byte_progress("preparing", done[-1], done[progress.source]) as advance_to:
+    with contextlib.closing(writer), progress_bar("preparing", done[-1], done[progress.source], "bytes") as advance_to:
         try:
             for block, encoded in encoded_blocks(blocks, str(directory / "tokenizer"), made_from.options, workers):
                 writer.append(encoded, block.continues)
@@ -207,12 +205,13 @@ def _warn_of_few_documents(number: int) -> None:
     if number * share >= 1:
         return
     held_out = int(held_out_documents(number, share).sum())
+    effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
     logging.warning(
-        "The corpus has %s. Documents are what training draws: data.held_out=%s %s, random next sentences come from other "
+        "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters or "
         "articles, or evaluate on a store of other text (--data.eval_path)",
         "one document" if number == 1 else f"only {number} documents", share,
-        "leaves nothing to train on" if number == held_out else f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation")
+        effect if number > 1 else "leaves nothing to train on")
 
 
 def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:

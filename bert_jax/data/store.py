@@ -45,7 +45,10 @@ class Store:
         if size != expected:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise UserError(f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again")
-        return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+        try:
+            return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
     @functools.cached_property
     def document_sentences(self) -> np.ndarray:
@@ -65,12 +68,12 @@ class Store:
         """Return the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens.
 
         Raises:
-          UserError: an id beyond the vocabulary. `verify` has looked for them, but the file may have changed since.
+          UserError: an id beyond the vocabulary: the manifest is forged, or the file has changed since it was opened.
         """
         ids = self._gather("tokens", indices, self._token_starts)
         if ids.size and ids.max() >= self.vocab_size:
-            raise UserError(f"{self.path} gave id {ids.max()}, but the vocabulary has {self.vocab_size:,} entries: its files "
-                            "have changed since the store was opened; delete the store and prepare or copy it again")
+            raise UserError(f"{self.path} holds id {ids.max()}, but its vocabulary has {self.vocab_size:,} entries; delete the "
+                            "store and prepare or copy it again")
         return ids.astype(np.int32)
 
     def sentence_starts(self, indices: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 from bert_jax.data.encoding import EncodedBlock
-from bert_jax.data.manifest import PARTS, Counts, FileRecord, Shard, shard_file
+from bert_jax.data.manifest import PARTS, Counts, FileRecord, Shard, hash_file, shard_file
 
 SHARD_TOKENS = 1 << 28
 """A shard is closed before the first block that begins with a new document once it has this many tokens."""
@@ -135,7 +135,8 @@ def damaged_file(directory: pathlib.Path, dtype: str, state: WriterState) -> str
             name, size = shard_file(index, part), getattr(shard, part) * dtype_of_part.itemsize
             if not size:
                 continue
-            found = _hash_of_beginning(directory / name, size)
+            closed = index < len(state.shards)
+            found = hash_file(directory / name) if closed else _hash_of_beginning(directory / name, size)
             if found is None or found != hashes.get(name, found):
                 return name
     return None

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_jax.data.manifest import FileRecord, Manifest, hash_file
-from bert_jax.data.progress_bar import byte_progress
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory
+from bert_jax.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from bert_jax.data.store import Store
@@ -37,8 +37,8 @@ def verify(store: "Store") -> None:
     """Raise unless every file of the store is bit for bit what `prepare` wrote and holds what a store can hold.
 
     Raises:
-      UserError: names the files that are missing, unreadable or changed, or the one in which boundaries do not ascend
-        within their shard or ids lie beyond the vocabulary.
+      UserError: names the files that are missing, unreadable or changed, or the shard whose boundaries do not ascend within
+        it. Ids beyond the vocabulary are found where they are read (`Store.tokens`).
     """
     directory, manifest = store.path, store.manifest
     try:
@@ -53,7 +53,7 @@ def verify(store: "Store") -> None:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
         raise UserError(f"{directory}: the content of {', '.join(changed[:5])}{more} is not what `bert-jax prepare` wrote; "
                         "delete the store and prepare or copy it again")
-    _check_content(store)
+    _check_boundaries(store)
     if time.time_ns() - max(state.st_ctime_ns for state in states) > SETTLED_NANOSECONDS:
         _write(record)
 
@@ -67,7 +67,7 @@ def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list
     """Return the names of the files that do not have their hash. Several are hashed at once."""
     total, done, changed = sum(sizes), 0, []
     with (concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
-          byte_progress("verifying", total, visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
+          progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
         hashes = pool.map(hash_file, (directory / file.name for file in files))
         for file, size, found in zip(files, sizes, hashes, strict=True):
             done += size
@@ -82,18 +82,13 @@ def _is_first_host() -> bool:
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
-def _check_content(store: "Store") -> None:
+def _check_boundaries(store: "Store") -> None:
     """The hashes prove that the files are those of the manifest, but not who wrote that."""
     for index, shard in enumerate(store.manifest.shards):
-        arrays = {part: arrays[index] for part, arrays in store.arrays.items()}
         for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):
-            if not _are_starts(arrays[part], end):
+            if not _are_starts(store.arrays[part][index], end):
                 raise UserError(f"{store.path}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
                                 "delete the store and prepare or copy it again")
-        largest = max(int(arrays["tokens"][at:at + _PIECE].max()) for at in range(0, shard.tokens, _PIECE))
-        if largest >= store.vocab_size:
-            raise UserError(f"{store.path}: shard {index} holds id {largest}, but the vocabulary has {store.vocab_size:,} "
-                            "entries; delete the store and prepare or copy it again")
 
 
 def _are_starts(starts: np.ndarray, end: int) -> bool:

@@ -5,7 +5,7 @@ be found in them. Where a paragraph ends is known without blank lines: at a line
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 SAMPLE_CHARACTERS = 1 << 18
 """From the beginning of a source, to decide about all of it."""
@@ -20,26 +20,28 @@ with one paragraph per line: 0.000."""
 _SENTENCE_END = re.compile(r"[.!?:;…][\"'”’»)\]*_]*$")
 
 
-def column_of(lines: Iterable[str]) -> int:
-    """Return the column at which `lines` seem to be wrapped: the length that nine of ten lines do not exceed.
+def find_column(lines: Iterable[str]) -> tuple[int, bool]:
+    """Return the column at which `lines` would be wrapped, and whether they are.
 
-    A blank line separates documents. The maximum would be misled by one long line; a column that is a little too small
-    joins the last line of a few paragraphs to the next one, which parts no sentence.
+    A line that is empty separates documents. Only the first SAMPLE_CHARACTERS are read. The column is the length that nine
+    of ten lines do not exceed: the maximum would be misled by one long line, and a column that is a little too small only
+    joins the last line of a few paragraphs to the next one, which divides no sentence.
     """
-    lengths = sorted(len(line) for line in lines if line)
-    return lengths[int(0.9 * (len(lengths) - 1))] if lengths else 0
+    sample = _sample(lines)
+    lengths = sorted(len(line) for line in sample if line)
+    column = lengths[int(0.9 * (len(lengths) - 1))] if lengths else 0
+    return column, _is_wrapped(sample, column)
 
 
-def is_wrapped(lines: list[str], column: int) -> bool:
-    """Whether sentences are broken at `column` so often that no other reason is left; needs upper and lower case."""
+def _is_wrapped(lines: list[str], column: int) -> bool:
+    """Whether `column` breaks so many sentences that it must be the reason; needs text with upper and lower case."""
     pairs = [(line, following) for line, following in zip(lines, lines[1:]) if line and following]
     broken = sum(following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
                  for line, following in pairs)
     return len(pairs) >= MIN_LINES and column >= MIN_COLUMN and broken >= MIN_BROKEN * len(pairs)
 
 
-def sample(lines: Iterator[str]) -> list[str]:
-    """Return the first SAMPLE_CHARACTERS of `lines`, without white space at the ends of lines."""
+def _sample(lines: Iterable[str]) -> list[str]:
     taken, size = [], 0
     for line in lines:
         taken.append(line.rstrip())

@@ -2,12 +2,9 @@
 
 import json
 import os
-import sys
 
 import numpy as np
 from etils import epath
-from rich.console import Console
-from rich.progress import track
 
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -17,6 +14,7 @@ from bert_jax.interop.safetensors_files import FileTensor
 from bert_jax.interop.sentence_transformers import read_embedding
 from bert_jax.interop.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.pretrained.stored import PARTS, StoredArray, StoredModel, without_padding
+from bert_jax.progress_bar import track
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
 
@@ -147,8 +145,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name:
         for layer, theirs in enumerate(places[path].names):
             arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
-    for _ in track(written, "writing parameters", len(arrays), console=Console(stderr=True), transient=True,
-                   disable=not sys.stderr.isatty()):
+    for _ in track(written, "writing parameters", len(arrays)):
         pass
     write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
     if tokenizer is not None:

@@ -159,7 +159,7 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
 
 def _warn_of_what_is_cut(features: Features) -> None:
     if features.uncut.share:
-        logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens of them that this model reads"))
+        logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
 
 
 def _options(model, task: str) -> TaskOptions:

@@ -8,6 +8,7 @@ from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from bert_jax import sharding
+from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.fit import check_fit
@@ -36,6 +37,7 @@ def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeC
     Raises:
       UserError: nothing that we can read, a pickle, damaged files, or arrays that do not fit the configuration.
     """
+    use_compilation_cache()
     stored = open_stored(path)
     check_fit(stored)
     mesh = _one_device() if mesh is None else mesh

@@ -1,16 +1,12 @@
 """A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
 
-import importlib.util
 import os
-import sys
 from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
-from rich.console import Console
-from rich.progress import track
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
@@ -26,6 +22,7 @@ from bert_jax.pretrained.runner import Runner
 from bert_jax.pretrained.stored import StoredArray, StoredModel
 from bert_jax.pretrained.text_batches import Texts, batches, lowered, tokenize
 from bert_jax.pretrained.view import Layers, describe
+from bert_jax.progress_bar import track
 from bert_jax.tasks.batching import Batch
 from bert_jax.tasks.features import Features
 from bert_jax.tasks.recorded import without_metrics
@@ -234,9 +231,7 @@ class PretrainedModel:
             raise UserError(f"batch_size={batch_size} must be positive")
         count = -(-len(features) // batch_size)
         show = count >= LONG if progress is None else progress
-        console = Console(stderr=True)
-        return track(batches(features, batch_size), "texts", total=count, console=console, transient=True,
-                     disable=not (show and _can_draw(console)))
+        return track(batches(features, batch_size), "batches of texts", count, visible=show)
 
 
 def _text_pairs(first, second) -> list[tuple[str, str]]:
@@ -244,8 +239,3 @@ def _text_pairs(first, second) -> list[tuple[str, str]]:
     if None in columns or len(columns[0]) != len(columns[1]) or not all(isinstance(text, str) for text in sum(columns, [])):
         raise UserError(f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}")
     return list(zip(*columns))
-
-
-def _can_draw(console: Console) -> bool:
-    """On a terminal, and in a notebook that has ipywidgets; without them rich would print a warning and no bar."""
-    return importlib.util.find_spec("ipywidgets") is not None if console.is_jupyter else sys.stderr.isatty()

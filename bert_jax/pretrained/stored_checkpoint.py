@@ -10,7 +10,7 @@ from bert_jax.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoint_arrays import open_array
 from bert_jax.checkpoint_record import Damaged, check_origin, read_record
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
-from bert_jax.config_dict import from_dict
+from bert_jax.config_dict import first_lines, from_dict
 from bert_jax.errors import UserError
 from bert_jax.fingerprint import host_fingerprint
 from bert_jax.pretrained.stored import StoredArray, StoredModel
@@ -44,7 +44,7 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
             return found
         refused[step.name] = problem
     if refused:
-        reasons = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
+        reasons = first_lines([f"{name}: {problem}" for name, problem in refused.items()])
         raise UserError(f"no checkpoint of {path} can be used ({reasons}); bring it back from a copy")
     raise UserError(f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps")
 

@@ -49,7 +49,8 @@ def read(source: str) -> list[PlainText]:
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)
         whole = rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else rows.read_text(path)
-        texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in rows.lines(whole) if line.strip()]
+        lines = [(number, line) for number, line in rows.lines(whole) if line.strip()]
+        texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
     if not texts:
         raise UserError(f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "
                         "directory with one per .txt file")

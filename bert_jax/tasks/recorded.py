@@ -31,7 +31,8 @@ def recorded_pairs(history: dict) -> bool | None:
         return len(GLUE_TASKS[task].columns) == 2
     if task != "text":
         return None
-    return True if recorded_data(history).pair_column else (history.get("config") or {}).get("pairs")
+    recorded = (history.get("config") or {}).get("pairs")
+    return True if recorded_data(history).pair_column else recorded if isinstance(recorded, bool) else None
 
 
 def check_pairs(history: dict, features: Features, named: str, path: str) -> None:

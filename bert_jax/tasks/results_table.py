@@ -75,7 +75,7 @@ def measured(directory: str) -> dict[str, dict]:
         results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
             task, setting = results["task"], results["settings"][0]
-            cell = {name: 100 * float(setting["mean"][name]) for name in METRICS[task] if name in setting["mean"]}
+            cell = {name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]}
             cell["standard_deviation"] = {name: None if value is None else 100 * float(value)
                                           for name, value in setting["standard_deviation"].items() if name in cell}
             cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.tasks.families import family as family_of, main_metric
 from bert_jax.tasks.features import Features
+from bert_jax.tasks.sentences import Sentences
 from bert_jax.tokenization import Tokenizer
 
 
@@ -43,9 +44,9 @@ class TaskData:
         return {"train": self.train} | self.evaluations | self.tests
 
     @property
-    def pairs(self) -> bool:
-        """Whether the examples are pairs of texts, for a model that will be asked to predict others."""
-        return getattr(self.train.examples, "second", None) is not None
+    def pairs(self) -> bool | None:
+        """Whether the examples are pairs of texts, as the model's inputs will have to be; None where they are no texts alone."""
+        return self.train.examples.second is not None if isinstance(self.train.examples, Sentences) else None
 
     @property
     def truncated(self) -> dict[str, float]:

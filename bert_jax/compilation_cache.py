@@ -1,0 +1,95 @@
+"""Compiled programs on disk, so that the next process loads them: JAX's own persistent cache, in the user's cache directory.
+
+JAX opens an entry's file under its final name and writes: a process that is killed then leaves a torn entry, which JAX neither
+runs (it does not decompress) nor writes again. So every entry is decompressed once before its first use by a later process,
+and marked as whole.
+"""
+
+import hashlib
+import os
+import pathlib
+import platform
+import zlib
+
+import filelock
+import jax
+import jaxlib
+
+from bert_jax.files import cache_directory
+
+MAX_BYTES = 1 << 30  # per machine and version of JAX; the programs used longest ago go first
+MIN_COMPILE_SECONDS = 0.2  # loading a small program takes a few milliseconds
+ENTRY, USED, WHOLE = "-cache", "-atime", "-whole"  # NAME-cache and NAME-atime are JAX's, NAME-whole is ours
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+PROCESSOR = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "CPU variant", "Features")
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs for later processes, unless JAX's own options name a directory or switch its cache off.
+
+    For `load` and the commands; importing bert_jax changes nothing. A directory that cannot be used is no error.
+    """
+    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+        return
+    directory = cache_directory() / "programs" / _compiled_for()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:  # what lies there is run
+            return
+        discard_torn(directory)
+    except OSError:  # not writable, full, or locked by another process for long
+        return
+    for option, value in (("jax_compilation_cache_max_size", MAX_BYTES),
+                          ("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)):
+        if option.upper() not in os.environ:
+            jax.config.update(option, value)
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+
+
+def discard_torn(directory: pathlib.Path) -> None:
+    """Deletes the entries of a cache that were not written whole. Each is read once; JAX's own lock keeps writers out.
+
+    Raises:
+      OSError: the directory cannot be written, or another process keeps the lock for ten seconds.
+    """
+    with filelock.FileLock(directory / ".lockfile", timeout=10):
+        for entry in directory.glob(f"*{ENTRY}"):
+            used, whole = (entry.with_name(entry.name.removesuffix(ENTRY) + suffix) for suffix in (USED, WHOLE))
+            if whole.exists() and whole.stat().st_mtime_ns >= entry.stat().st_mtime_ns and used.exists():
+                continue
+            if used.exists() and _decompresses(entry.read_bytes()):
+                whole.touch()
+            else:  # JAX reads NAME-atime of every entry before it writes another
+                entry.unlink()
+        for suffix in (USED, WHOLE):
+            for other in directory.glob(f"*{suffix}"):
+                if not other.with_name(other.name.removesuffix(suffix) + ENTRY).exists():
+                    other.unlink()
+
+
+def _decompresses(contents: bytes) -> bool:
+    try:
+        if contents.startswith(ZSTANDARD):
+            import zstandard  # where it is installed, JAX compresses by it
+
+            zstandard.ZstdDecompressor().decompress(contents)
+        else:
+            zlib.decompress(contents)
+    except Exception:  # zlib.error, ZstdError, and ImportError where it has been removed
+        return False
+    return True
+
+
+def _compiled_for() -> str:
+    """A name for the versions of JAX and the processor: a CPU's programs use instructions that others may not have.
+
+    A home directory can be that of several machines.
+    """
+    try:
+        first = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except (OSError, UnicodeDecodeError):
+        first = []
+    lines = [line for line in first if line.split(":")[0].strip() in PROCESSOR]
+    content = "\n".join([platform.system(), platform.machine(), platform.processor(), *lines])
+    return f"jax-{jax.__version__}-jaxlib-{jaxlib.__version__}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"

@@ -1,0 +1,89 @@
+"""Progress of long calls: rich's bar on a terminal, a line of plain text in a notebook, nothing elsewhere.
+
+In a notebook rich draws by ipywidgets alone and shows nothing where they are not installed; the line needs nothing.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from rich import progress
+from rich.console import Console
+
+Unit = Literal["items", "bytes"]
+WRITE_SECONDS = 0.5  # a notebook keeps what is written until it is shown
+WIDTH = 30  # characters of the line's bar
+
+
+@contextlib.contextmanager
+def progress_bar(description: str, total: int | None, completed: int = 0, unit: Unit = "items",
+                 visible: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr for the time of the block; yields a function that moves it to a number of items or bytes.
+
+    `total` None: how much there is to come is not known.
+    """
+    console = Console(stderr=True)
+    if console.is_jupyter and visible:
+        line = _Line(description, total, completed, unit)
+        try:
+            yield line.move
+        finally:
+            line.end()
+        return
+    columns = {"items": (progress.MofNCompleteColumn(), progress.TimeElapsedColumn()),
+               "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn())}[unit]
+    # Without a terminal rich would leave an empty line behind.
+    with progress.Progress(progress.TextColumn("{task.description}"), progress.BarColumn(), *columns, "ETA",
+                           progress.TimeRemainingColumn(), console=console, transient=True,
+                           disable=not (visible and console.is_terminal)) as bar:
+        task = bar.add_task(description, total=total, completed=completed)
+        yield lambda position: bar.update(task, completed=position)
+
+
+def track(items: Iterable, description: str, total: int | None, visible: bool = True) -> Iterator:
+    """The items, one after the other, with a bar that counts them."""
+    with progress_bar(description, total, visible=visible) as move_to:
+        for number, item in enumerate(items, 1):
+            yield item
+            move_to(number)
+
+
+class _Line:
+    """One line of text that is written over by itself, as every notebook shows it."""
+
+    def __init__(self, description: str, total: int | None, completed: int, unit: Unit):
+        self._description, self._total, self._unit = description, total, unit
+        self._begin, self._started, self._written, self._width = completed, time.monotonic(), 0.0, 0
+        self.move(completed)
+
+    def move(self, completed: int) -> None:
+        now = time.monotonic()
+        if self._written and now - self._written < WRITE_SECONDS and completed != self._total:
+            return
+        text = " ".join([self._description, *self._parts(completed, now - self._started)])
+        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._written, self._width = now, len(text)
+
+    def end(self) -> None:
+        print(file=sys.stderr, flush=True)
+
+    def _parts(self, completed: int, seconds: float) -> list[str]:
+        if not self._total:
+            return [self._number(completed), f"in {_time(seconds)}"]
+        filled = round(WIDTH * min(completed / self._total, 1))
+        parts = [f"[{'#' * filled}{'-' * (WIDTH - filled)}]", f"{self._number(completed)}/{self._number(self._total)}",
+                 f"in {_time(seconds)}"]
+        if self._begin < completed < self._total:
+            left = seconds * (self._total - completed) / (completed - self._begin)
+            parts.append(f"about {_time(left)} left")
+        return parts
+
+    def _number(self, count: int) -> str:
+        return f"{count:,}" if self._unit == "items" else f"{count / 1e6:,.1f} MB"
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -1,0 +1,38 @@
+"""JSON of unknown origin: read as it is, or refused in one line."""
+
+import json
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.files import parse_object, read_object
+
+ODD = {"": "is not JSON", "[]": "must hold a JSON object, not []", "null": "not None", '{"a": ' * 100_000: "nested without end",
+       '{"a": 1e400}': "beyond 64 bits, 1e400", '{"a": -9223372036854775809}': "beyond 64 bits", '{"a": 1' + "0" * 5_000 + "}": "beyond 64",
+       '{"a": 1, "b": {"c": 1, "c": 1}}': "2 values named 'c'", r'{"a": ["\ud800"]}': "surrogates not allowed", '{"a": 1}}': "is not JSON"}
+
+
+@pytest.mark.parametrize("text", ODD, ids=lambda text: text[:20])
+def test_what_no_writer_means_is_refused(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_object(tmp_path / "x.json", "bring it back")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path}/x.json ") and message.endswith("; bring it back") and ODD[text] in message
+    assert "\n" not in message and len(message) < 400
+
+
+def test_what_json_can_say_is_read_as_the_library_reads_it(tmp_path):
+    for text in ('{"a": [1, -9223372036854775808, 18446744073709551615], "b": {"c": null, "d": 1e308, "e": true}}',
+                 r'{"a": "\ud83d\ude00 \u00e9 é", "\\ud800": "\\ud800"}', '{"a": 0.1, "A": 1}', "{}"):
+        assert parse_object(text.encode()) == json.loads(text)
+    assert str(parse_object(b'{"a": NaN, "b": -Infinity}')) == "{'a': nan, 'b': -inf}"  # as Python writes them
+
+
+@pytest.mark.parametrize("contents, says", [(b"\xff{}", "is not JSON"), (b"\xef\xbb\xbf{}", "is not JSON"), (None, "Is a directory")])
+def test_what_is_no_text_is_refused(tmp_path, contents, says):
+    (tmp_path / "x").mkdir() if contents is None else (tmp_path / "x").write_bytes(contents)
+    with pytest.raises(UserError, match=says):
+        read_object(tmp_path / "x")
+    with pytest.raises(UserError, match="No such file"):
+        read_object(tmp_path / "absent")
