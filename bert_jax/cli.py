@@ -50,6 +50,8 @@ def extend_vocab(arguments: list[str]) -> int:
     """extend-vocab --vocab=VOCAB --output=VOCAB [--input=CORPUS | --words=FILE]
 
     Add the words of a domain to a vocabulary. Every entry keeps its id.
+
+    Give one of --input=CORPUS, in which the words are found, and --words=FILE, which lists them.
     """
     from bert_jax.command_config import ExtendVocabConfig
 
@@ -213,7 +215,7 @@ def predict(arguments: list[str]) -> int:
     Print the answers of a fine-tuned model, or of the mean of several, or write them to a file.
 
     WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
-    and no spaces, are averaged.
+    and no spaces, are averaged. Give one of --input=FILE and --text=TEXT.
     """
     from bert_jax.predict_config import PredictConfig
 

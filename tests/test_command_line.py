@@ -135,7 +135,7 @@ OPTIONS = {  # of every command; where an option is required, a class
     "demo": DemoConfig(), "train-vocab": TrainVocabConfig(input="", output=""), "inspect": InspectConfig(),
     "extend-vocab": ExtendVocabConfig(vocab="", output=""), "prepare": PrepareConfig(input="", vocab="", output=""),
     "info": Config(), "config": Config(), "pretrain": Config(), "evaluate": Config(), "fill-mask": FillMaskConfig(),
-    "finetune": FinetuneConfig(), "predict": PredictConfig(input="", output=""), "results": ResultsConfig(),
+    "finetune": FinetuneConfig(), "predict": PredictConfig(), "results": ResultsConfig(),
     "convert": ConvertConfig(to="bert_jax"),
 }
 
@@ -174,7 +174,7 @@ PHASE_OPTIONS = [field.name for field in dataclasses.fields(PhaseConfig)]  # in 
 REQUIRED = {  # commands that lack one option each
     "train-vocab": ("--input=x", "--output=x"), "extend-vocab": ("--vocab=x", "--output=x"),
     "prepare": ("--input=x", "--vocab=x", "--output=x"), "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
-    "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"), "predict x": ("--input=x", "--output=x"),
+    "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"),
     "convert x y": ("--to=tf1",),
 }
 

@@ -7,7 +7,7 @@ import shutil
 
 import jax
 import pytest
-from test_finetuning import (MODEL, Stopped, compile_once, one_device, pretrained, run_config, sentences,  # noqa: F401 (fixtures)
+from test_finetuning import (Killed, MODEL, compile_once, one_device, pretrained, run_config, sentences,  # noqa: F401 (fixtures)
                              two_seeds)
 
 from bert_jax import finetuning
@@ -123,8 +123,8 @@ def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrain
 def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Stopped))  # such as: out of memory
-        with pytest.raises(Stopped):
+        patch.setattr(finetuning.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))  # such as: out of memory
+        with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())
     finetune(dataclasses.replace(config, options=TaskOptions(max_length=12)))
