@@ -48,7 +48,8 @@ from bert_jax.tasks.results_table import ResultsConfig, run_results
 from bert_jax.tokenization import WordPieceTokenizer
 from bert_jax.workdir import id_below, open_workdir, write_json
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new".split()
+"""25 entries, for no table is padded to as many rows: one with a line less is refused."""
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
 CONFIG = Config(model=ModelConfig(vocab_size=len(WORDS), hidden_size=8, num_layers=1, num_heads=2, intermediate_size=12,
                                   max_position_embeddings=16, activation="gelu_tanh"),
@@ -253,7 +254,8 @@ def _words(tree) -> list[int]:
 def load_tf1(directory: pathlib.Path, damaged: str):
     model = load(directory)
     if damaged == "vocab.txt" and model.tokenizer is not None:
-        assert model.tokenizer.tokens == [line.strip() for line in (directory / "vocab.txt").read_text().rstrip("\n").split("\n")]
+        assert model.tokenizer.tokens == [
+            line.strip(" \t\r") for line in (directory / "vocab.txt").read_bytes().decode().removesuffix("\n").split("\n")]
     return bits(model.params)
 
 
