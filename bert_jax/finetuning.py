@@ -84,6 +84,7 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
     """
     config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
     if isinstance(task, str) and not options.get("workdir"):
+        hardware.initialize_distributed()  # which must come before _say asks for this host's number
         _say(f"no workdir was given: results and weights go to {config.workdir}")
     return _finetune(config, given)
 
