@@ -20,7 +20,8 @@ class Manager(ocp.CheckpointManager):
 
     def __init__(self, directory: epath.Path, config: CheckpointConfig, ranks: dict[int, tuple[int, float]]):
         options = ocp.CheckpointManagerOptions(
-            step_name_format=STEP_NAMES, lightweight_initialize=True, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+            step_name_format=STEP_NAMES, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+            lightweight_initialize=True,  # what Orbax notes about each step is not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
             multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name))

@@ -23,7 +23,8 @@ def _plain(value):
 def from_dict(cls, values: dict, path: str = ""):
     """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
     if not isinstance(values, dict):
-        raise UserError(f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, not {values!r:.80}")
+        raise UserError(f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, "
+                        f"not {values!r:.80}")
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:

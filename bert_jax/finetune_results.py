@@ -52,8 +52,8 @@ def _read_record(file: epath.Path) -> dict:
 
 
 def _damaged(file: epath.Path, why: str) -> UserError:
-    return UserError(f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} to "
-                     "train the run again")
+    return UserError(f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} "
+                     "to train the run again")
 
 
 def earlier_predictions(file: epath.Path) -> dict | None:

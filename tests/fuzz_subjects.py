@@ -90,7 +90,7 @@ def write_pretraining(directory: pathlib.Path) -> None:
                                  config=to_dict(CONFIG), metrics={"mlm_loss": 4.0 - step})
         log = JsonLines(workdir.path / "metrics.jsonl", 0)
         for step in range(1, 5):
-            log.write(step, "train", {"mlm_loss": 5 / step, "mlm_accuracy": 0.1, "learning_rate": 1e-4, "grad_norm": float("nan")})
+            log.write(step, "train", {"mlm_loss": 5 / step, "learning_rate": 1e-4, "grad_norm": float("nan")})
         log.write(4, "evaluation", {"mlm_loss": 1.2, "perplexity": 3.3})
         log.close()
 
@@ -141,7 +141,7 @@ def written_rows(directory: pathlib.Path) -> list[str]:
     lines = (directory / "metrics.jsonl").read_bytes().split(b"\n") if (directory / "metrics.jsonl").exists() else []
     rows = []
     for step in range(1, 5):
-        row = {"kind": "train", "step": step, "mlm_loss": 5 / step, "mlm_accuracy": 0.1, "learning_rate": 1e-4, "grad_norm": "nan"}
+        row = {"kind": "train", "step": step, "mlm_loss": 5 / step, "learning_rate": 1e-4, "grad_norm": "nan"}
         if json.dumps(row).encode() in lines:
             rows.append(json.dumps(row | {"grad_norm": float("nan")}))
     return rows
@@ -170,7 +170,8 @@ def write_finetuned(directory: pathlib.Path) -> None:
     with finetune_workdir.open_workdir(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         for seed in (0, 1):
             run = workdir.path / "runs" / f"batch32_seed{seed}"
-            with Checkpoints(run / "checkpoints", finetune_workdir.LATEST, run_id=id_below(workdir.run_id, run.name)) as checkpoints:
+            run_id = id_below(workdir.run_id, run.name)
+            with Checkpoints(run / "checkpoints", finetune_workdir.LATEST, run_id=run_id) as checkpoints:
                 checkpoints.save(6, {"params": drawn(params, seed)}, position={"step": 6}, config=config | {"run": run.name},
                                  metrics={"accuracy": 0.5 + seed / 4})
             write_json(run / RECORD, {

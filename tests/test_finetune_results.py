@@ -136,9 +136,10 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
 
 
 DAMAGED = {
-    "{": "is not JSON", "[" * 100_000: "is not JSON: nested without end", '{"run": ' * 100_000: "is not JSON: nested without end", "{}": "has run=None",
+    "{": "is not JSON", "[" * 100_000: "is not JSON: nested without end", '{"run": ' * 100_000: "is not JSON: nested without end",
+    "{}": "has run=None", '{"seed": "1"}': "has seed='1'", '{"metrics": 3}': "has metrics=3",
     '{"run": "other"}': "is that of the run 'other'", '{"run": "../../.."}': r"is that of the run '\.\./\.\./\.\.'",
-    '{"seed": "1"}': "has seed='1'", '{"metrics": {}}': "has no 'accuracy' among its metrics", '{"metrics": 3}': "has metrics=3",
+    '{"metrics": {}}': "has no 'accuracy' among its metrics",
     '{"metrics": {"accuracy": "high"}}': "has metrics=", '{"metrics": {"accurac": 0.5}}': "has no 'accuracy' among its metrics",
     '{"collapsed": 3}': "has collapsed=3", '{"hyperparameters": null}': "has hyperparameters=None"}
 
@@ -162,9 +163,10 @@ SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, 
 
 
 @pytest.mark.parametrize("changes", [
-    {"task": []}, {"task": "x" * 100_000}, {"settings": {}}, {"settings": [[]]}, {"settings": [SETTING | {"mean": {"accuracy": "high"}}]},
-    {"settings": [SETTING | {"mean": []}]}, {"settings": [SETTING | {"standard_deviation": 3}]}, {"settings": [SETTING | {"runs": None}]},
-    {"settings": [SETTING | {"standard_deviation": {"accuracy": []}}]}, "[" * 100_000, '{"task": ' * 100_000],
+    {"task": []}, {"task": "x" * 100_000}, {"settings": {}}, {"settings": [[]]}, "[" * 100_000, '{"task": ' * 100_000,
+    *({"settings": [SETTING | change]} for change in (
+        {"mean": {"accuracy": "high"}}, {"mean": []}, {"standard_deviation": 3}, {"standard_deviation": {"accuracy": []}},
+        {"runs": None}))],
     ids=lambda changes: str(changes)[:40])
 def test_damaged_results_are_one_line(tmp_path, capsys, changes):
     content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}

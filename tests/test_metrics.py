@@ -62,11 +62,10 @@ def test_rows_read_back_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("line", [
-    "[" * 100_000, '{"a": ' * 100_000, "7", '{"kind": "train", "step": 2, "loss": [[1]]}', '{"kind": "train", "step": 2, "loss": {}}',
-    '{"kind": "train", "step": 2, "loss": 1' + "0" * 400 + "}", '{"kind": "train", "step": 2, "loss": 1' + "0" * 5_000 + "}",
-    '{"kind": "train", "step": "2", "loss": 1.0}', '{"kind": "train", "step": [2], "loss": 1.0}', '{"kind": "train", "loss": 1.0}',
-    '{"kind": "train", "step": 2.0, "loss": 1.0}', '{"kind": "train", "step": true, "loss": 1.0}', '{"kind": 3, "step": 2, "loss": 1.0}',
-    '{"kind": "train", "step": null, "loss": 1.0}'], ids=lambda line: line[:60])
+    "[" * 100_000, '{"a": ' * 100_000, "7", '{"kind": 3, "step": 2, "loss": 1.0}', '{"kind": "train", "loss": 1.0}',
+    *(f'{{"kind": "train", "step": 2, "loss": {loss}}}' for loss in ("[[1]]", "{}", "null", "1" + "0" * 400, "1" + "0" * 5_000)),
+    *(f'{{"kind": "train", "step": {step}, "loss": 1.0}}' for step in ('"2"', "[2]", "2.0", "true", "null"))],
+    ids=lambda line: line[:60])
 def test_a_line_that_no_run_writes_is_passed_over(tmp_path, line):
     """By whoever draws the curves and by the run that resumes, which both read on after it."""
     file = epath.Path(tmp_path / "metrics.jsonl")

@@ -313,8 +313,8 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
     settings["data"]["eval_path"] = "two\nlines"
     settings["optimizer"] = {}
     (run / "config.json").write_text(json.dumps(settings))
-    other = changed(**{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1, "seed": 4,
-                       "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7})
+    other = changed(**{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1,
+                       "seed": 4, "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7})
     with pytest.raises(UserError, match=r"holds a run with other settings .*; and \d+ more\)") as caught:
         start(run, tokenizer, other)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000

@@ -10,7 +10,7 @@ from bert_jax.pretrained.stored import empty
 
 def placed(shape: tuple[int, ...], where: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray],
            dtype=np.float32) -> jax.Array:
-    """Return an array on the devices of `where`, each with its own part of what `read` gives; one call for all copies of a part."""
+    """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray:

@@ -61,7 +61,7 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
 
 
 def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """The record, and the parameters by path; Damaged if the values of one are not those recorded, or the step not the run's."""
+    """Return the record, and the parameters by path; Damaged if one is not as recorded, or the step is not the run's."""
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
     check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
@@ -70,7 +70,8 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
         if path.startswith(PARAMETERS):
             array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
-                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}{recorded['shape']}")
+                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}"
+                              f"{recorded['shape']}")
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
                 raise Damaged(f"the array {path} has changed")
             arrays[path.removeprefix(PARAMETERS)] = array
