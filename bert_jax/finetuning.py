@@ -224,14 +224,20 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         weights.wait()
         counted = weights.latest_step()
 
+    record = _record(run, config, data, programs, reporter, dev, counted)
+    return record | {"init_from_step": stored.history.get("step"),
+                     "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+
+
+def _record(run: Run, config: FinetuneConfig, data: TaskData, programs: Programs, reporter: Reporter, dev: dict[int, dict],
+            counted: int) -> dict:
+    """Return what results.json says of a run whose evaluations by step are `dev`, and whose weights of step `counted` count."""
     loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
     return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted]["metrics"],
             "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
-            "step": counted, "steps": total, "training_loss": loss if np.isfinite(loss) else None,
-            "init_from_step": stored.history.get("step"),
-            "epochs": [{"epoch": step // epoch, **entry["metrics"]} for step, entry in sorted(dev.items())], "keep": config.keep,
-            "hyperparameters": _hyperparameters(run, config, programs.model),
-            "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+            "step": counted, "steps": max(dev), "training_loss": loss if np.isfinite(loss) else None,
+            "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
+            "keep": config.keep, "hyperparameters": _hyperparameters(run, config, programs.model)}
 
 
 def evaluate(data: TaskData, programs: Programs, params, batch_size: int,
