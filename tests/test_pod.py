@@ -83,7 +83,7 @@ def test_two_hosts_train_as_one(small_store, tmp_path):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
 
 
-def wait_for_text(config, text: str, process, seconds: float = 240):
+def wait_for_text(config, text: str, process, seconds: float = 400):
     deadline = time.monotonic() + seconds
     while text not in logs(config):
         assert process.poll() is None and time.monotonic() < deadline, logs(config)
