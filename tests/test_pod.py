@@ -129,7 +129,7 @@ def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_
     assert not work.exists()
 
 
-def wait_for_text(config, text: str, process, seconds: float = 240):
+def wait_for_text(config, text: str, process, seconds: float = 400):
     deadline = time.monotonic() + seconds
     while text not in logs(config):
         assert process.poll() is None and time.monotonic() < deadline, logs(config)
