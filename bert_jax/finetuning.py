@@ -223,6 +223,9 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         signals.saving = None
         weights.wait()
         counted = weights.latest_step()
+        if counted is None:
+            raise UserError(f"the weights of {run.name} were deleted with {workdir.path} during the run; remove {directory} to "
+                            "train it again")
 
     record = _record(run, config, data, programs, reporter, dev, counted)
     return record | {"init_from_step": stored.history.get("step"),

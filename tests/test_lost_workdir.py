@@ -13,6 +13,7 @@ from test_finetuning import compile_once, pretrained, run_config as task_config 
 from test_pretraining import finished, one_device, rows, run_config  # noqa: F401 (fixtures)
 from test_workdir import HOLD, contents
 
+from bert_jax import finetuning
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_record import read_record
 from bert_jax.errors import UserError
@@ -119,6 +120,18 @@ def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, 
     monkeypatch.undo()
     assert finetune(task_config(pretrained, work)).results["runs"] == results["runs"]
     assert contents(work).keys() == before.keys() and (work / "runs" / name / "results.json").exists()
+
+
+def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):  # noqa: F811
+    """They were those of the first epoch, and the second is no better."""
+    work = tmp_path / "work"
+    monkeypatch.setattr(finetuning, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
+    once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
+    with pytest.raises(UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"):
+        finetune(task_config(pretrained, work, select="best"))
+    monkeypatch.undo()
+    shutil.rmtree(next((work / "runs").iterdir()))
+    assert finetune(task_config(pretrained, work, select="best")).results["metrics"]["accuracy"] > 0.8
 
 
 def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, caplog):  # noqa: F811
