@@ -13,6 +13,8 @@ from bert_jax import sinks
 class Rates:
     """Throughput between two reports. Time spent inside `paused()` (evaluating, compiling, saving) does not count.
 
+    Nor does what is done before a pause while no step has been counted: parameters are still being made or placed then.
+
     Args:
       peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
     """
@@ -35,7 +37,7 @@ class Rates:
         try:
             yield
         finally:
-            self._start += self._clock() - start
+            self._start = self._start + self._clock() - start if self._steps else self._clock()
 
     def report(self, tokens_left: int = 0) -> dict[str, float]:
         """Rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""

@@ -41,6 +41,18 @@ def test_rates():
     assert "mfu" not in Rates(clock=clock).report()
 
 
+def test_rates_begin_with_the_first_step():
+    clock = Clock()
+    rates = Rates(clock=clock)
+    for seconds in (50, 100):  # the parameters are placed, the program is compiled
+        clock.now += seconds
+        with rates.paused():
+            clock.now += seconds
+    clock.now += 0.5
+    rates.count(sequences=8, tokens=1024)
+    assert rates.report()["tokens_per_second"] == pytest.approx(2048)
+
+
 def float32_from_bits(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
