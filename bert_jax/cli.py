@@ -6,7 +6,6 @@ line has outside of brackets are required.
 
 import difflib
 import itertools
-import logging
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ import traceback
 
 from bert_jax.command_help import described, overview, usage, version
 from bert_jax.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.command_log import quiet_libraries, show_libraries
 from bert_jax.config import Config
 from bert_jax.config_checks import check
 from bert_jax.errors import UserError
@@ -329,14 +329,6 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
-class OneLine(logging.Formatter):
-    """Writes a log record as one line, `warning: …`, without time, thread, place in the code and traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
-        return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
-
-
 def _left(status: int) -> int:
     """`status`; ends the process here if a signal has ended the command while XLA compiles, which Python would wait for."""
     if any(thread.name.startswith("compiling") for thread in threading.enumerate()):  # signals.COMPILING, which would import jax
@@ -348,14 +340,9 @@ def _left(status: int) -> int:
 
 def _no_flags(argv: list[str]) -> list[str]:
     from absl import flags
-    from absl import logging as absl_logging
 
     flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
-    if "--debug" in argv:
-        absl_logging.set_verbosity(absl_logging.INFO)
-    else:
-        absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
-        absl_logging.get_absl_handler().setFormatter(OneLine())
+    show_libraries() if "--debug" in argv else quiet_libraries()
     return argv
 
 

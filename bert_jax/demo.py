@@ -61,7 +61,6 @@ def run_demo(options: DemoConfig) -> int:
     config = check(dataclasses.replace(config, workdir=str(workdir), data=dataclasses.replace(config.data, path=str(store))))
     result = pretrain(config)
     if result.exit_code:
-        console.print("[bold]stopped; the same command goes on from here[/]")
         return result.exit_code
 
     console.rule("[bold]4/5 evaluation[/] · documents that training never saw")

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -282,3 +283,12 @@ def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
     finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=300)
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
+
+
+def test_a_save_that_fails_is_one_line(place, tmp_path):
+    """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
+    command = shlex.join([sys.executable, "-m", "bert_jax", "pretrain", f"{place}/config.json", f"--workdir={tmp_path}/run",
+                          "--model.hidden_size=128", "--checkpoint.every_steps=1"])
+    finished = subprocess.run(["bash", "-c", f"ulimit -f 64 && {command}"], capture_output=True, text=True, timeout=300)  # KiB
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; ")

@@ -17,7 +17,7 @@ import typing
 import docstring_parser
 import pytest
 
-from bert_jax import cli
+from bert_jax import cli, command_log
 from bert_jax.command_config import ConvertConfig, DemoConfig, ExtendVocabConfig, FillMaskConfig, InspectConfig, ResultsConfig
 from bert_jax.command_line import configured, load_config, parse
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
@@ -288,12 +288,12 @@ def test_help_on_a_terminal_without_our_letters():
 
 def test_log_records_of_several_lines_become_one():
     record = logging.LogRecord("absl", logging.ERROR, "file.py", 1, "step %d\n  failed", (3,), None)
-    assert cli.OneLine().format(record) == "error: step 3 failed"
+    assert command_log.OneLine().format(record) == "error: step 3 failed"
     try:
         raise OSError(28, "No space left on device")
     except OSError:
         record.exc_info = sys.exc_info()
-    assert cli.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
+    assert command_log.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
 
 
 def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):

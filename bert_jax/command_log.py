@@ -1,0 +1,38 @@
+"""What libraries log, as the command line shows it: one line each, and nothing that `UserError` says better."""
+
+import logging
+import pathlib
+import sys
+
+SAVING = {"orbax", "asyncio"}  # packages that log errors of a save
+
+
+class OneLine(logging.Formatter):
+    """Writes a log record as one line, `warning: …`, without time, thread, place in the code and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
+        return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
+
+
+def show_libraries() -> None:
+    """Log everything from INFO on, in the form of the libraries."""
+    from absl import logging as absl_logging
+
+    absl_logging.set_verbosity(absl_logging.INFO)
+
+
+def quiet_libraries() -> None:
+    """Log warnings and errors as one line each, but for what Orbax says of a save that fails.
+
+    It logs the same failure four times, and closes the event loop under the writes that are still in flight: asyncio logs
+    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
+    """
+    from absl import logging as absl_logging
+
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
+    handler = absl_logging.get_absl_handler()
+    handler.setFormatter(OneLine())
+    handler.addFilter(lambda record: record.levelno < logging.ERROR or not SAVING & {*pathlib.Path(record.pathname).parts})
+    shown = sys.unraisablehook
+    sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
