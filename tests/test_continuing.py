@@ -127,20 +127,26 @@ def test_two_hosts_read_their_own_parts(place):
         np.testing.assert_array_equal(pod[path], alone[path], err_msg=path)
 
 
+def with_tokenizer(source: pathlib.Path, target: pathlib.Path, tokenizer) -> None:
+    """A copy of a run that has another tokenizer, and says so."""
+    shutil.copytree(source, target)
+    tokenizer.save(target / "tokenizer")
+    run = json.loads((source / "run.json").read_text())
+    (target / "run.json").write_text(json.dumps(run | {"tokenizer_fingerprint": tokenizer.fingerprint}))
+
+
 @pytest.mark.parametrize("options, says", [
     (["--init_from=@/nowhere"], ["nowhere"]),
     (["--init_from=@/source", "--model.activation=gelu_erf", "--model.hidden_size=32"],
      ["add: --model.hidden_size=16 --model.intermediate_size=64 --model.activation=gelu_tanh"]),
     (["--init_from=@/cased_source"], ["cased_source was trained with cased", "prepared as uncased", "--lowercase=false"]),
-    (["--init_from=@/longer_source"], ["the vocabulary in ", "entries, its word table", "that it was trained with"]),
+    (["--init_from=@/longer_source"], ["longer_source has a vocabulary of", "entries for a word table of", "that the model was trained with"]),
 ], ids=["missing", "another-model", "casing", "another-vocabulary"])
 def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capfd, options, says):
     if not (place / "cased_source").exists():
-        shutil.copytree(place / "source", place / "cased_source")
         tokenizer = load_tokenizer(place / "source" / "tokenizer")
-        type(tokenizer)(tokenizer.tokens, lowercase=False).save(place / "cased_source" / "tokenizer")
-        shutil.copytree(place / "source", place / "longer_source")
-        load_tokenizer(place / "extended.txt").save(place / "longer_source" / "tokenizer")
+        with_tokenizer(place / "source", place / "cased_source", type(tokenizer)(tokenizer.tokens, lowercase=False))
+        with_tokenizer(place / "source", place / "longer_source", load_tokenizer(place / "extended.txt"))
     capfd.readouterr()
     words = ["pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/refused",
              *(option.replace("@", str(place)) for option in options)]
