@@ -71,7 +71,7 @@ def delete_when_saved(path):
                          ids=["deleted", "renamed as a save is under way"])
 def test_a_directory_lost_during_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lose):
     config = run_config(small_store, tmp_path / "run")
-    once_after(monkeypatch, 4, "train", lambda: lose(tmp_path / "run"))
+    once_after(monkeypatch, 5, "train", lambda: lose(tmp_path / "run"))  # that of step 4 is written before the save
     assert pretrain(config).step == 12
     assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == [8, 12]
