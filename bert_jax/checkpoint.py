@@ -16,7 +16,6 @@ import jax
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
-from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint_arrays import read_arrays
 from bert_jax.checkpoint_manager import STEP_NAMES, Manager
@@ -96,6 +95,8 @@ class Checkpoints:
           UserError: the previous save or this one could not be written.
         """
         self.wait()
+        if self._manager is None and self._lost():
+            raise UserError(f"{self.directory} was deleted or renamed while it was written to; start the same command again")
         if self._manager is None:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         if step in self.steps():
@@ -217,8 +218,7 @@ class Checkpoints:
         for step in refused:
             self._ranks.pop(step, None)
         self._saved = None
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("bert_jax:damaged_steps_set_aside")
+        from_first(None)  # the others wait
         self._manager.reload()
 
     def _write_error(self, step: int, error: Exception) -> UserError:

@@ -1,10 +1,9 @@
 """What libraries log, as the command line shows it: one line each, and nothing that `UserError` says better."""
 
+import importlib.util
 import logging
-import pathlib
+import os
 import sys
-
-SAVING = {"orbax", "asyncio"}  # packages that log errors of a save
 
 
 class OneLine(logging.Formatter):
@@ -33,6 +32,7 @@ def quiet_libraries() -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
     handler = absl_logging.get_absl_handler()
     handler.setFormatter(OneLine())
-    handler.addFilter(lambda record: record.levelno < logging.ERROR or not SAVING & {*pathlib.Path(record.pathname).parts})
+    saving = tuple(os.path.dirname(importlib.util.find_spec(name).origin) + os.sep for name in ("orbax.checkpoint", "asyncio"))
+    handler.addFilter(lambda record: record.levelno < logging.ERROR or not record.pathname.startswith(saving))
     shown = sys.unraisablehook
     sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)

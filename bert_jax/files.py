@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import tempfile
 
 from etils import epath
 
@@ -38,9 +39,12 @@ def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
 def cache_directory() -> pathlib.Path:
     """Return the user's directory for what can be made again: $XDG_CACHE_HOME/bert_jax, by default ~/.cache/bert_jax.
 
-    It may not exist yet, and may not be writable.
+    It may not exist yet, and may not be writable. A user without a home directory has one among the temporary files.
     """
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
+    try:
+        return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
+    except RuntimeError:
+        return pathlib.Path(tempfile.gettempdir()) / f"bert_jax-{os.getuid()}"
 
 
 def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict:

@@ -12,7 +12,6 @@ import json
 import jax
 from absl import logging
 from etils import epath
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.checkpoint import Checkpoints
@@ -76,8 +75,7 @@ def remove(directory: epath.Path) -> None:
     """Deletes a directory, on the first host; the others wait."""
     if jax.process_index() == 0 and directory.exists():
         directory.rmtree()
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(f"bert_jax:removed:{directory.name}")
+    from_first(None)
 
 
 def drop_losers(workdir: WorkDirectory, metric: str) -> None:

@@ -15,7 +15,7 @@ from bert_jax import hardware, sharding
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compilation_cache import use_compilation_cache
 from bert_jax.config import CheckpointConfig
-from bert_jax.config_dict import to_dict
+from bert_jax.config_dict import first_lines, to_dict
 from bert_jax.errors import UserError
 from bert_jax.finetune_arguments import from_arguments
 from bert_jax.finetune_config import FinetuneConfig, check_finetune
@@ -126,12 +126,18 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
                     drop_losers(workdir, data.main_metric)
             remove(directory / "training")
         signals.check()
+        workdir.secure()
         records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
+        if gone := [run.name for run in plan(config) if run.name not in {record["run"] for record in records}]:
+            raise UserError(f"the results of {first_lines(gone)} were deleted with {workdir.path} during this command; the same "
+                            "command trains these runs again")
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
         results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "truncated": data.truncated,
                                                                 "labels": list(data.head.labels)})
+        if workdir.secure():
+            raise UserError(f"{workdir.path} was deleted or renamed while predictions were written; start the same command again")
         _write_once(workdir.path / RECORD, results)
         for record in records:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
@@ -169,10 +175,10 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         if report is not None:
             _say(f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {', '.join(report.fresh) or 'none'}")
         begin, position = int(state.step), {} if restored is None else restored.position
-        metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin))
+        dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
+        metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
         reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
-        dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
 
         def secure() -> None:
             if workdir.secure():
@@ -216,8 +222,9 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                     save_state(step + 1)
         except Stopped:
             if step > begin:
-                save_state(step)
-                states.wait()
+                for _ in range(2):  # a directory that is lost while it is written to is noticed by the next save
+                    save_state(step)
+                    states.wait()
                 signals.saved(step)
             raise
         signals.saving = None

@@ -135,12 +135,15 @@ def _tell(error: str) -> None:
         _put(meeting, global_state.process_id, {"error": error})
         if global_state.process_id == 0:
             _put(meeting, "verdict", {"error": error})
-    except jax.errors.JaxRuntimeError as failure:  # the service has ended, and the other hosts with it
-        logging.warning("the other hosts could not be told: %s", str(failure).splitlines()[0])
+    except Ended as failure:  # the service has ended, and the other hosts with it
+        logging.warning("the other hosts could not be told: %s", failure)
 
 
 def _put(meeting: int, name: int | str, entry: dict) -> None:
-    global_state.client.key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
+    try:
+        global_state.client.key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
+    except jax.errors.JaxRuntimeError as error:
+        raise Ended(f"the first host cannot be reached: {str(error).splitlines()[0]}") from None
 
 
 def _get(meeting: int, name: int | str, host: int) -> dict:

@@ -64,19 +64,20 @@ class Metrics:
 
     Args:
       workdir: directory of the run, local or gs://.
-      start_step: the step the run goes on from; rows of later steps from an earlier start are dropped.
+      start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
+      evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
     """
 
-    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0):
+    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0, evaluated: bool = True):
         self.file = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
-            files = self._files()
+            files = self._files(evaluated)
             self._console = sinks.ConsoleLines(total_steps, start_step)  # last: a bar that a signal finds begun must be ended
             self._sinks = [self._console, *files]
 
-    def _files(self) -> list:
-        return [sinks.JsonLines(self.file, self._step), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]
+    def _files(self, evaluated: bool = True) -> list:
+        return [sinks.JsonLines(self.file, self._step, evaluated), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]
 
     def reload(self) -> None:
         """Open the files again: the directory was deleted or renamed (`WorkDirectory.secure`)."""

@@ -47,8 +47,10 @@ class Owner:
             if self._file is not None:
                 return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
             return self._path.exists() and _parsed(self._path.read_bytes()).get("id") == self._facts["id"]
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:  # out of reach for a moment is not lost
+            return True
 
     def take(self) -> None:
         """Take the directory again, after `holds` has said no.

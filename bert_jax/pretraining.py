@@ -67,7 +67,7 @@ def pretrain(config: Config) -> Result:
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
-    source = _open_source(config)
+    source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     store, evaluation_store = _open_stores(config)
     tokenizer = store.tokenizer()
     config = _with_vocabulary(config, store)
@@ -86,6 +86,7 @@ def pretrain(config: Config) -> Result:
         checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id,
                                                         lost=workdir.is_lost))
         signals.newest = checkpoints.latest_step
+        result = Result(checkpoints.latest_step() or 0, {}, 0)
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
@@ -148,7 +149,7 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
     reporter = PhaseReporter(run.metrics, rates, config, index)
     stream = batches(examples, seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - begin,
                      loader=config.data.loader, prefetch=config.data.prefetch)
-    step, evaluated = begin, {}
+    run.signals.saving, step, evaluated, wanted = None, begin, {}, False
 
     def save() -> None:
         reporter.finish()
@@ -158,6 +159,11 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
         position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
         with rates.paused():
             run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
+
+    def save_for_good() -> None:
+        for _ in range(2):  # a directory that is lost while it is written to is noticed by the next save
+            save()
+            run.checkpoints.wait()
 
     try:
         with contextlib.closing(stream):
@@ -169,13 +175,14 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
                         evaluated = evaluation.run(state.params, run.signals)
                         run.metrics.write(step, evaluated, kind="evaluation")
                         _draw(run.workdir, config, unigram)
-                wanted = due(step, config.checkpoint.every_steps) or (evaluated and config.checkpoint.keep_best)
-                # A state whose loss is not finite would push out a good one.
-                wanted = wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0))
-                if step > begin and (wanted or step == end):
-                    save()
                 if step == end:
                     break
+                if step > begin:
+                    wanted = wanted or due(step, config.checkpoint.every_steps) or evaluated and config.checkpoint.keep_best
+                    # A state whose loss is not finite would push out a good one; the next that is finite is saved.
+                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0)):
+                        save()
+                        wanted = False
                 with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=run.signals, rates=rates)
@@ -184,10 +191,11 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
                 state, values = train_step(state, batch)
                 reporter.dispatched(step + 1, values)
                 run.checkpoints.poll()
+        if step > begin:
+            save_for_good()
     except Stopped:
         if step > begin:
-            save()
-            run.checkpoints.wait()
+            save_for_good()
             run.signals.saved(step)
     if step > begin:
         reporter.finish()
@@ -216,9 +224,9 @@ def _check_given(config: Config) -> None:
             raise UserError(f"--{name} is missing: give {meaning}")
 
 
-def _open_source(config: Config) -> StoredModel | None:
-    """What init_from names. None without it, and where the work directory has a checkpoint: then it is not looked at again."""
-    if not config.init_from or has_checkpoint(config.workdir):
+def _open_source(config: Config, resumed: bool) -> StoredModel | None:
+    """Return what init_from names; None without it, and in a run that is resumed, which does not look at it again."""
+    if not config.init_from or resumed:
         return None
     from bert_jax.pretrained.loading import open_stored  # the readers of all formats, which most runs do without
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 Value = TypeVar("Value")
 COMPILING = "compiling"  # start of the name of a thread that works for `StopSignals.wait`
+QUIT_SECONDS = 3.0  # that saying what is lost may take
 LOOK_SECONDS = 0.1  # between two looks for a signal while waiting
 
 
@@ -129,11 +130,14 @@ class StopSignals:
         if jax.process_count() > 1 and not self._stopped:
             _say(f"stopping at the step that all hosts agree on, and saving it{again}")
         elif self.saving is None:
-            _say("stopping: nothing to save yet")
+            _say("stopping: nothing needs to be saved")
         else:
             _say(f"stopping after this step, saving step {self.saving:,}{again}")
 
     def _quit(self, number: int) -> None:
+        watchdog = threading.Timer(QUIT_SECONDS, os._exit, (128 + number,))  # the file system may hang, which ends this too
+        watchdog.daemon = True
+        watchdog.start()
         try:
             newest = None if self.saving is None else self.newest()
             lost = "nothing needed to be saved" if self.saving is None else (

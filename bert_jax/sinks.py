@@ -21,13 +21,15 @@ BAR = ("mlm_loss", "mlm_accuracy", "tokens_per_second", "seconds_left")  # what 
 class JsonLines:
     """metrics.jsonl: {"kind": "train" | "evaluation", "step": …, "loss": …} a line; floats read back exactly.
 
-    Rows after `start_step` belong to steps that will be taken again and are dropped, as is a line torn by a crash.
+    Rows after `start_step` belong to steps that will be taken again and are dropped, as is a line torn by a crash and, unless
+    `evaluated`, the evaluation of that step.
     """
 
-    def __init__(self, file: epath.Path, start_step: int):
+    def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
         self._file, self._remote, self._uploaded = file, "://" in os.fspath(file), time.monotonic()
         old = file.read_bytes() if file.exists() else b""
-        kept = b"".join(line + b"\n" for line in old.splitlines() if (row := _row(line)) and row["step"] <= start_step)
+        kept = b"".join(line + b"\n" for line in old.splitlines() if (row := _row(line)) and (
+            row["step"] < start_step or row["step"] == start_step and (evaluated or row["kind"] != "evaluation")))
         if kept != old:
             write_atomically(file, kept)
         self._text = kept.decode() if self._remote else ""

@@ -63,11 +63,11 @@ class WorkDirectory:
         return self.owner is not None and self.owner.holds()
 
     def is_lost(self) -> bool:
-        """Return whether this is the first host and the directory was deleted, renamed or replaced."""
-        return self.owner is not None and not self.owner.holds()
+        """Return whether the directory was deleted, renamed or replaced, and the run can go on: no other host waits for a save."""
+        return jax.process_count() == 1 and self.owner is not None and not self.owner.holds()
 
     def secure(self) -> bool:
-        """Write the files of the directory again if it was deleted, renamed or replaced; return whether it was.
+        """Write the files of the directory again if they or it were deleted, renamed or replaced; return whether it was.
 
         Every host calls this before a save, which would otherwise make a directory that no later start accepts.
 
@@ -78,12 +78,13 @@ class WorkDirectory:
 
     def _secure(self) -> bool:
         if self.is_ours():
-            if all((self.path / name).exists() for name in (*self.files, "tokenizer")):
-                return False
-        else:
-            self._check_vacant()
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.owner.take()
+            if missing := [name for name in (*self.files, "tokenizer") if not (self.path / name).exists()]:
+                self.write()
+                logging.warning("%s lacked %s, which this run has written again", self.path, ", ".join(missing))
+            return False
+        self._check_vacant()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.owner.take()
         self.write()
         logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
                         "been written again, and the run continues there without its earlier checkpoints and metrics", self.path)

@@ -281,7 +281,7 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(two_seeds, 
     assert finetune(config).exit_code == 143
     assert len(batches) == batch
     said = capfd.readouterr().err
-    assert f"saved step {len(steps)}; the same command resumes\n" in said if batch < 5 else said == "stopping: nothing to save yet\n"
+    assert f"saved step {len(steps)}; the same command resumes\n" in said if batch < 5 else said == "stopping: nothing needs to be saved\n"
     results = finetune(config).results
     assert steps == list(range(40))
     for name in ("metrics", "epochs", "training_loss", "collapsed"):

@@ -62,23 +62,39 @@ def wait_for_steps(directory, *steps: int, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+def once_saving(monkeypatch, step: int, action) -> None:
+    """Calls `action` when the save of this step has begun in the background."""
+    save, done = Checkpoints.save, []
+
+    def patched(self, at, *arguments, **options):
+        begun = save(self, at, *arguments, **options)
+        if not done and at == step:
+            done.append(action())
+        return begun
+    monkeypatch.setattr(Checkpoints, "save", patched)
+
+
 def delete_when_saved(path):
     wait_for_steps(path, 4)
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("lose", [delete_when_saved, lambda path: path.rename(path.with_name("elsewhere"))],
-                         ids=["deleted", "renamed as a save is under way"])
-def test_a_directory_lost_during_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lose):
+def rename(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("lost_at, lose, left", [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
+                         ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"])
+def test_a_directory_lost_during_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left):
     config = run_config(small_store, tmp_path / "run")
-    once_after(monkeypatch, 5, "train", lambda: lose(tmp_path / "run"))  # that of step 4 is written before the save
+    once_saving(monkeypatch, lost_at, lambda: lose(tmp_path / "run"))
     assert pretrain(config).step == 12
     assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == [8, 12]
-    there = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"run.json", "config.json", "tokenizer", "curves.png", "tensorboard"} <= there
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == left
     logged = [row["step"] for row in rows(config.workdir)]
-    assert logged == list(range(logged[0], 13)) and logged[0] <= 9  # from the save at step 8 on
+    assert logged == (list(range(7, 13)) if lost_at == 4 else [])  # from the next save, that of the evaluation at step 6, on
+    there = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"run.json", "config.json", "tokenizer", "tensorboard", *(["curves.png"] if logged else [])} <= there
     longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))
     assert pretrain(longer).step == 14
     assert [row["step"] for row in rows(config.workdir)] == [*logged, 13, 14]

@@ -146,8 +146,9 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     processes[1].send_signal(signal.SIGTERM)
     assert finish(processes, config, 180) == [143, 143], logs(config)
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
-    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and bool(stopped) == compiled
-    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if compiled else ["nothing to save yet\n"]
+    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
+    # The notice may take long enough to reach the hosts that they have begun to train.
+    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if stopped else ["nothing needs to be saved\n"]
     assert [logs(config).count(line) for line in said] == [1] * len(said)  # by the first host alone
 
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))

@@ -106,7 +106,7 @@ def test_before_the_first_step_it_leaves_at_once(config, busy, text, number, cod
         process.wait_for(text)
         process.send(number)
         assert process.exit_code() == code, process.output
-    assert process.output.endswith("stopping: nothing to save yet\n")
+    assert process.output.endswith("stopping: nothing needs to be saved\n")
     assert steps(config) == [] and rows(config.workdir) == []
 
 
@@ -176,7 +176,7 @@ def test_a_signal_is_no_exception_that_a_reader_of_files_could_take_for_damage(c
         except Exception:
             pytest.fail("taken for damage")
     assert signals.exit_code == 143 and not issubclass(Stopped, Exception)
-    assert capfd.readouterr().err == "stopping: nothing to save yet\n"
+    assert capfd.readouterr().err == "stopping: nothing needs to be saved\n"
 
 
 def test_after_the_first_check_it_waits_for_the_next(capfd):
