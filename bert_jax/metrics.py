@@ -64,7 +64,7 @@ class Metrics:
 
     Args:
       workdir: directory of the run, local or gs://.
-      start_step: the step the run goes on from; rows of later steps from an earlier start are dropped.
+      start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
     """
 
     def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0):
