@@ -225,7 +225,7 @@ class Checkpoints:
         latest = self.latest_step()
         kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
         return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
-                         "Check free space and permissions, then start the same command again to go on from there")
+                         "Check free space and permissions, then start the same command again to resume from there")
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
         reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])

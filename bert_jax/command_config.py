@@ -63,7 +63,8 @@ class InspectConfig:
     report_sequences: int = 100_000
     """Sequences that the report on the epoch examines at most."""
     cache: str = ""
-    """Local directory that a remote store is copied to once. By default ~/.cache/bert_jax."""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

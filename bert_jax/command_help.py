@@ -47,7 +47,8 @@ def print_help(default, usage: str, description: str) -> None:
 
     Args:
       default: a dataclass instance, or a class where options have no default.
-      usage: what the command is called with; options that it has outside of brackets are required where `default` leaves them empty.
+      usage: what the command is called with; options that it has outside of brackets are required where `default` leaves
+        them empty.
       description: paragraphs with an empty line between them.
     """
     import tyro

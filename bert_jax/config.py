@@ -142,7 +142,8 @@ class DataConfig:
     prefetch: int = 4
     """Number of batches that are made ahead of the device."""
     cache: str = ""
-    """Local directory that a remote store is copied to once. By default ~/.cache/bert_jax."""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,8 @@ def run_demo(options: DemoConfig) -> int:
     else:
         from bert_jax.vocabulary import run_train_vocab
 
-        run_train_vocab(TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE, held_out=demo_config().data.held_out))
+        run_train_vocab(TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE,
+                                         held_out=demo_config().data.held_out))
 
     console.rule("[bold]2/5 token store[/] · the corpus as ids, once on disk")
     if (store / "manifest.json").exists():

@@ -1,6 +1,6 @@
 """The work directory of fine-tuning: one owner, the same settings for all its runs, and the chosen weights on top.
 
-DIR/runs/NAME/training      train states of a run that goes on; gone when it is finished
+DIR/runs/NAME/training      train states of an unfinished run; gone when it is finished
 DIR/runs/NAME/checkpoints   the weights of a finished run that count
 DIR/runs/NAME/results.json  written last: the run is finished
 DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
@@ -132,5 +132,5 @@ def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Go on with those "
-                        f"({path / 'config.json'}), or start this in another --workdir")
+        raise UserError(f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
+                        f"those ({path / 'config.json'}), or start this in another --workdir")

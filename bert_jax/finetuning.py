@@ -112,7 +112,8 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
         features = data.fingerprint()
         check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
                              "init_from_fingerprint": parameters, "tokenizer_fingerprint": stored.tokenizer.fingerprint,
-                             "settings": settings(config, programs, data)}, tuple(f"settings.finetune.{name}" for name in PER_HOST))
+                             "settings": settings(config, programs, data)},
+                    tuple(f"settings.finetune.{name}" for name in PER_HOST))
         workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs, data), features, parameters,
                                                      stored.tokenizer))
         _announce(config, data, stored.model.max_position_embeddings, note)
@@ -201,10 +202,12 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                         scores, ignored = evaluate(data, programs, state.params, config.eval_batch_size, signals)
                         earlier = [entry["metrics"][data.main_metric] for entry in dev.values()]
                         secure()
-                        if step == total if config.select == "last" else scores[data.main_metric] > max(earlier, default=-np.inf):
+                        is_best = scores[data.main_metric] > max(earlier, default=-np.inf)
+                        if step == total if config.select == "last" else is_best:
                             weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
                                          metrics=scores)
-                            weights.wait()  # or the state below could be all that a kill leaves, and nobody would save them again
+                            # Else the state below could be all that a kill leaves, and nobody would save the weights again.
+                            weights.wait()
                         metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
                     dev[step] = {"metrics": scores, "ignored": ignored}
                     save_state(step)

@@ -64,7 +64,8 @@ class Hardware:
         where = f" on {self.num_processes} hosts" if self.num_processes > 1 else ""
         if self.platform == "cpu":
             return f"{self.num_devices} × {self.kind}{where}"
-        peak = "peak FLOP/s unknown" if self.peak_flops is None else f"peak {self.peak_flops / 1e12:.0f} TFLOP/s bfloat16 per device"
+        peak = ("peak FLOP/s unknown" if self.peak_flops is None else
+                f"peak {self.peak_flops / 1e12:.0f} TFLOP/s bfloat16 per device")
         memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB per device"
         return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
@@ -123,7 +124,8 @@ def initialize_distributed() -> None:
             jax.distributed.initialize()
         except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
             raise UserError(f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
-                            "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process") from None
+                            "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every "
+                            "process") from None
     elif on_tpu():
         try:
             jax.distributed.initialize()

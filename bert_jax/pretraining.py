@@ -55,7 +55,7 @@ class Result:
 
 @ending_together
 def pretrain(config: Config) -> Result:
-    """Trains to the last step of the last phase, or until a signal; goes on from what `config.workdir` holds.
+    """Trains to the last step of the last phase, or until a signal; resumes from what `config.workdir` holds.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
@@ -288,8 +288,8 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
     for index, phase in enumerate(config.phases):
         epoch = training[index].num_examples(0)
         print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
-               f"({phase.batch_size * phase.sequence_length:,} tokens a step), {phase.steps * phase.batch_size / epoch:.3g} epochs "
-               f"of {epoch:,} sequences")
+               f"({phase.batch_size * phase.sequence_length:,} tokens per step), {phase.steps * phase.batch_size / epoch:.3g} "
+               f"epochs of {epoch:,} sequences")
     # A pipe or a log file has no width of its own, and rich would take 80 columns.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
     if device.num_devices > 1:
@@ -298,7 +298,7 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
         wide.print(report.table())
     if step:
         left = config.total_steps - step
-        print_(f"going on from step {step:,} of {config.workdir}" if left > 0 else
+        print_(f"resuming from step {step:,} of {config.workdir}" if left > 0 else
                f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on")
 
 

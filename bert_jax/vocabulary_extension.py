@@ -19,7 +19,7 @@ from bert_jax.vocabulary_words import Sample, basic_words
 def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     """`bert-jax extend-vocab`: writes the extended vocabulary and prints what was added."""
     if bool(config.words) == bool(config.input):
-        raise UserError("extend-vocab needs either words=FILE (one word a line) or input=CORPUS to find them in")
+        raise UserError("extend-vocab needs either words=FILE (one word per line) or input=CORPUS to find them in")
     for name in ("max_words", "min_count", "max_bytes"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)} must be at least 1")
@@ -79,12 +79,13 @@ def _read_words(file: epath.Path) -> list[str]:
     try:
         words = file.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
-        raise UserError(f"words={file} cannot be read ({error.strerror or error}); expected a file, a word a line") from None
+        raise UserError(f"words={file} cannot be read ({error.strerror or error}); expected a file, one word per "
+                        "line") from None
     except UnicodeDecodeError as error:
         raise UserError(f"words={file} is not UTF-8 (byte {error.start}); convert it first") from None
     words = [word.strip() for word in words if word.strip()]
     if not words:
-        raise UserError(f"words={file} is empty; expected a word a line")
+        raise UserError(f"words={file} is empty; expected one word per line")
     return words
 
 

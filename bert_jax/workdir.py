@@ -1,4 +1,4 @@
-"""The work directory of a run: who may write to it, which run it holds, and whether new settings may go on with that run."""
+"""The work directory of a run: who may write to it, which run it holds, and whether that run may resume with new settings."""
 
 import dataclasses
 import datetime
@@ -87,7 +87,8 @@ class WorkDirectory:
         self.owner.take()
         self.write()
         logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
-                        "been written again, and the run continues there without its earlier checkpoints and metrics", self.path)
+                        "been written again, and the run continues there without its earlier checkpoints and metrics",
+                        self.path)
         return True
 
     def _check_vacant(self) -> None:
@@ -119,7 +120,7 @@ class WorkDirectory:
 
 
 def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
-    """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or goes on with the run there.
+    """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or resumes the run there.
 
     A run that has saved nothing yet may be started anew with any settings. Only the first host writes.
 
@@ -138,7 +139,7 @@ def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tok
     Args:
       identity: what the run must have in common with what is there; goes into run.json.
       settings: content of config.json.
-      resumed: whether there is something to go on with; then `check` is called, to refuse it.
+      resumed: whether there is something to resume; then `check` is called, to refuse it.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
@@ -235,7 +236,7 @@ def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds a run with other settings ({first_lines(lines)}). Go on with that run's own settings "
+        raise UserError(f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
                         f"({path / 'config.json'}), or start this one in another --workdir")
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fine-tunes a checkpoint on the tasks of GLUE, one after the other; started again, it goes on where it stopped.
+# Fine-tunes a checkpoint on the tasks of GLUE, one after the other; started again, it resumes where it stopped.
 #
 #   scripts/run_glue.sh CHECKPOINT GLUE OUTPUT [--seeds=3 --grid …]
 #

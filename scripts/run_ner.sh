@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fine-tunes a cased checkpoint on named entities in CoNLL form; started again, it goes on where it stopped.
+# Fine-tunes a cased checkpoint on named entities in CoNLL form; started again, it resumes where it stopped.
 #
 #   scripts/run_ner.sh CHECKPOINT CONLL OUTPUT [--seeds=3 --crf …]
 #

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Fine-tunes a checkpoint on SQuAD 1.1 and 2.0; started again, it goes on where it stopped.
+# Fine-tunes a checkpoint on SQuAD 1.1 and 2.0; started again, it resumes where it stopped.
 #
 #   scripts/run_squad.sh CHECKPOINT SQUAD OUTPUT [--seeds=3 …]
 #
 # SQUAD holds train-v1.1.json, dev-v1.1.json and their v2.0; a version that is not there is left out. VERSIONS="v2" chooses.
-# TRIVIAQA=DIR first fine-tunes on a TriviaQA in SQuAD form (train-v1.1.json, dev-v1.1.json) and goes on from that, as the paper
-# does. OUTPUT gets a work directory a version (predictions/dev has predictions.json, nbest.json, null_odds.json) and the table.
+# TRIVIAQA=DIR first fine-tunes on a TriviaQA in SQuAD form (train-v1.1.json, dev-v1.1.json) and continues from that, as the
+# paper does. OUTPUT gets the table and a work directory per version, whose predictions/dev has predictions.json, nbest.json
+# and null_odds.json.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,9p' "$0"; exit 2; }
 checkpoint=$1 squad=$2 output=$3

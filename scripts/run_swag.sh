@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fine-tunes a checkpoint on SWAG (train.csv, val.csv); started again, it goes on where it stopped.
+# Fine-tunes a checkpoint on SWAG (train.csv, val.csv); started again, it resumes where it stopped.
 #
 #   scripts/run_swag.sh CHECKPOINT SWAG OUTPUT [--seeds=3 …]
 set -eu

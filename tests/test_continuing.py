@@ -93,7 +93,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     finally:
         os.rename(tmp_path / "gone", place / "source")
     printed = capsys.readouterr().out
-    assert "going on from step 2" in printed and "each the mean" not in printed
+    assert "resuming from step 2" in printed and "each the mean" not in printed
     assert rows(place / "cut") == rows(place / "whole") and len(rows(place / "cut")) == 4
     assert rows(place / "cut", "evaluation") == rows(place / "whole", "evaluation")
 

@@ -189,7 +189,7 @@ def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
                 file.write(b"written after the last record of the progress")
     assert len(children) >= 2
     run(corpus, vocab, output, workers=1)
-    assert "going on in" in capsys.readouterr().out
+    assert "resuming in" in capsys.readouterr().out
     assert (output / "shard-00000.tokens").read_bytes() == first
     run(corpus, vocab, tmp_path / "whole")
     assert contents(output) == contents(tmp_path / "whole")
@@ -296,7 +296,7 @@ def test_what_is_not_the_fault_of_the_input_can_be_continued(tmp_path, vocab, sm
     with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
         run(corpus, vocab, store, sentences="split")
     run(corpus, vocab, store)
-    assert "going on in" in capsys.readouterr().out
+    assert "resuming in" in capsys.readouterr().out
     run(corpus, vocab, tmp_path / "whole")
     assert contents(store) == contents(tmp_path / "whole")
 
@@ -340,7 +340,7 @@ def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrup
     (store / name).write_bytes(damage((store / name).read_bytes()))
     run(corpus, vocab, store)
     shown = capsys.readouterr().out
-    assert f"{name} does not hold what the interrupted run wrote" in shown and "going on in" not in shown
+    assert f"{name} does not hold what the interrupted run wrote" in shown and "resuming in" not in shown
     run(corpus, vocab, tmp_path / "whole")
     assert contents(store) == contents(tmp_path / "whole")
 
@@ -350,7 +350,7 @@ def test_a_vocabulary_damaged_since_the_interruption_is_not_used(tmp_path, inter
     (store / "tokenizer" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *reversed(VOCABULARY[5:])]) + "\n")
     (store / "tokenizer" / "added_tokens.json").write_text("{}")
     run(corpus, vocab, store)
-    assert "going on in" in capsys.readouterr().out
+    assert "resuming in" in capsys.readouterr().out
     run(corpus, vocab, tmp_path / "whole")
     assert contents(store) == contents(tmp_path / "whole")
 
@@ -380,7 +380,7 @@ def test_progress_of_earlier_versions_is_resumed(tmp_path, interrupted, capsys):
         source.pop("wrap_column", None)
     (store / "progress.json").write_text(json.dumps(values))
     run(corpus, vocab, store)
-    assert "going on in" in capsys.readouterr().out
+    assert "resuming in" in capsys.readouterr().out
     run(corpus, vocab, tmp_path / "whole")
     assert contents(store) == contents(tmp_path / "whole")
 

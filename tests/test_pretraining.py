@@ -172,7 +172,7 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
     assert rows(config.workdir)[-1]["step"] < 200, "killed too late to show anything"
     code, output = finish(start(config), config)
     assert code == 0, output
-    assert "going on from step" in output
+    assert "resuming from step" in output
     assert rows(config.workdir) == rows(uninterrupted.workdir)
     assert rows(config.workdir, "evaluation") == rows(uninterrupted.workdir, "evaluation")
 

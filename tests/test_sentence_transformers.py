@@ -124,7 +124,7 @@ def test_modules_that_are_not_known_make_embed_ask(tmp_path, name):
     model = load(place)
     with pytest.raises(UserError, match=f"sentence-transformers with .*{says}.*give pooling"):
         model.embed(TEXTS)
-    assert "embed: not as sentence-transformers would" in repr(model)
+    assert "embed: needs pooling=…: sentence-transformers uses" in repr(model)
 
 
 def test_an_unknown_module_leaves_the_bare_model(tmp_path):

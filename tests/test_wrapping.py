@@ -152,7 +152,7 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
         run_again = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1)
         prepare.run_prepare(dataclasses.replace(run_again, wrapped="no"))
     prepare.run_prepare(run_again)
-    assert "going on in" in capsys.readouterr().out
+    assert "resuming in" in capsys.readouterr().out
     prepare.run_prepare(dataclasses.replace(run_again, output=str(tmp_path / "whole")))
     assert shards(tmp_path, "store") == shards(tmp_path, "whole")
 

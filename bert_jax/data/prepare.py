@@ -68,7 +68,7 @@ def run_prepare(config: PrepareConfig) -> Manifest:
     with owned(directory):
         progress = resume(directory, made_from)
         if progress.position != Position():
-            print(f"{output}: going on in {sources[progress.source].name}, "
+            print(f"{output}: resuming in {sources[progress.source].name}, "
                   f"{progress.writer.text_bytes / 1e6:,.1f} MB of text are done")
         started = time.monotonic()
         try:

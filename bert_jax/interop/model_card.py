@@ -50,7 +50,8 @@ def _first_kind(stored: StoredModel) -> tuple[str, bool]:
     """Kind of the model that `stored` was written from, through any number of copies, and whether one was by model.save."""
     kind, changed, source = stored.kind, False, (stored.history.get("run") or {}).get("source")
     while isinstance(source, dict):
-        kind, changed, source = str(source.get("kind")), changed or source.get("written_by") == "model.save", source.get("source")
+        kind, changed = str(source.get("kind")), changed or source.get("written_by") == "model.save"
+        source = source.get("source")
     return kind, changed
 
 

@@ -77,4 +77,4 @@ def _check_memory(size: float, texts: int) -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > there:
         raise UserError(f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB and this machine has "
-                        f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector a text")
+                        f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text")

@@ -9,7 +9,7 @@ from bert_jax.pretrained.stored import StoredModel, check_vocabulary
 
 
 def check_fit(stored: StoredModel) -> None:
-    """Raises UserError naming the first parameters, with both shapes, where arrays and configuration disagree; `check_vocabulary` too."""
+    """Raise UserError where arrays and configuration disagree (names the first, with shapes) or the vocabulary does not fit."""
     wanted = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
               for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))}
     lines = []

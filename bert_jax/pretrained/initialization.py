@@ -65,7 +65,7 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
         shown = "; ".join(f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items())
         options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
         raise UserError(f"init_from={stored.path} is another model than this configuration ({shown}). "
-                        f"To go on from it, add: {options}")
+                        f"To continue from it, add: {options}")
 
 
 def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:

@@ -112,9 +112,9 @@ def _existing(name: str) -> epath.Path:
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
         known = name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and len(name) <= 200 else "NAME"
-        raise UserError(f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a network, "
-                        f"hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; then give "
-                        "DIRECTORY")
+        raise UserError(f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a "
+                        f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
+                        "then give DIRECTORY")
     if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
         raise _refused(path.parent, path.name)
     if path.suffix in ARCHIVES:

@@ -70,7 +70,7 @@ class PretrainedModel:
                truncate: bool = True, progress: bool | None = None) -> Encoding:
         """Hidden states of every token; see Encoding.
 
-        The result is on the host and takes n · L · H · 4 bytes a layer, for n texts of up to L tokens; for many texts of
+        The result is on the host and takes n · L · H · 4 bytes per layer, for n texts of up to L tokens; for many texts of
         which one vector each is wanted there is `embed`.
 
         Args:
@@ -133,7 +133,7 @@ class PretrainedModel:
         return found
 
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
-        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; a list of texts gives a list of these."""
+        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; of a list of texts, a list of these."""
         return fill_mask(self, texts, top_k, batch_size)
 
     def next_sentence(self, first: str | Iterable[str], second: str | Iterable[str], *,

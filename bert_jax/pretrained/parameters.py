@@ -1,4 +1,4 @@
-"""The parameters of a loaded model, which people edit and train in a notebook: checked and placed before anything reads them."""
+"""The parameters of a loaded model, edited and trained in notebooks: checked and placed before anything reads them."""
 
 import jax
 import numpy as np

@@ -63,7 +63,7 @@ class StoredModel:
 def describe_embedding(embedding: EmbeddingConfig) -> str:
     """What `embed` does unless told otherwise, in words."""
     if embedding.unsupported:
-        return f"not as sentence-transformers would: {embedding.unsupported}"
+        return f"needs pooling=…: sentence-transformers uses what cannot be done here ({embedding.unsupported})"
     length = [] if embedding.max_length is None else [f"at most {embedding.max_length} tokens"]
     return ", ".join([f"{embedding.pooling} of the last layer", *(["normalized"] if embedding.normalize else []), *length,
                       *(["text in lower case"] if embedding.lowercase else [])])
@@ -77,9 +77,9 @@ def check_vocabulary(entries: int, rows: int, path) -> None:
         if padding < 0:
             raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
         raise UserError(f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
-                        f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no padding: entries are missing. Put the vocabulary there that the "
-                        "model was trained with; if those rows are unused indeed, append a line for each to its vocab.txt "
-                        "([unused1], [unused2], …)")
+                        f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no "
+                        "padding: entries are missing. Put the vocabulary there that the model was trained with; if those rows "
+                        "are unused indeed, append a line for each to its vocab.txt ([unused1], [unused2], …)")
 
 
 def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:

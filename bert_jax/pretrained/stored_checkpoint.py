@@ -79,7 +79,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
 
 
 def _run_id(home: epath.Path, content: dict) -> str | None:
-    """The id that run.json asks for, also where `home` is one of the runs below a directory; away from it, that of the record."""
+    """The id that run.json asks for, also where `home` is one of the runs below a directory; elsewhere that of the record."""
     run = _run(home)
     if run is None:
         return content.get("run_id")

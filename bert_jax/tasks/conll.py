@@ -63,7 +63,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
         if fields:
             document += bool(sentences)  # what stands before the first mark is a document, too
     if not sentences:
-        raise UserError(f"{os.fspath(file)} holds no words; expected one a line, its tag in the last column, "
+        raise UserError(f"{os.fspath(file)} holds no words; expected one per line, its tag in the last column, "
                         "and a blank line after each sentence")
     return sentences
 

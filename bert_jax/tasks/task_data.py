@@ -45,7 +45,7 @@ class TaskData:
 
     @property
     def pairs(self) -> bool | None:
-        """Whether the examples are pairs of texts, as the model's inputs will have to be; None where they are no texts alone."""
+        """Whether the examples are pairs of texts, as the model's inputs must be then; None where they are no texts alone."""
         return self.train.examples.second is not None if isinstance(self.train.examples, Sentences) else None
 
     @property
