@@ -284,7 +284,7 @@ def _command(name: str):
 
 def _answer(words: list[str]) -> int:
     """Run the command in `words`, or print what is asked for in its place; return the exit status."""
-    if not words or words[0] in ("-h", "--help") or words == ["help"]:
+    if not words or words[0] in ("-h", "--help") or words[0] == "help" and (not words[1:] or asks_for_help(words[1:2])):
         print(overview(COMMANDS.values()))
     elif words[0] == "--version":
         print(version())

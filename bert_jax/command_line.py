@@ -15,7 +15,7 @@ import re
 from bert_jax.command_help import print_help
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config_checks import check
-from bert_jax.config_dict import from_dict
+from bert_jax.config_dict import from_dict, options_recorded
 from bert_jax.errors import UserError
 
 
@@ -61,7 +61,7 @@ def load_config(path: str) -> Config:
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
-        return from_dict(Config, read_object(file, "give a whole one"))
+        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)

@@ -38,6 +38,14 @@ def from_dict(cls, values: dict, path: str = ""):
     return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
 
 
+def options_recorded(values: dict) -> dict:
+    """Those of config.json in a work directory that are options of pre-training (`Config`).
+
+    A saved or converted model has how it makes vectors of texts beside them, a fine-tuned one its head and task.
+    """
+    return {name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")}
+
+
 def _typed(hint, value, path: str):
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, path + ".")

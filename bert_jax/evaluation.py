@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bert_jax import sharding
 from bert_jax.config import Config, PhaseConfig
-from bert_jax.config_dict import from_dict
+from bert_jax.config_dict import from_dict, options_recorded
 from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import open_store
@@ -115,7 +115,7 @@ def default_config(workdir: str) -> Config:
     if "model" not in values:
         raise UserError(f"{file} has no model, so {workdir} is not one of our work directories; convert what it holds first: "
                         f"bert-jax convert {workdir} NEW --to=bert_jax")
-    config = from_dict(Config, {name: value for name, value in values.items() if name != "embedding"})
+    config = from_dict(Config, options_recorded(values))
     if _is_run(values):
         return config
     length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)

@@ -28,7 +28,7 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
 
     Raises:
       UserError: an unknown or ambiguous option, a value of another type; examples for a task that reads files only, or
-        none to choose by.
+        with options of files, or none to choose by.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
@@ -49,6 +49,8 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
                         f"[(text, label), …] and [((text, text_b), label), …]; {values['task']} reads files: "
                         "train=FILE and dev=FILE, or dir=DIRECTORY")
     data = values["data"]
+    if given:
+        _check_in_memory(data, given)
     if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
         raise UserError("train is given and dev, by which runs are compared and chosen, is not: give dev=[(text, label), …], or "
                         "dev_share=0.1 to hold out a tenth of train")
@@ -57,11 +59,24 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
     return from_dict(FinetuneConfig, values), given
 
 
+def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> None:
+    """UserError where an option speaks of other data than the rows of `given`, and would be ignored."""
+    if data["tfds"]:
+        raise UserError(f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} came in memory too; leave one of the "
+                        "two out")
+    columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
+    read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))
+    if columns and not read:
+        raise UserError(f"{columns[0]}={data[columns[0]]!r} names a column of a file, but all examples are in "
+                        "memory, as (text, label) or ((text, text_b), label); leave it out")
+
+
 def _set(values: dict, name: str, value) -> None:
     """Puts an option in its place: a field, a group of them, or one within a group by its dotted or its own name."""
     if name in values:
-        merge = isinstance(values[name], dict) and isinstance(value, dict)
-        values[name] = values[name] | value if merge else value
+        if isinstance(values[name], dict) and not isinstance(value, dict):
+            raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
+        values[name] = values[name] | value if isinstance(value, dict) else value
         return
     known = _leaves(values)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]

@@ -84,7 +84,9 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
     """
     config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
     if isinstance(task, str) and not options.get("workdir"):
-        hardware.initialize_distributed()  # which must come before _say asks for this host's number
+        hardware.initialize_distributed()  # which must come before jax is asked for hosts
+        if jax.process_count() > 1:
+            raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         _say(f"no workdir was given: results and weights go to {config.workdir}")
     return _finetune(config, given)
 

@@ -32,8 +32,8 @@ class PredictConfig:
     """Options of `bert-jax predict`."""
 
     input: str = ""
-    """File in the form of one of the task's own; or plain text to classify, score or tag: a .txt file (not for ner, whose .txt
-    files have columns) or - for standard input with one text per line, or a directory with one text per .txt file."""
+    """File in one of the task's own forms, or plain text to classify, score or tag: a .txt file (not for ner, whose .txt files
+    have columns) or - for standard input with one text per line, or a directory with one text per .txt file."""
     text: str = ""
     """A single text in place of --input. The two texts of a pair are separated by a tab, here and in plain text."""
     output: str = ""
@@ -55,7 +55,9 @@ class PredictConfig:
 
 def check_predict(config: PredictConfig) -> PredictConfig:
     """Returns `config` if its values can be used; raises UserError naming option, value and remedy if not."""
-    if bool(config.input) == bool(config.text.strip()):
+    if config.text and not config.text.strip():
+        raise UserError(f"--text={config.text!r:.20} is blank; give --text=TEXT or --input=FILE")
+    if bool(config.input) == bool(config.text):
         raise UserError("give one of --input=FILE and --text=TEXT" + (", not both" if config.text else ""))
     if config.batch_size < 1:
         raise UserError(f"batch_size={config.batch_size} must be positive")

@@ -108,7 +108,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     check_outputs(family.prediction_names(examples, config.split), config)
     features = family.features(examples, first.tokenizer, _options(members, task))
     for member in members if first.head.kind in ("classification", "regression") else ():
-        check_pairs(member.history, features, f"example {{}} of {config.input or '--text'}", member.path)
+        check_pairs(member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path)
     console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
     _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh)

@@ -8,11 +8,14 @@ import numpy as np
 import numpy_bert
 import pytest
 from pretrained_model import CONFIG, PARTS, stored_model
+from test_prediction import write_model
 
 from bert_jax import cli, sharding
-from bert_jax.config import Config, HeadConfig, MeshConfig, PhaseConfig
+from bert_jax.command_line import load_config
+from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig
 from bert_jax.data.store import open_store
-from bert_jax.evaluation import Evaluation
+from bert_jax.evaluation import Evaluation, default_config
+from bert_jax.interop import conversion
 from bert_jax.interop.conversion import write_bert_jax
 from bert_jax.interop.huggingface import write_huggingface
 from bert_jax.pretrained.loading import load
@@ -136,3 +139,24 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
         assert says in error(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
     assert "sequence_length=128 is longer than model.max_position_embeddings=40" in error(
         capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128")
+
+
+def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, small_store, capsys):
+    """Its record once kept "pairs", which is no option of pre-training: `evaluate` said that, and not what is missing."""
+    write_model(tmp_path / "tuned", "text", pairs=False)
+    conversion.convert(tmp_path / "tuned", tmp_path / "encoder", to="bert_jax", parts="encoder")
+    assert default_config(str(tmp_path / "encoder")).model.num_layers == CONFIG.num_layers
+    said = error(capsys, "evaluate", f"{tmp_path}/encoder", f"--data.path={small_store}")
+    assert "has no head for masked words or pairs (beside the encoder: pooler)" in said
+
+
+def test_the_configuration_of_a_saved_model_can_be_opened(source, tmp_path):
+    """With the options that only models have: how vectors are made of texts, or the task it was fine-tuned on."""
+    saved = dataclasses.replace(source(), embedding=EmbeddingConfig(pooling="cls"))
+    (tmp_path / "saved").mkdir()
+    write_bert_jax(saved, tmp_path / "saved")
+    assert "embedding" in json.loads((tmp_path / "saved" / "config.json").read_text())
+    write_model(tmp_path / "tuned", "text", pairs=False)
+    conversion.convert(tmp_path / "tuned", tmp_path / "copy", to="bert_jax")
+    assert load_config(str(tmp_path / "saved" / "config.json")) == Config(model=saved.model)
+    assert load_config(str(tmp_path / "copy" / "config.json")).model.num_layers == CONFIG.num_layers

@@ -5,11 +5,13 @@ import json
 import re
 import tempfile
 
+import jax
 import numpy as np
 import pytest
 from test_finetuning import FAST, assert_same_weights, compile_once, one_device, pretrained, sentences  # noqa: F401 (fixtures)
 
 import bert_jax
+from bert_jax import hardware
 from bert_jax.config import OptimizerConfig
 from bert_jax.errors import UserError
 from bert_jax.finetune_arguments import IN_MEMORY, from_arguments
@@ -77,6 +79,14 @@ def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch,
     assert f"no workdir was given: results and weights go to {result.path}" in capsys.readouterr().out
     assert [str(path) for path in tmp_path.iterdir()] == [result.path] and result.results["main_metric"] == "pearson"
     assert isinstance(result.model.predict("a text")[0], float)
+
+
+def test_several_hosts_are_given_a_workdir(monkeypatch):
+    """Each would draw a temporary one of its own."""
+    monkeypatch.setattr(hardware, "initialize_distributed", lambda: None)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match="several hosts need one workdir that all of them see: give workdir="):
+        bert_jax.finetune("mrpc", dir="nowhere", init_from="nowhere")
 
 
 def test_an_interrupted_run_has_no_model():
@@ -163,7 +173,9 @@ def test_options_by_keyword(tmp_path):
     ("text", {"zzz": 1}, "unknown option 'zzz'; `bert-jax finetune TASK --help` lists them"),
     ("text", {"name": "lamb"}, "name is ambiguous: schedule.name or optimizer.name; write schedule={'name': …}"),
     ("text", {"optimizer": {"nam": "lamb"}}, "unknown option optimizer.nam; perhaps you meant optimizer.name"),
-    ("text", {"optimizer": "lamb"}, "optimizer must be an object"),
+    ("text", {"optimizer": "lamb"}, "optimizer takes a dict of its options (name, "),
+    ("text", {"data": "GLUE"}, "data takes a dict of its options (dir, train, dev, test, "),
+    ("text", {"data": None}, "scheme), not None"),
     ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
     ("text", {"learning_rate": "3e-5"}, "learning_rate='3e-5' must be of type float"),
     ("text", {"select": "first"}, "select='first' must be one of last, best"),
@@ -190,3 +202,18 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
 def test_other_tasks_read_files():
     with pytest.raises(UserError, match="train, dev in memory: .* to the task text.*ner reads files: train=FILE"):
         from_arguments("ner", {"train": [(["a"], ["O"])], "dev": []}, {})
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"tfds": "glue/sst2"}, "tfds='glue/sst2' has all splits, but train and dev came in memory too; leave one of the two out"),
+    ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
+    ({"pair_column": "b"}, "pair_column='b' names a column"),
+    ({"data": {"label_column": "y"}}, "label_column='y' names a column")])
+def test_options_of_files_beside_examples_in_memory(options, message):
+    """Once ignored."""
+    rows = [("a", "x"), ("b", "y")]
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_arguments("text", {"train": rows, "dev": rows}, options)
+    if "tfds" not in options:
+        assert from_arguments("text", {"train": rows, "dev": "dev.tsv"}, options)[1] == {"train": rows}
+        assert from_arguments("text", {"train": rows}, options | {"dir": "d"})[1] == {"train": rows}

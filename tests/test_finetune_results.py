@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import numpy as np
@@ -166,7 +167,7 @@ SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, 
     {"task": []}, {"task": "x" * 100_000}, {"settings": {}}, {"settings": [[]]}, "[" * 100_000, '{"task": ' * 100_000,
     *({"settings": [SETTING | change]} for change in (
         {"mean": {"accuracy": "high"}}, {"mean": []}, {"standard_deviation": 3}, {"standard_deviation": {"accuracy": []}},
-        {"runs": None}))],
+        {"runs": None}, {"runs": math.inf}, {"runs": math.nan}))],
     ids=lambda changes: str(changes)[:40])
 def test_damaged_results_are_one_line(tmp_path, capsys, changes):
     content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import io
-import json
 import pickle
 import random
 import sys
@@ -13,7 +12,7 @@ import pytest
 from google_tokenization import google_basic
 from pretrained_model import CONFIG
 from test_finetuning import compile_once, one_device  # noqa: F401 (fixtures)
-from test_prediction import write_model
+from test_prediction import LABELS, write_model
 
 import bert_jax
 from bert_jax.cli import _run
@@ -80,9 +79,12 @@ def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
     ("pairs", "a cat", "error: --text: the model reads pairs of texts, written with one tab between the two; found 'a cat'"),
     ("rte", "a cat\t", "the model reads pairs of texts"),
     ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
+    ("text", "a\tb\tc", "error: --text: the model reads single texts, but there is a tab"),
+    ("old", "a\tb\tc", "error: --text: --text has a tab, so all are taken for pairs of texts, written with one tab between"),
     ("swag", "a cat", "error: plain text does not say what swag asks of it"),
     ("ner", " \u200b ", "holds no words"), ("text", "\udcff", "is not UTF-8"),
-    ("text", " ", "give one of --input=FILE and --text=TEXT")])
+    ("text", " ", "error: --text=' ' is blank; give --text=TEXT or --input=FILE"),
+    ("text", "", "error: give one of --input=FILE and --text=TEXT")])
 def test_a_text_that_the_model_cannot_read(models, capsys, name, text, message):
     assert predict(models[name], f"--text={text}") == 2
     assert message in capsys.readouterr().err
@@ -109,9 +111,25 @@ def test_what_is_plain_text(tmp_path):
     (tmp_path / "classes" / "pos").mkdir(parents=True)
     (tmp_path / "passages").mkdir()
     (tmp_path / "file.txt").touch()
-    names, heads = ("classes", "passages", "file.txt", "file.tsv"), ("classification", "tagging", "choice")
+    names = ("classes", "passages", "file.txt", "file.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
+    heads = ("classification", "regression", "tagging", "choice")
     plain = {(name, head) for name in names for head in heads if plain_text.is_plain(str(tmp_path / name), head)}
-    assert plain == {("passages", "classification"), ("passages", "tagging"), ("file.txt", "classification")}
+    assert plain == {("passages", "classification"), ("passages", "regression"), ("passages", "tagging"),
+                     ("file.txt", "classification"), ("file.txt", "regression")}
+
+
+def test_microsofts_own_file_of_mrpc_is_read_in_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(LABELS, "mrpc", ("not_equivalent", "equivalent"))
+    model, file = write_model(tmp_path / "mrpc", "mrpc"), tmp_path / "msr_paraphrase_test.txt"
+    file.write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta cat\ta dog\n")
+    assert predict(model, f"--input={file}") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_an_input_whose_name_has_braces_is_named_as_it_is(models, tmp_path, capsys):
+    (tmp_path / "data{1}.tsv").write_text("text\ttext_pair\na cat\ta dog\n")
+    assert predict(models["text"], f"--input={tmp_path / 'data{1}.tsv'}") == 2
+    assert f"example 0 of {tmp_path / 'data{1}.tsv'} is a pair" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pairs", [True, False])
@@ -200,7 +218,20 @@ def test_a_file_of_words_is_still_read_in_columns(models, tmp_path, capsys):
     assert tagging.from_plain([plain_text.PlainText("", "a b", "7")], ("O",)).index == ("7",)
 
 
-def test_a_record_that_does_not_say_takes_pairs_for_what_they_are():
-    single, pair = (plain_text.PlainText("", text, "0") for text in ("a", "a\tb"))
-    assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([pair, single], ("x",), None).second is None
-    assert json.dumps(from_plain([pair, single], ("x",), False).first) == '["a\\tb", "a"]'
+def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
+    """Lines with and without one were once answered as single texts, without a word. In files of a directory it is layout."""
+    (tmp_path / "lines.txt").write_text("a\tb\nc\n")
+    pair, single = plain_text.read(str(tmp_path / "lines.txt"))
+    assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
+    with pytest.raises(UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"):
+        from_plain([pair, single], ("x",), None)
+    with pytest.raises(UserError, match="lines.txt, line 1: the model reads single texts, but there is a tab"):
+        from_plain([single, pair], ("x",), False)
+    (tmp_path / "other.txt").write_text("c")
+    (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
+    files = plain_text.read(str(tmp_path))
+    for pairs in (None, False):
+        assert from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"] and from_plain(files, ("x",), pairs).second is None
+    (tmp_path / "lines.txt").write_text("a\tb")
+    (tmp_path / "other.txt").write_text("c\td")
+    assert from_plain(plain_text.read(str(tmp_path)), ("x",), None).second == ["b", "d"]

@@ -183,7 +183,7 @@ def test_tfds(tmp_path):
     ("squad_v1", V1, {"exact_match": 1, "f1": 1}),
     ("squad_v2", V2, {"exact_match": 1, "f1": 1, "HasAns_exact": 1, "HasAns_f1": 1, "NoAns_exact": 1, "NoAns_f1": 1}),
 ])
-def test_perfect_scores_give_perfect_answers(tmp_path, task, contents, scores):
+def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, contents, scores):
     examples = load(tmp_path, contents, task, "dev")
     features = squad.features(examples, TOKENIZER, OPTIONS)
     logits = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
@@ -196,6 +196,9 @@ def test_perfect_scores_give_perfect_answers(tmp_path, task, contents, scores):
     assert list(predictions) == list(nbest) == [q.id for q in examples.questions]
     assert [predictions["q0"], predictions["q1"]] == ["cab", "É" if task == "squad_v1" else ""]
     assert nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"} and nbest["q0"][0]["start_logit"] == 9
+    monkeypatch.setattr(squad, "prediction_names", lambda *_: ["nbest.json"])
+    assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == [str(tmp_path / "one/nbest.json")]
+    assert json.loads((tmp_path / "one/nbest.json").read_text()) == nbest, "what a file holds goes by its name"
     if odds:
         assert odds[0]["q0"] == -17 and odds[0]["q1"] >= 0
         golds = [q.answers for q in examples.questions]

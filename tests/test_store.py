@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -184,6 +185,19 @@ def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
     shutil.copytree(path, tmp_path / "copy")
     open_store(tmp_path / "copy")
     assert len(hashed) == 15
+
+
+def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch):
+    """That of read() has no name, and was once: cannot read None."""
+    path, hash_file = prepared(tmp_path), verification.hash_file
+
+    def broken(file):
+        if file.name == "shard-00000.tokens":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return hash_file(file)
+    monkeypatch.setattr(verification, "hash_file", broken)
+    with pytest.raises(UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"):
+        open_store(path)
 
 
 def test_files_that_may_change_within_a_time_stamp_are_not_recorded(tmp_path):

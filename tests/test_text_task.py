@@ -225,6 +225,15 @@ def test_a_share_of_the_training_file_is_held_out(tmp_path):
     fails("dev_share=0.2, but data.dir=.* has a dev file", tmp_path, dev_share=0.2)
 
 
+def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
+    write(tmp_path, "train.tsv", "text\tlabel\na\tx\nb\ty\n")
+    with pytest.raises(UserError, match=r"data.dir=.* has no dev file; looked for dev.tsv, .*; give --data.dev=FILE, or "
+                                        "--data.dev_share=0.1 to hold out a tenth of the training file"):
+        load(tmp_path, "dev")
+    with pytest.raises(UserError, match="there is no such directory"):
+        load(tmp_path / "nowhere", "dev")
+
+
 @pytest.mark.parametrize("task, data, message", [
     ("text", {"train": "a.tsv"}, "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv"),
     ("ner", {"train": "a.txt"}, "no dev data, by which runs are compared and chosen: give --data.dev=FILE$"),

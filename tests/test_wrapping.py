@@ -159,14 +159,42 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
 
 def test_what_is_not_joined_is_said(tmp_path, vocab, caplog, capsys):
     lines = lines_of(paragraphs(100))
+    said = "and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins"
     for options in ({"wrapped": "no"}, {"sentences": "lines"}):
         caplog.clear()
         manifest = run(tmp_path, "book.txt", "\n".join(lines), f"store-{next(iter(options))}", **options)
         assert manifest.sources[0].wrap_column == 0
         assert manifest.counts.sentences >= len(lines)
-        assert "and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins" in caplog.text
+        assert (said in caplog.text) == ("wrapped" not in options), "who chose no knows it"
     with pytest.raises(UserError, match="wrapped=yes joins .* sentences=lines takes .* choose one"):
         run(tmp_path, "book.txt", "\n".join(lines), "new", wrapped="yes", sentences="lines")
+
+
+def test_no_file_is_looked_at_where_none_is_to_be_joined(tmp_path, vocab, monkeypatch):
+    monkeypatch.setattr(wrapping, "find_column", lambda lines: pytest.fail("looked at"))
+    run(tmp_path, "book.txt", "\n".join(lines_of(paragraphs(100))), "store", wrapped="no")
+
+
+def test_sources_with_a_paragraph_on_each_line_cannot_be_joined(tmp_path, vocab):
+    """By order; once they were left as they are without a word."""
+    articles = '<doc id="1" title="a">\n' + "\n".join(paragraphs(20)) + "\n</doc>\n"
+    with pytest.raises(UserError, match=r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"):
+        run(tmp_path, "wiki_00", articles, "store", wrapped="yes")
+    assert not (tmp_path / "store").exists()
+    assert run(tmp_path, "wiki_00", articles, "store").sources[0].wrap_column == 0
+
+
+def test_a_store_that_differs_in_the_joining_only_says_so(tmp_path, vocab):
+    """As one does that was made before lines were joined."""
+    run(tmp_path, "book.txt", "\n".join(lines_of(paragraphs(100))), "old", wrapped="no")
+    joined = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "new"), workers=1)
+    prepare.run_prepare(joined)
+    with pytest.raises(UserError, match=r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"):
+        prepare.run_prepare(dataclasses.replace(joined, output=str(tmp_path / "old")))
+    with pytest.raises(UserError, match=r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"):
+        prepare.run_prepare(dataclasses.replace(joined, wrapped="no"))
+    with pytest.raises(UserError, match="made from something else .*; choose another output or delete it$"):
+        prepare.run_prepare(dataclasses.replace(joined, wrapped="no", bad_utf8="replace"))
 
 
 def test_lines_can_be_joined_by_order(tmp_path, vocab):

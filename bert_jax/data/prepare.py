@@ -41,6 +41,9 @@ from bert_jax.tokenization import Tokenizer, load_tokenizer
 RECORD_SECONDS = 10.0
 """Time between two records of the progress: what a killed run has to do again at most."""
 
+MAY_BE_WRAPPED = ("text", "jsonl", "tfds")
+"""Formats whose lines may end anywhere; the others have a whole paragraph on each line."""
+
 SHORT_DOCUMENT = 256
 """Tokens. Wrapped documents that are shorter on average are probably paragraphs."""
 
@@ -91,9 +94,19 @@ def run_prepare(config: PrepareConfig) -> Manifest:
 
 
 def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Source]:
-    """The sources with the columns at which their lines are to be joined; says which look wrapped."""
+    """The sources with the columns at which their lines are to be joined; says which look wrapped.
+
+    Raises:
+      UserError: wrapped=yes, and a source has a paragraph on each line by its format.
+    """
+    if config.wrapped == "no":
+        return sources
+    unbroken = [source for source in sources if source.format not in MAY_BE_WRAPPED]
+    if config.wrapped == "yes" and unbroken:
+        raise UserError(f"wrapped=yes joins the lines of a paragraph, but {unbroken[0].name} ({unbroken[0].format}) has "
+                        "a whole paragraph on each line; give --wrapped=auto, or leave it out")
     found = {source: wrapping.find_column(read_lines(source, config.text_field, config.bad_utf8))
-             for source in sources if source.format in ("text", "jsonl", "tfds")}  # the others have a paragraph on each line
+             for source in sources if source.format in MAY_BE_WRAPPED}
     wrapped = [source for source, (_, is_wrapped) in found.items() if is_wrapped]
     joining = config.wrapped == "yes" or config.wrapped == "auto" and config.sentences == "split"
     if wrapped:

@@ -49,7 +49,21 @@ def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
                         f"{ours.kind} of {ours.vocab_size}); choose another output or delete it")
     if lines := differences(to_dict(present), to_dict(wanted)):
         more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
-        raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it")
+        raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
+                        + _by_wrapping(present, wanted))
+
+
+def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
+    """Return the end of the message where only the joining of wrapped lines differs."""
+    columns = [source.wrap_column for source in present.sources]
+    if len(columns) != len(wanted.sources):
+        return ""
+    sources = tuple(dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns))
+    if dataclasses.replace(wanted, sources=sources) != present:
+        return ""
+    if any(columns):
+        return "; --wrapped=auto (or yes, if it was made so) joins lines, as that store does"
+    return "; --wrapped=no keeps the line ends, as that store does"
 
 
 @contextlib.contextmanager

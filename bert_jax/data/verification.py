@@ -68,13 +68,21 @@ def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list
     total, done, changed = sum(sizes), 0, []
     with (concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
           progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
-        hashes = pool.map(hash_file, (directory / file.name for file in files))
+        hashes = pool.map(_hash, (directory / file.name for file in files))
         for file, size, found in zip(files, sizes, hashes, strict=True):
             done += size
             advance_to(done)
             if found != file.sha256:
                 changed.append(file.name)
     return changed
+
+
+def _hash(file: pathlib.Path) -> str | None:
+    """The hash of `file`; an error in the middle of reading does not say of which file it is, so it is said here."""
+    try:
+        return hash_file(file)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}; prepare or copy the store again") from None
 
 
 def _is_first_host() -> bool:

@@ -131,7 +131,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
 def _settings(stored: StoredModel) -> dict:
     """What the source was trained with: a fine-tuned model reads and answers by its options, an evaluation masks by them."""
     recorded = stored.history.get("config") or {}
-    return {name: value for name, value in recorded.items() if stored.head or name not in ("head", "finetune", "run")}
+    return {name: value for name, value in recorded.items() if stored.head or name not in ("head", "finetune", "pairs", "run")}
 
 
 def _origin(stored: StoredModel, by: str) -> dict:

@@ -91,7 +91,7 @@ def _numbers(model, texts, scores: Scores) -> list[float]:
 
 def _sequences(model, texts) -> Features:
     features = tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings, _longest(model))
-    check_pairs(model.history, features, "text {} of the list", model.path)
+    check_pairs(model.history, features, lambda number: f"text {number} of the list", model.path)
     return features
 
 

@@ -11,7 +11,7 @@ from bert_jax.tasks import rows
 from bert_jax.tasks.glue_tasks import COLA_COLUMNS, GLUE_TASKS, LABELLED_DIAGNOSTICS
 from bert_jax.tasks.sentences import Record
 
-_MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # Microsoft's own files
+MRPC_TRAIN, MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # Microsoft's own files
 _MRPC_DEV_IDS = "dev_ids.tsv"  # those of its training pairs that GLUE holds out
 _BROKEN_SHARE = 0.01
 
@@ -25,7 +25,7 @@ def names(task: str, split: str) -> list[str]:
     else:
         files = [f"{split}.tsv"]
     if task == "mrpc":
-        files.append(_MRPC_TEST if split == "test" else _MRPC_TRAIN)
+        files.append(MRPC_TEST if split == "test" else MRPC_TRAIN)
     return [f"{place}{file}" for file in files for place in ("", *(f"{name}/" for name in GLUE_TASKS[task].names))]
 
 
@@ -52,7 +52,7 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
     check_broken(task, split, str(file), problems, len(lines))
     if task == "mnli":
         records = _agreed(file, records)
-    if by_original_name and file.name == _MRPC_TRAIN:
+    if by_original_name and file.name == MRPC_TRAIN:
         records = _part(file, records, lines, layout, split)
     if not records:
         raise UserError(f"{file} holds no example of {task} {split}")

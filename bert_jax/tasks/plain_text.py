@@ -8,6 +8,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import rows
+from bert_jax.tasks.glue_files import MRPC_TEST, MRPC_TRAIN
 from bert_jax.tokenization import basic_normalizer, basic_pre_tokenizer
 
 STANDARD_INPUT = "-"
@@ -19,19 +20,21 @@ class PlainText(NamedTuple):
     text: str
     index: str
     """What a file of predictions calls it: the number of its line, from 0, or the name of its file."""
+    is_line: bool = True
+    """Whether a tab in it can only separate the two texts of a pair; in a file of a directory it may be layout."""
 
 
 def is_plain(source: str, head: str) -> bool:
     """Return whether `source` holds plain texts for a `head` of this kind, not examples in one of a task's own forms.
 
     A .txt file holds columns where words are tagged, and a directory of .txt files RACE's passages where one of several
-    choices is wanted. A directory with directories in it has a class in each.
+    choices is wanted. A directory with directories in it has a class in each. Microsoft's own files of MRPC end in .txt too.
     """
     if source == STANDARD_INPUT:
         return True
     path = epath.Path(source).expanduser()
     if not path.is_dir():
-        return path.suffix == ".txt" and head in ("classification", "regression")
+        return path.suffix == ".txt" and path.name not in (MRPC_TRAIN, MRPC_TEST) and head in ("classification", "regression")
     return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
 
 
@@ -43,8 +46,9 @@ def read(source: str) -> list[PlainText]:
     """
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
-        texts = [PlainText(str(file), rows.read_text(file), file.name) for file in sorted(path.glob("*.txt"), key=str)]
-        if blank := [where for where, text, _ in texts if not text.strip()]:
+        texts = [PlainText(str(file), rows.read_text(file), file.name, is_line=False)
+                 for file in sorted(path.glob("*.txt"), key=str)]
+        if blank := [text.where for text in texts if not text.text.strip()]:
             raise UserError(f"{blank[0]} is empty")
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)

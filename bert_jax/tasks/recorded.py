@@ -4,6 +4,7 @@ Whoever lets a model predict asks here, so that new inputs are cut, windowed and
 """
 
 import dataclasses
+from collections.abc import Callable
 
 from bert_jax.config_dict import from_dict, to_dict
 from bert_jax.errors import UserError
@@ -35,19 +36,19 @@ def recorded_pairs(history: dict) -> bool | None:
     return True if recorded_data(history).pair_column else recorded if isinstance(recorded, bool) else None
 
 
-def check_pairs(history: dict, features: Features, named: str, path: str) -> None:
+def check_pairs(history: dict, features: Features, named: Callable[[int], str], path: str) -> None:
     """Raise UserError for a pair where the model was fine-tuned on single texts, and the reverse.
 
     Args:
       features: of texts, or of pairs, whose second segment is never empty: it has its [SEP].
-      named: what a message calls an example; {} takes its number, from 0.
+      named: what a message calls the example of a number, from 0.
       path: of the model.
     """
     pairs = recorded_pairs(history)
     wrong = next((number for number, types in enumerate(features.token_type_ids) if types.any() != pairs), None)
     if pairs is not None and wrong is not None:
         seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
-        raise UserError(f"{named.format(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
+        raise UserError(f"{named(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
                         f"and its answers would mean nothing; give {taught}, or a model that was fine-tuned on what you have")
 
 

@@ -80,7 +80,7 @@ def measured(directory: str) -> dict[str, dict]:
                                           for name, value in setting["standard_deviation"].items() if name in cell}
             cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],
                      "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})") from None
         found.setdefault(task, []).append(cell)
     if not found:

@@ -42,13 +42,13 @@ def write_predictions(examples: Examples, features: SpanFeatures, logits: list[n
     """
     predictions = predict(examples, features, logits)
     ids = [question.id for question in examples.questions]
-    contents = [dict(zip(ids, final_texts(examples, features, predictions))),
-                {id: prediction.entries() for id, prediction in zip(ids, predictions)},
-                {id: prediction.null_odds for id, prediction in zip(ids, predictions)}]
+    contents = {"predictions.json": final_texts(examples, features, predictions),
+                "nbest.json": [prediction.entries() for prediction in predictions],
+                "null_odds.json": [prediction.null_odds for prediction in predictions]}
     directory, files = epath.Path(directory), []
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in zip(prediction_names(examples, split), contents):  # null_odds.json for squad_v2 only
-        file = directory / name
+    for name in prediction_names(examples, split):
+        file, content = directory / name, dict(zip(ids, contents[name], strict=True))
         write_atomically(file, (json.dumps(content, indent=4, ensure_ascii=False) + "\n").encode())
         files.append(os.fspath(file))
     return files

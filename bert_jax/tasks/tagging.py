@@ -90,7 +90,7 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
       UserError: a text without words (names the line).
     """
     sentences = []
-    for where, text, _ in texts:
+    for where, text, *_ in texts:
         if not (spans := plain_text.words(text)):
             raise UserError(f"{where}: {text!r:.80} holds no words")
         words = tuple(text[start:end] for start, end in spans)

@@ -45,6 +45,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     elif data.tfds:
         records = _tfds_records(data, source)
     else:
+        _check_dev(task, data, source)
         records = text_files.read(files.find(data, source, text_files.names(source)), data, source)
     regression = data.regression if labels is None else not labels
     if labels is None:
@@ -61,21 +62,26 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool 
     """Return plain texts as unlabelled examples.
 
     Args:
-      pairs: whether the model reads pairs, whose two texts have a tab between them; None: it does if every text has one.
+      pairs: whether the model reads pairs, whose two texts have a tab between them; None: it does if any line has a tab, or
+        each file of a directory has one.
 
     Raises:
-      UserError: a pair without exactly one tab, or with a blank half (names the line); nothing but pairs for single texts.
+      UserError: a pair without exactly one tab, or with a blank half; a tab in a line for a model of single texts. Names the
+        line.
     """
-    look_like_pairs = all(text.count("\t") == 1 for _, text, _ in texts)
-    if pairs is False and look_like_pairs:
-        raise UserError(f"{texts[0].where}: the model reads single texts, but there is a tab, as between the two texts of a "
-                        f"pair: {texts[0].text!r:.80}; write a blank in its place if this is one text")
-    records, pairs = [], look_like_pairs if pairs is None else pairs
-    for where, text, index in texts:
+    tabbed = next((text for text in texts if text.is_line and "\t" in text.text), None)
+    if pairs is False and tabbed is not None:
+        raise UserError(f"{tabbed.where}: the model reads single texts, but there is a tab, as between the two texts of a "
+                        f"pair: {tabbed.text!r:.80}; write a blank in its place if this is one text")
+    reason = "the model reads pairs of texts"
+    if pairs is None:
+        pairs = tabbed is not None or all(text.text.count("\t") == 1 for text in texts)
+        reason = f"{texts[0].where if tabbed is None else tabbed.where} has a tab, so all are taken for pairs of texts"
+    records = []
+    for where, text, index, _ in texts:
         first, *more = text.split("\t") if pairs else [text]
         if len(more) != pairs or not all(part.strip() for part in (first, *more)):
-            raise UserError(f"{where}: the model reads pairs of texts, written with one tab between the two; found "
-                            f"{text!r:.80}")
+            raise UserError(f"{where}: {reason}, written with one tab between the two; found {text!r:.80}")
         records.append(Record(where, first, more[0] if pairs else None, None, index))
     return sentences.collect("text", records, labels, {}, unlabelled=True)
 
@@ -115,6 +121,13 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     """A classifier with these classes; without any, a regressor."""
     return sentences.head(task, labels)
+
+
+def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
+    """UserError where the directory has no dev file, which may be held out of the training file."""
+    if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
+        raise UserError(f"data.dir={data.dir} has no dev file; looked for {', '.join(text_files.names('dev'))}; give "
+                        "--data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of the training file")
 
 
 def _part(records: list[Record], share: float, split: str) -> list[Record]:
