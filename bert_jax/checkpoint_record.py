@@ -4,15 +4,13 @@ One JSON object under a checksum of its own: run, step, data position, configura
 fingerprint of each array by path. A change of a single digit in it is noticed, as is one in the arrays.
 """
 
-import hashlib
-import json
 import math
 
 import numpy as np
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_object
+from bert_jax.files import checksum, parse_object
 from bert_jax.fingerprint import fingerprint, leaf_paths
 
 FORMAT = 1
@@ -32,7 +30,7 @@ def make_record(step: int, state, position: dict, config: dict, metrics: dict | 
 
 
 def sealed(content: dict) -> dict:
-    return {"content": content, "sha256": _checksum(content)}
+    return {"content": content, "sha256": checksum(content)}
 
 
 def read_record(directory: epath.Path) -> dict:
@@ -49,7 +47,7 @@ def read_record(directory: epath.Path) -> dict:
     except ValueError as error:
         raise Damaged(f"the record {error}") from None
     content = stored.get("content")
-    if not isinstance(content, dict) or stored.get("sha256") != _checksum(content):
+    if not isinstance(content, dict) or stored.get("sha256") != checksum(content):
         raise Damaged("the record does not match its checksum")
     if content["format"] > FORMAT:
         raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
@@ -96,7 +94,3 @@ def changed(stored: dict, state) -> list[str]:
 
 def _kind(leaf) -> dict:
     return {"shape": list(np.shape(leaf)), "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype)}
-
-
-def _checksum(content: dict) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

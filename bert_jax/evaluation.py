@@ -7,7 +7,6 @@ import math
 import jax
 import numpy as np
 from absl import logging
-from etils import epath
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +22,7 @@ from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.program import Program
 from bert_jax.signals import StopSignals
 from bert_jax.step import make_eval_step
-from bert_jax.workdir import read_json
+from bert_jax.workdir import read_settings
 
 EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
@@ -105,15 +104,12 @@ def default_config(workdir: str) -> Config:
     Raises:
       UserError: not a work directory, or that of a fine-tuned model.
     """
-    file = epath.Path(workdir) / "config.json"
-    if not file.exists():
-        raise UserError(f"{workdir} is not the work directory of a run: it has no config.json")
-    values = read_json(file)
+    values = read_settings(workdir)
     if {"finetune", "head"} & values.keys():
         raise UserError(f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
                         "figures are in results.json, and `bert-jax predict` scores a file that has answers")
     if "model" not in values:
-        raise UserError(f"{file} has no model, so {workdir} is not one of our work directories; convert what it holds first: "
+        raise UserError(f"{workdir}/config.json has no model, so {workdir} is not one of our work directories; convert what it holds first: "
                         f"bert-jax convert {workdir} NEW --to=bert_jax")
     config = from_dict(Config, options_recorded(values))
     if _is_run(values):

@@ -107,7 +107,7 @@ def _unique(pairs: list[tuple]) -> dict:
 
 def sealed(values: dict) -> dict:
     """Return `values`, which JSON can hold, with a "checksum" over all of them for `unsealed` to check."""
-    return {**values, "checksum": _checksum(values)}
+    return {**values, "checksum": checksum(values)}
 
 
 def unsealed(values: dict) -> dict:
@@ -117,10 +117,11 @@ def unsealed(values: dict) -> dict:
       UserError: the values are not those that were sealed.
     """
     contents = {key: value for key, value in values.items() if key != "checksum"}
-    if "checksum" in values and values["checksum"] != _checksum(contents):
+    if "checksum" in values and values["checksum"] != checksum(contents):
         raise UserError("its contents have changed since it was written (the checksum is wrong)")
     return contents
 
 
-def _checksum(values: dict) -> str:
+def checksum(values: dict) -> str:
+    """Return the SHA-256 of values that JSON can hold, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -195,10 +195,15 @@ def id_below(run_id: str | None, name: str) -> str | None:
 
 def read_config(path: str | os.PathLike) -> Config:
     """The configuration that the run in work directory `path` was last started with."""
+    return from_dict(Config, read_settings(path))
+
+
+def read_settings(path: str | os.PathLike) -> dict:
+    """Return what config.json of work directory `path` holds; of a fine-tuned or converted model, not what `Config` has."""
     file = epath.Path(path) / "config.json"
     if not file.exists():
         raise UserError(f"{path} is not the work directory of a run: it has no config.json")
-    return from_dict(Config, read_json(file))
+    return read_json(file)
 
 
 def _check_not_foreign(path: epath.Path) -> None:
