@@ -141,6 +141,7 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
     """
     config, mesh, phase = run.config, run.mesh, run.config.phases[index]
     end, examples = phase_starts(config)[index] + phase.steps, run.training[index]
+    run.signals.saving = None  # the phase before has saved its end
     evaluation = None if run.evaluation_store is None else Evaluation(
         run.model, config, index, run.evaluation_store, "all" if config.data.eval_path else "held_out", mesh, run.shardings.params)
     unigram = None if evaluation is None else evaluation.unigram(examples)
@@ -149,7 +150,7 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
     reporter = PhaseReporter(run.metrics, rates, config, index)
     stream = batches(examples, seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - begin,
                      loader=config.data.loader, prefetch=config.data.prefetch)
-    run.signals.saving, step, evaluated, wanted = None, begin, {}, False
+    step, evaluated, wanted = begin, {}, False
 
     def save() -> None:
         reporter.finish()
