@@ -72,7 +72,7 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not one JSON object per line ({getattr(error, 'msg', error)})") from None
+            raise UserError(f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})") from None
         if not isinstance(record, dict) or text_field not in record:
             fields = f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"
             raise UserError(f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text by "
