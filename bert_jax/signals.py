@@ -14,7 +14,7 @@ from rich.console import Console
 
 Value = TypeVar("Value")
 COMPILING = "compiling"  # start of the name of a thread that works for `StopSignals.wait`
-QUIT_SECONDS = 3.0  # that saying what is lost may take
+QUIT_SECONDS = 10.0  # that saying what is lost may take
 LOOK_SECONDS = 0.1  # between two looks for a signal while waiting
 
 
