@@ -8,12 +8,12 @@ import importlib
 _HOMES = {
     "Config": "config", "ModelConfig": "config", "DataConfig": "config", "MaskingConfig": "config", "PhaseConfig": "config",
     "OptimizerConfig": "config", "ScheduleConfig": "config", "MeshConfig": "config", "ComputeConfig": "config",
-    "CheckpointConfig": "config", "EvaluationConfig": "config", "UserError": "errors", "model_config": "presets",
+    "CheckpointConfig": "config", "EvaluationConfig": "config", "UserError": "errors", "model_config": "config.presets",
     "BertForPreTraining": "models.bert", "pretrain": "pretraining",
-    "load": "pretrained.loading", "PretrainedModel": "pretrained.model", "convert": "interop.conversion",
-    "open_store": "data.store", "Examples": "data.examples", "load_tokenizer": "tokenization",
-    "finetune": "finetuning", "FinetuneConfig": "finetune_config", "TaskDataConfig": "finetune_config",
-    "TaskOptions": "finetune_config", "task_defaults": "finetune_config",
+    "load": "pretrained.loading", "PretrainedModel": "pretrained.model", "convert": "formats.conversion",
+    "open_store": "data.store.store", "Examples": "data.examples.examples", "load_tokenizer": "tokenization.tokenizer",
+    "finetune": "finetuning.loop", "FinetuneConfig": "config.finetuning", "TaskDataConfig": "config.finetuning",
+    "TaskOptions": "config.finetuning", "task_defaults": "config.finetuning",
 }
 __all__ = sorted(_HOMES)
 

@@ -11,11 +11,11 @@ import sys
 import threading
 import traceback
 
-from bert_jax.command_help import described, overview, usage, version
-from bert_jax.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.command_log import quiet_libraries, show_libraries
+from bert_jax.console.help import described, overview, usage, version
+from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.config import Config
-from bert_jax.config_checks import check
+from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 
 
@@ -24,10 +24,10 @@ def demo(arguments: list[str]) -> int:
 
     Run the whole job in minutes, on text that Python itself carries.
     """
-    from bert_jax.command_config import DemoConfig
+    from bert_jax.config.commands import DemoConfig
 
     options = parse(DemoConfig(), arguments, *described(demo))
-    from bert_jax.demo import run_demo
+    from bert_jax.commands.demo import run_demo
 
     return run_demo(options)
 
@@ -40,7 +40,7 @@ def train_vocab(arguments: list[str]) -> int:
     from bert_jax.config import TrainVocabConfig
 
     options = parse(TrainVocabConfig, arguments, *described(train_vocab))
-    from bert_jax.vocabulary import run_train_vocab
+    from bert_jax.tokenization.learning import run_train_vocab
 
     run_train_vocab(options)
     return 0
@@ -53,10 +53,10 @@ def extend_vocab(arguments: list[str]) -> int:
 
     Give one of --input=CORPUS, in which the words are found, and --words=FILE, which lists them.
     """
-    from bert_jax.command_config import ExtendVocabConfig
+    from bert_jax.config.commands import ExtendVocabConfig
 
     options = parse(ExtendVocabConfig, arguments, *described(extend_vocab))
-    from bert_jax.vocabulary_extension import run_extend_vocab
+    from bert_jax.tokenization.extension import run_extend_vocab
 
     run_extend_vocab(options)
     return 0
@@ -70,7 +70,7 @@ def prepare(arguments: list[str]) -> int:
     from bert_jax.config import PrepareConfig
 
     options = parse(PrepareConfig, arguments, *described(prepare))
-    from bert_jax.data.prepare import run_prepare
+    from bert_jax.data.store.prepare import run_prepare
 
     run_prepare(options)
     return 0
@@ -83,11 +83,11 @@ def inspect(arguments: list[str]) -> int:
 
     STORE is a token store that `bert-jax prepare` wrote, local or gs://.
     """
-    from bert_jax.command_config import InspectConfig
+    from bert_jax.config.commands import InspectConfig
 
     store, options = positional(arguments, usage(inspect), "STORE")
     config = parse(InspectConfig(), options, *described(inspect))
-    from bert_jax.inspection import run_inspect
+    from bert_jax.commands.inspection import run_inspect
 
     run_inspect(store, config)
     return 0
@@ -102,7 +102,7 @@ def info(arguments: list[str]) -> int:
     values as defaults; without CONFIG they are the built-in ones.
     """
     config = configured(arguments, *described(info))
-    from bert_jax.information import run_info
+    from bert_jax.commands.information import run_info
 
     run_info(config)
     return 0
@@ -117,7 +117,7 @@ def config(arguments: list[str]) -> int:
     """
     import json
 
-    from bert_jax.config_dict import differences, to_dict
+    from bert_jax.config.json_form import differences, to_dict
 
     action, rest = positional(arguments, usage(config), "show or diff")
     if action == "show" or asks_for_help(rest):
@@ -159,11 +159,11 @@ def evaluate(arguments: list[str]) -> int:
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
-        from bert_jax.evaluation import default_config
+        from bert_jax.training.evaluation import default_config
 
         trained = default_config(workdir)
     config = check(parse(trained, options, *described(evaluate)))
-    from bert_jax.evaluation import run_evaluate
+    from bert_jax.training.evaluation import run_evaluate
 
     run_evaluate(workdir, config)
     return 0
@@ -177,7 +177,7 @@ def fill_mask(arguments: list[str]) -> int:
     MODEL is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
     files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
     """
-    from bert_jax.command_config import FillMaskConfig
+    from bert_jax.config.commands import FillMaskConfig
 
     path, rest = positional(arguments, usage(fill_mask), "MODEL")
     text, options = positional(rest, usage(fill_mask), "TEXT")
@@ -198,13 +198,13 @@ def finetune(arguments: list[str]) -> int:
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from --data.train=FILE and
     --data.dev=FILE, or from --data.tfds=NAME.
     """
-    from bert_jax.finetune_config import TASKS, FinetuneConfig, check_finetune, task_defaults
+    from bert_jax.config.finetuning import TASKS, FinetuneConfig, check_finetune, task_defaults
 
     task, options = positional(arguments, usage(finetune), "TASK")
     default = task_defaults(task) if task else FinetuneConfig()
     description = described(finetune)[1].format(tasks=" ".join(TASKS))
     config = check_finetune(parse(default, options, usage(finetune), description))
-    from bert_jax.finetuning import finetune as run
+    from bert_jax.finetuning.loop import finetune as run
 
     return run(config).exit_code
 
@@ -217,11 +217,11 @@ def predict(arguments: list[str]) -> int:
     WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
     and no spaces, are averaged. Give one of --input=FILE and --text=TEXT.
     """
-    from bert_jax.predict_config import PredictConfig
+    from bert_jax.config.predicting import PredictConfig
 
     workdirs, options = positional(arguments, usage(predict), "WORKDIR")
     config = parse(PredictConfig(), options, *described(predict))
-    from bert_jax.prediction import run_predict
+    from bert_jax.finetuning.prediction import run_predict
 
     run_predict(workdirs, config)
     return 0
@@ -235,12 +235,12 @@ def results(arguments: list[str]) -> int:
     DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is a row of the table, or
     several rows if it holds several results of one task.
     """
-    from bert_jax.command_config import ResultsConfig
+    from bert_jax.config.commands import ResultsConfig
 
     first, words = positional(arguments, usage(results), "DIR")
     further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     options = parse(ResultsConfig(), words[len(further):], *described(results))
-    from bert_jax.tasks.results_table import run_results
+    from bert_jax.finetuning.results_table import run_results
 
     run_results([first, *further], options)
     return 0
@@ -254,12 +254,12 @@ def convert(arguments: list[str]) -> int:
     SOURCE is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
     files. DESTINATION is a new directory.
     """
-    from bert_jax.command_config import ConvertConfig
+    from bert_jax.config.commands import ConvertConfig
 
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(ConvertConfig, options, *described(convert))
-    from bert_jax.interop.conversion import convert as run
+    from bert_jax.formats.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0

@@ -8,7 +8,7 @@ Time and result of this configuration: not measured.
 """
 
 from bert_jax.config import Config, OptimizerConfig, PhaseConfig
-from bert_jax.presets import model_config
+from bert_jax.config.presets import model_config
 
 
 def get_config() -> Config:

@@ -7,7 +7,7 @@ figures: give --data.eval_path=STORE another store for them. Time and result of 
 """
 
 from bert_jax.config import Config, PhaseConfig
-from bert_jax.presets import google2018, model_config
+from bert_jax.config.presets import google2018, model_config
 
 
 def get_config() -> Config:

@@ -3,7 +3,7 @@
     bert-jax pretrain configs/bert_demo.py --data.path=runs/demo/data/store --workdir=WORKDIR
 """
 
-from bert_jax.demo import demo_config
+from bert_jax.commands.demo import demo_config
 
 
 def get_config():

@@ -6,7 +6,7 @@ One phase at length 128. The whole run is not measured; docs/experiments.md has 
 """
 
 from bert_jax.config import Config, OptimizerConfig, PhaseConfig
-from bert_jax.presets import model_config
+from bert_jax.config.presets import model_config
 
 
 def get_config() -> Config:

@@ -25,13 +25,13 @@ def ours(directory: str, vocab: str, arrays: str):
     """Tokenizes, writes what the peer reads to `arrays`, and returns a function that takes `steps` steps."""
     import jax
 
-    from bert_jax import sharding
+    from bert_jax.devices import sharding
     from bert_jax.config import HeadConfig, MeshConfig, ModelConfig
-    from bert_jax.finetune_config import FinetuneConfig, TaskDataConfig, TaskOptions
-    from bert_jax.task_programs import make_programs
+    from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+    from bert_jax.finetuning.programs import make_programs
     from bert_jax.tasks import glue
-    from bert_jax.tasks.batching import TrainingBatches
-    from bert_jax.tokenization import load_tokenizer
+    from bert_jax.data.sequences.batching import TrainingBatches
+    from bert_jax.tokenization.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(vocab)
     examples = glue.load("sst2", TaskDataConfig(dir=directory), "train")

@@ -68,12 +68,12 @@ def write_base(directory: pathlib.Path) -> None:
     import jax
     import numpy as np
 
-    from bert_jax.fingerprint import leaf_paths
-    from bert_jax.interop.conversion import write_bert_jax
-    from bert_jax.interop.huggingface import write_huggingface
+    from bert_jax.checkpoints.fingerprint import leaf_paths
+    from bert_jax.formats.conversion import write_bert_jax
+    from bert_jax.formats.huggingface import write_huggingface
     from bert_jax.models.bert import BertForPreTraining
-    from bert_jax.presets import model_config
-    from bert_jax.pretrained.stored import StoredArray, StoredModel
+    from bert_jax.config.presets import model_config
+    from bert_jax.formats.stored import StoredArray, StoredModel
 
     config = dataclasses.replace(model_config("base"), vocab_size=30_522)
     random = np.random.default_rng(0)

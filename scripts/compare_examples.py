@@ -2,7 +2,7 @@
 
     python scripts/compare_examples.py STORE [SEQUENCE_LENGTH …]
 
-The original's procedure is the oracle of the tests, tests/original_procedure.py of this checkout; it is found beside this
+The original's procedure is the oracle of the tests, tests/support/original_procedure.py of this checkout; it is found beside this
 file, whatever directory the script is started from.
 """
 
@@ -12,11 +12,11 @@ import sys
 import numpy as np
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
-from bert_jax.data.epoch_report import epoch_report
-from bert_jax.data.examples import Examples
-from bert_jax.data.store import Store, open_store
+from bert_jax.data.examples.epoch_report import epoch_report
+from bert_jax.data.examples.examples import Examples
+from bert_jax.data.store.store import Store, open_store
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))
 import original_procedure  # noqa: E402
 
 PASSES = 5  # over the text: five runs of the original, five epochs of ours

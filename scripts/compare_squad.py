@@ -3,7 +3,7 @@
     python scripts/compare_squad.py VOCABULARY SQUAD.json [QUESTIONS]
 
 VOCABULARY: WordPiece, as load_tokenizer opens it. SQUAD.json: form 1.1. QUESTIONS: how many of the first are compared (all);
-the original's part is slow. The original is the oracle of the tests, tests/original_squad.py of this checkout.
+the original's part is slow. The original is the oracle of the tests, tests/support/original_squad.py of this checkout.
 """
 
 import collections
@@ -11,13 +11,14 @@ import pathlib
 import sys
 import time
 
-from bert_jax.finetune_config import TaskDataConfig, TaskOptions
-from bert_jax.tasks import squad, squad_windows
-from bert_jax.tokenization import load_tokenizer
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.tasks import squad
+from bert_jax.tasks.squad import windows as squad_windows
+from bert_jax.tokenization.tokenizer import load_tokenizer
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))
 import original_squad  # noqa: E402
-from test_tokenization import google_basic  # noqa: E402
+from google_tokenization import google_basic  # noqa: E402
 
 OPTIONS = TaskOptions(max_length=384)
 

@@ -3,7 +3,7 @@
     python scripts/compare_tokenizers.py TEXT.txt.gz UNCASED_VOCAB.txt CASED_VOCAB.txt --peer=PYTHON
 
 PYTHON is the interpreter of an environment with transformers; without it only Google's algorithm is compared. The first
-10 MB of TEXT are read, and the difficult Unicode of tests/difficult_text.py. A quarter of an hour on two cores.
+10 MB of TEXT are read, and the difficult Unicode of tests/support/difficult_text.py. A quarter of an hour on two cores.
 """
 
 import argparse
@@ -15,10 +15,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 
-from bert_jax.tokenization import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "oracles")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "oracles")]
 import difficult_text  # noqa: E402
 import make_tokenizer_oracle as oracle  # noqa: E402
 from google_tokenization import google  # noqa: E402

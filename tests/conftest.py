@@ -35,8 +35,8 @@ def small_store(tmp_path_factory) -> pathlib.Path:
     """A token store made by the real commands from 300 small documents; vocab.txt lies beside it."""
     import small_corpus
     from bert_jax.config import PrepareConfig, TrainVocabConfig
-    from bert_jax.data.prepare import run_prepare
-    from bert_jax.vocabulary import run_train_vocab
+    from bert_jax.data.store.prepare import run_prepare
+    from bert_jax.tokenization.learning import run_train_vocab
 
     place = tmp_path_factory.mktemp("small")
     corpus = small_corpus.write(place / "corpus.txt", 300)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import stack
+from bert_jax.models import blocks
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.layers import LayerNorm, Linear, dropout, like, truncated_normal
 
@@ -85,7 +85,7 @@ class Bert(nnx.Module):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden = (config.hidden_size,)
         self.embeddings = Embeddings(config, embeddings_key)
-        self.encoder = stack.stacked_blocks(config, encoder_key)
+        self.encoder = blocks.stacked_blocks(config, encoder_key)
         if config.norm_position == "pre":
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
         if "pooler" in parts:
@@ -98,7 +98,7 @@ class Bert(nnx.Module):
     def encode(self, input_ids, token_type_ids, attention_mask, dropout_key, compute: ComputeConfig, dtype, collect: bool):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         embedded = self.embeddings(input_ids, token_type_ids, dtype, keys[0])
-        x, collected = stack.run_stack(self.encoder, embedded, attention_mask, keys[1], compute, collect)
+        x, collected = blocks.run_stack(self.encoder, embedded, attention_mask, keys[1], compute, collect)
         x = self.final_norm(x) if hasattr(self, "final_norm") else x
         pooled = jnp.tanh(self.pooler(x[:, 0])) if hasattr(self, "pooler") else None
         if not collect:

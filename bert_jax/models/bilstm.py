@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.models.hidden_states import combine, layers_read
+from bert_jax.models.pooling import combine, layers_read
 from bert_jax.models.layers import dropout, like, truncated_normal
 
 LAYERS = 2

@@ -11,13 +11,14 @@ import numpy as np
 from absl import logging
 
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.pretrained.text_batches import check_utf8, tokenize
-from bert_jax.tasks import plain_text, squad, squad_answers, squad_reading, squad_windows, tagging
-from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.features import Features, join, sequence_length
+from bert_jax.config.finetuning import TaskOptions
+from bert_jax.data.sequences.texts import check_utf8, tokenize
+from bert_jax.tasks import plain_text, squad, ner
+from bert_jax.tasks.squad import answer_spans, reading, windows
+from bert_jax.tasks.ner.conll import Sentence
+from bert_jax.data.sequences.features import Features, join, sequence_length
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
-from bert_jax.tasks.truncation import Uncut
+from bert_jax.tasks.lengths import Uncut
 
 SEVERAL = "; several are given as a list"
 
@@ -98,10 +99,10 @@ def _sequences(model, texts) -> Features:
 def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
     rows = _rows(sentences, (str, tuple), "a sentence")
     sentences = tuple(_sentence(row) for row in rows)
-    examples = tagging.Examples(sentences, model.head.labels, has_answers=False)
+    examples = ner.Examples(sentences, model.head.labels, has_answers=False)
     options = dataclasses.replace(_options(model, "ner"), context=False)
-    features = tagging.features(examples, model.need_tokenizer(), options)
-    tags = tagging.predicted_tags(examples, features, scores(features))
+    features = ner.features(examples, model.need_tokenizer(), options)
+    tags = ner.predicted_tags(examples, features, scores(features))
     return [[TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans)] if sentence.spans
             else list(zip(sentence.words, names)) for sentence, names in zip(sentences, tags)]
 
@@ -146,13 +147,13 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
                "(question, context)")
         check_utf8(*row)
     contexts = tuple(dict.fromkeys(context for _, context in rows))
-    numbered = tuple(squad_reading.Question(str(number), question, contexts.index(context))
+    numbered = tuple(reading.Question(str(number), question, contexts.index(context))
                      for number, (question, context) in enumerate(rows))
     task = "squad_v2" if recorded_task(model.history) == "squad_v2" else "squad_v1"
-    examples = squad_reading.Examples(task, contexts, numbered, has_answers=False)
-    features = squad_windows.features(examples, model.need_tokenizer(), _options(model, task))
+    examples = reading.Examples(task, contexts, numbered, has_answers=False)
+    features = windows.features(examples, model.need_tokenizer(), _options(model, task))
     _warn_of_what_is_cut(features)
-    predictions = squad_answers.predict(examples, features, scores(features))
+    predictions = answer_spans.predict(examples, features, scores(features))
     return [Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
             for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)]
 

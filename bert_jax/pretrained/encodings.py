@@ -7,9 +7,9 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.text_batches import as_arrays
-from bert_jax.tasks.batching import sequence_lengths
-from bert_jax.tasks.features import Features
+from bert_jax.data.sequences.texts import as_arrays
+from bert_jax.data.sequences.batching import sequence_lengths
+from bert_jax.data.sequences.features import Features
 
 
 @dataclasses.dataclass(frozen=True)

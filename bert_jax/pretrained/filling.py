@@ -8,10 +8,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.command_config import FillMaskConfig
+from bert_jax.config.commands import FillMaskConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.text_batches import as_features, batches, check_utf8
-from bert_jax.tokenization import Tokenizer
+from bert_jax.data.sequences.texts import as_features, batches, check_utf8
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.fingerprint import leaf_paths
-from bert_jax.pretrained.placement import placed
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.formats.placement import placed
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
-from bert_jax.pretrained.stored import StoredArray, StoredModel
-from bert_jax.tokenization import Tokenizer
+from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 POSITIONS = "embeddings/position/table"
 VOCABULARY = ("embeddings/word/table", "mlm/bias")

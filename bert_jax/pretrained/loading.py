@@ -7,14 +7,14 @@ import jax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from bert_jax import sharding
-from bert_jax.compilation_cache import use_compilation_cache
+from bert_jax.devices import sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.fit import check_fit
+from bert_jax.formats.fit import check_fit
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.placement import placed
-from bert_jax.pretrained.stored import StoredModel
+from bert_jax.formats.placement import placed
+from bert_jax.formats.stored import StoredModel
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
@@ -31,7 +31,7 @@ def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeC
     Args:
       path: local or gs://: a work directory of ours (its newest good checkpoint) or one step of it, a Hugging Face
         directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow.
-      mesh: None for the first device; else every device reads its own part (bert_jax/sharding.py).
+      mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
 
     Raises:
@@ -48,20 +48,20 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
     """Recognises what kind of model `path` holds by looking into it; see `load`."""
     path = _existing(os.fspath(path))
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index lies beside it
-        from bert_jax.interop.tf_checkpoint import open_tf_checkpoint
+        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
     names = sorted(entry.name for entry in path.iterdir())
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        from bert_jax.interop.huggingface import open_huggingface
+        from bert_jax.formats.huggingface import open_huggingface
 
         return open_huggingface(path)
     if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.pretrained.stored_checkpoint import open_checkpoint
+        from bert_jax.formats.own_checkpoint import open_checkpoint
 
         return open_checkpoint(path)
     if "bert_config.json" in names or any(name.endswith(".index") for name in names):
-        from bert_jax.interop.tf_checkpoint import open_tf_checkpoint
+        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
     for name in names:

@@ -10,23 +10,23 @@ from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
-from bert_jax.fingerprint import leaf_paths
-from bert_jax.interop.conversion import new_directory, write_bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.formats.conversion import new_directory, write_bert_jax
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
-from bert_jax.models.hidden_states import Combination, Pooling, check_pooling, layer_indices, layers_read
+from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
 from bert_jax.pretrained.parameters import Parameters, not_finite
 from bert_jax.pretrained.runner import Runner
-from bert_jax.pretrained.stored import StoredArray, StoredModel
-from bert_jax.pretrained.text_batches import Texts, batches, lowered, tokenize
+from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.data.sequences.texts import Texts, batches, lowered, tokenize
 from bert_jax.pretrained.view import Layers, describe
-from bert_jax.progress_bar import track
-from bert_jax.tasks.batching import Batch
-from bert_jax.tasks.features import Features
+from bert_jax.console.progress_bar import track
+from bert_jax.data.sequences.batching import Batch
+from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.recorded import without_metrics
-from bert_jax.tokenization import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 LONG = 10  # batches from which on a progress bar is shown
 

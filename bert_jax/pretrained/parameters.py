@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.fingerprint import leaf_paths
+from bert_jax.checkpoints.fingerprint import leaf_paths
 
 
 class Parameters:

@@ -6,8 +6,8 @@ import re
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.pretrained.stored import StoredArray
-from bert_jax.tokenization import Tokenizer
+from bert_jax.formats.stored import StoredArray
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.config import EmbeddingConfig, ModelConfig
-from bert_jax.fingerprint import leaf_paths
-from bert_jax.models.stack import Block
-from bert_jax.pretrained.stored import describe_embedding
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.models.blocks import Block
+from bert_jax.formats.stored import describe_embedding
 
 TABLE_WIDTH = 110  # columns
 

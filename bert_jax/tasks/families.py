@@ -3,13 +3,13 @@
 import importlib
 import types
 
-from bert_jax.finetune_config import GLUE, task_defaults
+from bert_jax.config.finetuning import GLUE, task_defaults
 
 FAMILIES = {
     **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
     **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
-    **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.multiple_choice"),
-    "ner": "bert_jax.tasks.tagging",
+    **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
+    "ner": "bert_jax.tasks.ner",
     "text": "bert_jax.tasks.text",
 }
 

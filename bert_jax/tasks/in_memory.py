@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import TaskDataConfig
-from bert_jax.tasks import text_files
-from bert_jax.tasks.sentences import Record
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.tasks.text import text_files
+from bert_jax.tasks.sentence_examples import Record
 
 
 def records(split: str, rows: Sequence, regression: bool) -> list[Record]:

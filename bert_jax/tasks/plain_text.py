@@ -7,9 +7,9 @@ import tokenizers
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import rows
-from bert_jax.tasks.glue_files import MRPC_TEST, MRPC_TRAIN
-from bert_jax.tokenization import basic_normalizer, basic_pre_tokenizer
+from bert_jax.tasks import table_rows
+from bert_jax.tasks.glue.glue_files import MRPC_TEST, MRPC_TRAIN
+from bert_jax.tokenization.tokenizer import basic_normalizer, basic_pre_tokenizer
 
 STANDARD_INPUT = "-"
 
@@ -46,14 +46,14 @@ def read(source: str) -> list[PlainText]:
     """
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
-        texts = [PlainText(str(file), rows.read_text(file), file.name, is_line=False)
+        texts = [PlainText(str(file), table_rows.read_text(file), file.name, is_line=False)
                  for file in sorted(path.glob("*.txt"), key=str)]
         if blank := [text.where for text in texts if not text.text.strip()]:
             raise UserError(f"{blank[0]} is empty")
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)
-        whole = rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else rows.read_text(path)
-        lines = [(number, line) for number, line in rows.lines(whole) if line.strip()]
+        whole = table_rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else table_rows.read_text(path)
+        lines = [(number, line) for number, line in table_rows.lines(whole) if line.strip()]
         texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
     if not texts:
         raise UserError(f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "

@@ -12,11 +12,11 @@ import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.finetune_config import FinetuneConfig
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.tasks.families import family as family_of, main_metric
-from bert_jax.tasks.features import Features
-from bert_jax.tasks.sentences import Sentences
-from bert_jax.tokenization import Tokenizer
+from bert_jax.data.sequences.features import Features
+from bert_jax.tasks.sentence_examples import Sentences
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

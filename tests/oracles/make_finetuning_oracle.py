@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import random_bert
 
 PATH = pathlib.Path(__file__).with_name("finetuning_oracle.npz")

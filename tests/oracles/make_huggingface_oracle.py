@@ -1,4 +1,4 @@
-"""Writes huggingface_oracle.npz: BertForPreTraining of transformers on PyTorch, run on the parameters of tests/random_bert.py.
+"""Writes huggingface_oracle.npz: BertForPreTraining of transformers on PyTorch, run on the parameters of tests/support/random_bert.py.
 
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
     oracle/bin/python tests/oracles/make_huggingface_oracle.py
@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import random_bert
 
 PATH = pathlib.Path(__file__).with_name("huggingface_oracle.npz")

@@ -19,7 +19,7 @@ import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import difficult_text  # noqa: E402
 
 PATH = pathlib.Path(__file__).with_name("tokenizer_oracle.json")

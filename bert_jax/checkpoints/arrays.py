@@ -1,0 +1,68 @@
+"""The arrays of a checkpoint, each read by itself from the OCDBT database that Orbax writes.
+
+Orbax's restore reads them all in one event loop and closes it when the first one fails: every other read in flight then
+prints a traceback of its own, and no message names the array that is damaged.
+"""
+
+import concurrent.futures
+import os
+import re
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoints.record import Damaged
+from bert_jax.formats.placement import placed
+from bert_jax.formats.stored import StoredArray, empty
+
+READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
+
+
+def open_array(state: epath.Path, path: str) -> StoredArray:
+    """Return one array of the directory `state`; Orbax joins the parts of a name by dots.
+
+    Raises:
+      Damaged: no such array, or none that can be read; reading it may raise this, too.
+    """
+    import tensorstore
+
+    place = os.fspath(state) + "/"
+    base = place if "://" in place else {"driver": "file", "path": place}
+    store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
+
+    def finished(future):
+        try:
+            return future.result()
+        except (ValueError, OSError) as error:  # a page that may begin with a status such as DATA_LOSS
+            logging.info("%s: %s", path, error)
+            status = re.match("[A-Z_]+(?=: )", str(error))
+            raise Damaged(f"the array {path} cannot be read" + (f" ({status[0]})" if status else "")) from None
+
+    array = finished(tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True))
+
+    def read(index):
+        part = array[index]
+        values = empty(part.shape, part.dtype.numpy_dtype)
+        values[...] = finished(part.read())
+        return values
+    return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
+
+
+def read_arrays(state: epath.Path, abstract):
+    """Return the arrays that `abstract`, a pytree of ShapeDtypeStructs with shardings, names; each device reads its part.
+
+    Raises:
+      Damaged: an array cannot be read, or has another shape or type.
+    """
+    def read(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        array = open_array(state, name)
+        if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
+            raise Damaged(f"the array {name} is {array.dtype}{list(array.shape)}, not {leaf.dtype}{list(leaf.shape)}")
+        return placed(leaf.shape, leaf.sharding, array.read, leaf.dtype)
+
+    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
+    with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
+        return structure.unflatten(readers.map(lambda pair: read(*pair), leaves))

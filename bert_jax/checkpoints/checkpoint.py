@@ -1,0 +1,266 @@
+"""Checkpoints of a run over Orbax: atomic, checked when they are read, and never a reason to lose the older ones.
+
+A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (checkpoint_record.py).
+What this adds to Orbax: changed bytes are noticed, a damaged newest step gives way to an older good one, a failed
+background save is reported at the next step, and a model that does not fit is refused by the names of its parameters.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoints.arrays import read_arrays
+from bert_jax.checkpoints.manager import STEP_NAMES, Manager
+from bert_jax.checkpoints.record import Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed
+from bert_jax.config import CheckpointConfig
+from bert_jax.config.json_form import first_lines
+from bert_jax.errors import UserError
+from bert_jax.devices.hosts import any_failure, from_first
+
+WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a checkpoint held. `state` is the tree that was asked for, on the devices that were asked for."""
+
+    step: int
+    state: Any
+    position: dict
+    config: dict
+    metrics: dict | None
+
+
+class Checkpoints:
+    """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
+
+    Several writers in one program need directories of different names.
+
+    Args:
+      run_id: every step carries it; one that carries another is not restored.
+      lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
+    """
+
+    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
+                 run_id: str | None = None, lost: Callable[[], bool] = lambda: False):
+        directory = os.fspath(directory)
+        self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
+        self.run_id, self._config, self._lost = run_id, config, lost
+        self._pending: int | None = None
+        self._saved: int | None = None
+        self._manager: Manager | None = None
+        if read_only:
+            return
+        self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
+        self._manager = self._open()
+
+    def _open(self) -> Manager:
+        try:
+            return Manager(self.directory, self._config, self._ranks)
+        except OSError as error:
+            raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
+
+    def steps(self) -> list[int]:
+        """Committed steps in ascending order; a save in progress or a failed one is not among them."""
+        found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
+        # A network file system may not show a host yet what another one has committed for it.
+        return sorted(found | {self._saved} - {None})
+
+    def directories(self) -> list[epath.Path]:
+        """Of the committed steps, in ascending order."""
+        return [self._step_directory(step) for step in self.steps()]
+
+    def latest_step(self) -> int | None:
+        return max(self.steps(), default=None)
+
+    def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
+        """Copies `state` and writes it in the background; False if this step is already there.
+
+        Args:
+          state: any pytree of arrays; may be donated or changed as soon as this returns.
+          position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
+          config: the resolved configuration as a plain dict.
+          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
+
+        Raises:
+          UserError: the previous save or this one could not be written.
+        """
+        self.wait()
+        if self._manager is None and self._lost():
+            raise UserError(f"{self.directory} was deleted or renamed while it was written to; start the same command again")
+        if self._manager is None:
+            raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
+        if step in self.steps():
+            return False
+        content = make_record(step, state, position, config, metrics, self.run_id)
+        if (found := rank(content)) is not None:
+            self._ranks[step] = found
+        try:
+            self._manager.save(step, force=True, args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
+        except OSError as error:
+            raise self._write_error(step, error) from error
+        self._pending = step
+        return True
+
+    def poll(self) -> None:
+        """Raises the UserError of a background save that has failed; costs nothing otherwise. Call it every step."""
+        if self._pending is not None and not self._manager.is_saving_in_progress():
+            self.wait()
+
+    def wait(self) -> None:
+        """Blocks until the save in progress is committed; UserError if it failed."""
+        step, self._pending = self._pending, None
+        if step is None:
+            return
+        try:
+            self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
+        except WRITE_ERRORS as error:
+            self._ranks.pop(step, None)
+            self._manager = None  # it would raise the same error again from every later call, close() included
+            if self._lost():
+                return
+            raise self._write_error(step, error) from error
+        self._saved = step
+
+    def reload(self) -> None:
+        """Forget the steps that are no longer there: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        with contextlib.suppress(UserError):  # a save that was under way went with the directory; the next one follows at once
+            self.wait()
+        self._saved = None
+        if self._manager is None:
+            self._manager = self._open()
+        self._manager.reload()
+
+    def close(self) -> None:
+        self.wait()
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()
+
+    def restore(self, abstract_state) -> Restored | None:
+        """Newest good step in the shape of `abstract_state` (jax.ShapeDtypeStruct with shardings); None if there is none.
+
+        The parameters alone are opened by `stored_checkpoint.open_checkpoint`.
+
+        Raises:
+          UserError: the newest readable step belongs to another model, or every step is damaged or another run's.
+        """
+        self.wait()
+        abstract = jax.tree.map(_placed, abstract_state)
+        refused: dict[int, str] = {}
+        for step in reversed(from_first(self.steps())):
+            content, problem = attempt(self._record, step)
+            if problem is None:
+                self._check_fit(step, misfits(content["arrays"], abstract))
+                state, problem = attempt(read_arrays, self._step_directory(step) / "state", abstract)
+            if problem is None:
+                paths = changed(content["arrays"], state)
+                problem = _changes(paths) if paths else None
+            if problem is None:
+                for damaged, reason in refused.items():
+                    logging.warning("checkpoint of step %d in %s cannot be used (%s); step %d is used", damaged, self.directory,
+                                    reason, step)
+                self._set_aside(refused)
+                return Restored(step, state, content["position"], content["config"], content["metrics"])
+            refused[step] = problem
+        if refused:
+            raise self._all_refused(refused)
+        return None
+
+    def _record(self, step: int) -> dict:
+        content = read_record(self._step_directory(step) / "record")
+        check_origin(content, step, self.run_id)
+        return content
+
+    def _rank(self, step: int) -> tuple[int, float] | None:
+        try:
+            return rank(self._record(step))
+        except Exception:  # a damaged record is reported by restore
+            return None
+
+    def _step_directory(self, step: int) -> epath.Path:
+        return self.directory / STEP_NAMES.build_name(step)
+
+    def _check_fit(self, step: int, lines: list[str]) -> None:
+        if lines:
+            more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+            raise UserError(f"checkpoint of step {step} in {self.directory} does not fit this model: "
+                            f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), "
+                            "or another --workdir")
+
+    def _set_aside(self, refused: dict[int, str]) -> None:
+        """Renames refused steps, so that the run can save them again; not deleted, as the fault may have been passing."""
+        if self._manager is None or not refused:
+            return
+        if jax.process_index() == 0:
+            for step in refused:
+                source = self._step_directory(step)
+                target = source.parent / f"damaged_{source.name}"
+                if target.exists():
+                    target.rmtree()
+                source.rename(target)
+        for step in refused:
+            self._ranks.pop(step, None)
+        self._saved = None
+        from_first(None)  # the others wait
+        self._manager.reload()
+
+    def _write_error(self, step: int, error: Exception) -> UserError:
+        latest = self.latest_step()
+        kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
+        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
+                         "Check free space and permissions, then start the same command again to resume from there")
+
+    def _all_refused(self, refused: dict[int, str]) -> UserError:
+        reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
+        return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
+                         "Bring the directory back from a copy, or start anew with another --workdir")
+
+
+def attempt(read, *args) -> tuple[Any, str | None]:
+    """Return (value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
+    value, problem = None, None
+    try:
+        value = read(*args)
+    except UserError:
+        raise
+    except Damaged as error:
+        problem = str(error)
+    except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
+        problem = _first_line(error)
+    return value, any_failure(problem)
+
+
+def _changes(paths: list[str]) -> str:
+    return f"the array {paths[0]} has changed" + (f", as have {len(paths) - 1} more" if paths[1:] else "")
+
+
+def _placed(leaf) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _reason(error: Exception) -> str:
+    """Why a file was not written: the operating system's words, which TensorStore puts behind several long paths."""
+    code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
+    return _first_line(error) if code is None else os.strerror(int(code))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -1,0 +1,96 @@
+"""The record beside the arrays of a checkpoint: where the run stood, and what every array must look like when it is read.
+
+One JSON object under a checksum of its own: run, step, data position, configuration, metrics, and shape, dtype and
+fingerprint of each array by path. A change of a single digit in it is noticed, as is one in the arrays.
+"""
+
+import math
+
+import numpy as np
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.files import checksum, parse_object
+from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
+
+FORMAT = 1
+BEST_METRIC = "mlm_loss"
+
+
+class Damaged(Exception):
+    """Part of a checkpoint cannot be read, or is not what was written; the message names the part."""
+
+
+def make_record(step: int, state, position: dict, config: dict, metrics: dict | None, run_id: str | None) -> dict:
+    """The content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
+    prints = fingerprint(state)
+    return {"format": FORMAT, "run_id": run_id, "step": int(step), "position": position, "config": config,
+            "metrics": None if metrics is None else {name: float(value) for name, value in metrics.items()},
+            "arrays": {path: {**_kind(leaf), "fingerprint": prints[path]} for path, leaf in leaf_paths(state).items()}}
+
+
+def sealed(content: dict) -> dict:
+    return {"content": content, "sha256": checksum(content)}
+
+
+def read_record(directory: epath.Path) -> dict:
+    """Return the content of the record in `directory`.
+
+    Raises:
+      UserError: written by a newer version.
+      Damaged: it cannot be read, or is not what was written.
+    """
+    try:
+        stored = parse_object((directory / "metadata").read_bytes())
+    except OSError as error:
+        raise Damaged(f"the record cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Damaged(f"the record {error}") from None
+    content = stored.get("content")
+    if not isinstance(content, dict) or stored.get("sha256") != checksum(content):
+        raise Damaged("the record does not match its checksum")
+    if content["format"] > FORMAT:
+        raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
+                        f"{FORMAT}: install a newer one")
+    return content
+
+
+def check_origin(content: dict, step: int, run_id: str | None) -> None:
+    """Raise Damaged unless a record is that of this step of this run, and not of one that was copied or renamed.
+
+    Args:
+      run_id: None for a run that is older than these ids; its records have none either.
+    """
+    if content["step"] != step:
+        raise Damaged(f"it is step {content['step']!r:.20} under another number")
+    if content.get("run_id") != run_id:
+        raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
+
+
+def rank(content: dict) -> tuple[int, float] | None:
+    """What the best checkpoints are lowest in; None without a finite held-out MLM loss.
+
+    The loss compares within a phase only: another sequence length is another test. So the steps of a later phase come first.
+    """
+    loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
+    return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
+
+
+def misfits(stored: dict, abstract) -> list[str]:
+    """A line for each array in which a record's `arrays` differ from the tree of ShapeDtypeStructs; parameters first."""
+    wanted = {path: _kind(leaf) for path, leaf in leaf_paths(abstract).items()}
+    lines = []
+    for path in sorted({*stored, *wanted}, key=lambda path: (not path.startswith("params/"), path)):
+        old, new = (f"{tree[path]['dtype']}{tree[path]['shape']}" if path in tree else "none" for tree in (stored, wanted))
+        if old != new:
+            lines.append(f"{path}: checkpoint {old}, model {new}")
+    return lines
+
+
+def changed(stored: dict, state) -> list[str]:
+    """Paths of the arrays of `state` whose contents are not those recorded."""
+    return [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
+
+
+def _kind(leaf) -> dict:
+    return {"shape": list(np.shape(leaf)), "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype)}

@@ -1,0 +1,284 @@
+"""The work directory of a run: who may write to it, which run it holds, and whether that run may resume with new settings."""
+
+import dataclasses
+import datetime
+import json
+import os
+import shlex
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable
+
+import jax
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.config import Config
+from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, to_dict
+from bert_jax.errors import UserError
+from bert_jax.files import read_object, write_atomically
+from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.devices.software import versions
+from bert_jax.tokenization.tokenizer import Tokenizer
+
+HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
+            "data.path", "data.loader", "data.prefetch", "data.cache")
+"""Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
+SHARED_SECONDS = 90
+"""A network file system may take a minute to show one host what another has written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """The directory of a run, taken by `open_workdir`."""
+
+    path: epath.Path
+    resumed: bool
+    """An earlier start left checkpoints."""
+    owner: Owner | None
+    """None on all hosts but the first."""
+    files: dict[str, dict]
+    """Contents of run.json and config.json."""
+    vocabulary: Tokenizer
+
+    @property
+    def run_id(self) -> str | None:
+        """In run.json and in every checkpoint of the run; None for a run that is older than these ids."""
+        return self.files["run.json"].get("run_id")
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer(self) -> epath.Path:
+        return self.path / "tokenizer"
+
+    def is_ours(self) -> bool:
+        """Return whether this is the first host and the directory still is the one that was taken."""
+        return self.owner is not None and self.owner.holds()
+
+    def is_lost(self) -> bool:
+        """Return whether the directory was deleted, renamed or replaced, and the run can go on: no other host waits for a save."""
+        return jax.process_count() == 1 and self.owner is not None and not self.owner.holds()
+
+    def secure(self) -> bool:
+        """Write the files of the directory again if they or it were deleted, renamed or replaced; return whether it was.
+
+        Every host calls this before a save, which would otherwise make a directory that no later start accepts.
+
+        Raises:
+          UserError: another run or process has the directory now; it is left alone.
+        """
+        return from_first(self.owner is not None and self._secure())
+
+    def _secure(self) -> bool:
+        if self.is_ours():
+            if missing := [name for name in (*self.files, "tokenizer") if not (self.path / name).exists()]:
+                self.write()
+                logging.warning("%s lacked %s, which this run has written again", self.path, ", ".join(missing))
+            return False
+        self._check_vacant()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.owner.take()
+        self.write()
+        logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
+                        "been written again, and the run continues there without its earlier checkpoints and metrics",
+                        self.path)
+        return True
+
+    def _check_vacant(self) -> None:
+        """UserError if the directory holds another run, or the config.json of another program."""
+        for name, content in self.files.items():
+            if (self.path / name).exists():
+                there = read_json(self.path / name)
+                if {**there, "starts": None} == {**content, "starts": None}:
+                    return
+                raise UserError(f"{self.path} was deleted or renamed during this run and holds something else now, which has "
+                                "been left alone. This run cannot save there any more: start it again with another --workdir")
+
+    def write(self) -> None:
+        """Write run.json, config.json and tokenizer/."""
+        for name, content in self.files.items():
+            write_json(self.path / name, content)
+        self.vocabulary.save(self.tokenizer)
+
+    def release(self) -> None:
+        """Lets another process write to the directory."""
+        if self.owner is not None:
+            self.owner.release()
+
+    def __enter__(self) -> "WorkDirectory":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.release()
+
+
+def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
+    """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or resumes the run there.
+
+    A run that has saved nothing yet may be started anew with any settings. Only the first host writes.
+
+    Raises:
+      UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
+    """
+    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
+    return take(path, identity, to_dict(config), tokenizer, resumed=has_checkpoint(path),
+                check=lambda place: _check_continues(place, config, identity))
+
+
+def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tokenizer, *, resumed: bool,
+         check: Callable[[epath.Path], None]) -> WorkDirectory:
+    """What `open_workdir` does, for a run of any kind.
+
+    Args:
+      identity: what the run must have in common with what is there; goes into run.json.
+      settings: content of config.json.
+      resumed: whether there is something to resume; then `check` is called, to refuse it.
+    """
+    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    if jax.process_index() != 0:
+        workdir = WorkDirectory(path, resumed, None, {"run.json": from_first(None) or {}}, tokenizer)
+        _check_shared(workdir)
+        return workdir
+    _check_not_foreign(path)
+    _check_writable(path)
+    owner = Owner(path)
+    try:
+        if resumed:
+            check(path)
+        saved = _saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
+        run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], _start()]}
+        workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
+        workdir.write()
+        from_first(run)
+        _check_shared(workdir)
+    except BaseException:
+        owner.release()
+        raise
+    return workdir
+
+
+def _check_shared(workdir: WorkDirectory) -> None:
+    """UserError on every host if one of them does not see what the first has written: each would save its part elsewhere."""
+    if jax.process_count() == 1:
+        return
+    deadline = time.monotonic() + SHARED_SECONDS
+    while not (seen := _sees(workdir)) and time.monotonic() < deadline:
+        time.sleep(1)
+    if problem := any_failure(None if seen else "its run.json is not there, or not the one that the first host has written"):
+        raise UserError(f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a "
+                        "file system that all of them share, or on gs://")
+
+
+def _sees(workdir: WorkDirectory) -> bool:
+    try:
+        return read_json(workdir.path / "run.json") == workdir.files["run.json"]
+    except UserError:
+        return False
+
+
+def has_checkpoint(path: str | os.PathLike) -> bool:
+    """Whether a run in work directory `path` has saved anything; the directory need not exist."""
+    return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
+
+
+def id_below(run_id: str | None, name: str) -> str | None:
+    """Return the id of run `name` in a directory of several: checkpoints of one are not to be taken for another's."""
+    return None if run_id is None else f"{run_id}/{name}"
+
+
+def read_config(path: str | os.PathLike) -> Config:
+    """The configuration that the run in work directory `path` was last started with."""
+    return from_dict(Config, read_settings(path))
+
+
+def read_settings(path: str | os.PathLike) -> dict:
+    """Return what config.json of work directory `path` holds; of a fine-tuned or converted model, not what `Config` has."""
+    file = epath.Path(path) / "config.json"
+    if not file.exists():
+        raise UserError(f"{path} is not the work directory of a run: it has no config.json")
+    return read_json(file)
+
+
+def _check_not_foreign(path: epath.Path) -> None:
+    for name, ours in (("checkpoints", "config.json"), ("metrics.jsonl", "config.json"), ("manifest.json", "config.json"),
+                       ("config.json", "run.json")):  # run.json is written first: config.json alone is another program's
+        if (path / name).exists() and not (path / ours).exists():
+            raise UserError(f"{path} already holds {name} but no {ours}, so it is not the work directory of one of our runs; "
+                            "give another --workdir")
+
+
+def _check_writable(path: epath.Path) -> None:
+    probe = path / f".probe-{uuid.uuid4().hex}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_text("probe")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to the work directory {path}: {error.strerror or error}; "
+                        "give a writable directory with --workdir") from error
+
+
+def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
+    """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
+    saved = read_json(path / "run.json")
+    if "source" in saved:
+        raise UserError(f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+                        "--init_from, and another --workdir")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(to_dict(read_config(path)), to_dict(config)):
+        if _lengthens(line, config):
+            logging.warning("%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                            "schedule of the new length", line)
+        elif _harmless(line):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    if lines:
+        raise UserError(f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
+                        f"({path / 'config.json'}), or start this one in another --workdir")
+
+
+def _harmless(line: str) -> bool:
+    key, change = line.split(": ", 1)
+    if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
+        return "" not in change.split(" → ")
+    if key.startswith("phases.") and key.endswith(".micro_batches"):
+        return True
+    return is_among(key, HARMLESS)
+
+
+def _lengthens(line: str, config: Config) -> bool:
+    """True for the number of steps of the last phase: people extend runs, or cut them short."""
+    key, change = line.split(": ", 1)
+    return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
+
+
+def _saved_run(file: epath.Path) -> dict:
+    """Return the run.json of a run that is resumed, with a list of its starts."""
+    saved = {"starts": [], **read_json(file)}
+    if not isinstance(saved["starts"], list):
+        raise UserError(f"{file} has starts={saved['starts']!r:.60} where a list is expected; bring it back from a copy")
+    return saved
+
+
+def _start() -> dict:
+    return {"time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname(),
+            "hosts": jax.process_count(), "devices": jax.device_count(), "device_kind": jax.devices()[0].device_kind,
+            "command": shlex.join(sys.argv), "versions": versions()}
+
+
+def read_json(file: epath.Path) -> dict:
+    """Return the JSON object in a file of ours; UserError where there is none."""
+    return read_object(file, "bring it back from a copy, or give another --workdir")
+
+
+def write_json(file: epath.Path, values: dict) -> None:
+    """Replaces the file at once, never by halves."""
+    write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,108 @@
+"""`bert-jax info`: what a configuration costs, by arithmetic alone; neither data nor an accelerator is touched."""
+
+import dataclasses
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.config import presets
+from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config.options import DEFAULT_VOCAB_SIZE
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+
+
+def run_info(config: Config) -> None:
+    """Prints parameters by part, floating-point operations and memory by sequence length, and the totals of each phase."""
+    console = Console(highlight=False)
+    if config.model.vocab_size is None:
+        console.print(f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed.")
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
+    console.print(parameter_table(config))
+    console.print(state_line(config))
+    console.print(flops_table(config))
+    console.print(memory_table(config))
+    longest = config.model.max_position_embeddings
+    if longest < LENGTHS[-1]:
+        console.print(f"Lengths above model.max_position_embeddings={longest} show the growth only.")
+    console.print(phase_table(config))
+
+
+def parameter_table(config: Config) -> Table:
+    counts = presets.parameter_counts(config.model)
+    table = _table("Parameters", "part", "number")
+    rows = [("embeddings", counts.embeddings), ("block", counts.block),
+            (f"{counts.num_layers} blocks", counts.num_layers * counts.block)]
+    if counts.final_norm:
+        rows.append(("final norm", counts.final_norm))
+    rows += [("encoder without pooler", counts.encoder_without_pooler), ("pooler", counts.pooler),
+             ("encoder with pooler", counts.encoder), ("masked-language-model head (table shared)", counts.mlm_head),
+             ("next-sentence head", counts.next_sentence), ("pre-training model", counts.pretraining)]
+    for name, number in rows:
+        table.add_row(name, f"{number:,}")
+    return table
+
+
+def state_line(config: Config) -> str:
+    state = presets.state_bytes(config.model)
+    return (f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
+            f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor.")
+
+
+def flops_table(config: Config) -> Table:
+    """Training FLOPs of one sequence, and per token of it, as the sequence grows."""
+    table = _table("Training FLOPs (matrix products, forward and backward)", "length", "predicted", "GFLOP/sequence",
+                   "MFLOP/token", "attention's share")
+    for length in LENGTHS:
+        predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
+        flops = presets.training_flops(config.model, length, predicted)
+        table.add_row(f"{length:,}", f"{predicted:,}", f"{flops.total / 1e9:,.2f}", f"{flops.total / length / 1e6:,.2f}",
+                      f"{flops.attention / flops.total:.1%}")
+    return table
+
+
+def memory_table(config: Config) -> Table:
+    """Activations that one sequence keeps for the backward pass, and per token of it, as the sequence grows."""
+    table = _table("Activations of 2 bytes (estimate by formula)", "length", "MiB/sequence", "KiB/token",
+                   "without L×L arrays", "remat=full")
+    for length in LENGTHS:
+        memory = presets.activation_bytes(config.model, length)
+        table.add_row(f"{length:,}", f"{memory.total / 2**20:,.1f}", f"{memory.total / length / 2**10:,.1f}",
+                      f"{memory.linear / 2**20:,.1f}", f"{memory.layer_inputs / 2**20:,.1f}")
+    return table
+
+
+def phase_table(config: Config) -> Table:
+    """Tokens and floating-point operations of each phase of the run."""
+    table = _table("The run", "phase", "steps", "batch × length", "sequences", "tokens", "FLOP")
+    totals = [0, 0, 0, 0]
+    for index, phase in enumerate(config.phases):
+        sequences = phase.steps * phase.batch_size
+        flops = presets.training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
+        totals = [a + b for a, b in zip(totals, row)]
+        table.add_row(str(index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
+    if len(config.phases) > 1:
+        table.add_row("all", *_run_cells(totals, ""))
+    return table
+
+
+def _run_cells(row, shape: str) -> tuple[str, ...]:
+    steps, sequences, tokens, flops = row
+    return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}", f"{flops:.3g}"
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if number >= size:
+            return f"{number / size:,.2f} {unit}" if unit == "GiB" else f"{number / size:,.1f} {unit}"
+    return f"{number / 2**10:,.1f} KiB"

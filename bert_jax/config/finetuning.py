@@ -1,0 +1,254 @@
+"""Options of fine-tuning, as frozen dataclasses, the defaults of each task, and the checks that span several options.
+
+Only the standard library is imported here, as in `config.py`. The defaults of a task come from one table; what stands on
+the command line overrides them, and `check_finetune` looks at the result once, at the end.
+"""
+
+import dataclasses
+import difflib
+import math
+from typing import Literal
+
+from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
+from bert_jax.errors import UserError
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDataConfig:
+    """Where the examples of a task are: local files, or a TFDS dataset."""
+
+    dir: str = ""
+    """Directory with the task's files under their original names, local or gs://."""
+    train: str = ""
+    """File to train on, where it has another name."""
+    dev: str = ""
+    """File to evaluate on, where it has another name."""
+    test: str = ""
+    """File to predict, labelled or not, where it has another name."""
+    dev_share: float = 0.0
+    """Share of the training file, such as 0.1, that is held out as dev where there is no file for it (text only). Which texts
+    these are depends on the file only, so all seeds and settings have the same ones; equal texts stay together."""
+    tfds: str = ""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
+    tfds_dir: str = ""
+    """Where TFDS keeps its data. By default TFDS decides."""
+    text_column: str = ""
+    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1, in a
+    file without a header. By default text, sentence or sentence1."""
+    pair_column: str = ""
+    """Column of the second sentence in the task text. By default text_pair or sentence2, where there is one."""
+    label_column: str = ""
+    """Column of the label in the task text. By default label."""
+    regression: bool = False
+    """Whether the labels of the task text are numbers to be estimated instead of classes."""
+    word_column: int = 0
+    """Number of the column of the words in the task ner, from 1. 0: the first (CoNLL-U: the second)."""
+    tag_column: int = 0
+    """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
+    speech)."""
+    scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
+    """How the tags of the task ner mark entities. auto: told by the tags. plain: tags without B- and I-, as parts of speech
+    are."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """How the examples of a task become sequences, and logits become answers. Each family reads those it knows."""
+
+    max_length: int = 128
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into windows."""
+    doc_stride: int = 128
+    """SQuAD: tokens between the starts of two windows, as in the original (not their overlap). ner: at most this many tokens,
+    and at most half a window, are predicted in the middle of each window; the rest of it is context."""
+    max_query_length: int = 64
+    """SQuAD: tokens of a question at most; longer ones are cut."""
+    max_answer_length: int = 30
+    """SQuAD: tokens of a predicted answer at most."""
+    n_best: int = 20
+    """SQuAD: number of answers that are kept for each question."""
+    null_threshold: float | None = None
+    """SQuAD 2.0: a question is left unanswered where "no answer" scores higher than the best answer by more than this. None:
+    tuned on dev."""
+    context: bool = True
+    """ner: whether each window is filled with the sentences around it, as in the paper."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tuning one model on one task: one run, several seeds, or a grid."""
+
+    task: str = ""
+    """Name of the task. On the command line it is the first word."""
+    init_from: str = ""
+    """Model to start from, anything that `bert_jax.load` opens: a work directory (of pre-training or of another task), Hugging
+    Face or TF1 files."""
+    random_weights: bool = False
+    """Take shape and vocabulary from init_from but start from fresh parameters. The difference is what pre-training brings."""
+    data: TaskDataConfig = TaskDataConfig()
+    options: TaskOptions = TaskOptions()
+    workdir: str = ""
+    """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions, runs/."""
+
+    epochs: int = 3
+    """Number of passes over the training examples."""
+    batch_size: int = 32
+    """Sequences per step."""
+    learning_rate: float = 5e-5
+    """Peak learning rate."""
+    warmup_share: float = 0.1
+    """Share of the steps over which the learning rate rises from 0."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Shape of the decay after the warm-up; by default linear to 0 at the last step."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimizer. name=adamw_bert turns the bias correction off, as in 2018, which makes small tasks fail more often."""
+    layer_decay: float = 1.0
+    """Each layer learns more slowly than the one above it by this factor (0.95 in Zhang et al. 2021). 1: all layers learn
+    alike."""
+    reinitialize_layers: int = 0
+    """Number of top layers that, with the pooler, start from fresh parameters (Zhang et al. 2021, "Revisiting few-sample
+    BERT")."""
+    head_dropout: float | None = None
+    """Dropout rate on what the head reads. None: 0.1, and 0 for SQuAD, as in the original."""
+    dropout: float | None = None
+    """Dropout rate of the encoder, both hidden and attention. None: as the checkpoint's configuration says."""
+    crf: bool = False
+    """ner: whether the head has a linear-chain CRF on its scores."""
+    features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
+                      "weighted_all"] = ""
+    """ner: which layers of the frozen encoder a two-layer BiLSTM is trained on (paper section 5.3), with a learning rate such
+    as 1e-3. By default the encoder itself is fine-tuned."""
+    lstm_size: int = 768
+    """ner: width of the BiLSTM in each direction, where features is given (the paper's by default)."""
+
+    seed: int = 0
+    """Seed of the first run: of the head, the order and dropout."""
+    seeds: int = 1
+    """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and deviation are reported."""
+    grid: bool = False
+    """Run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs in place of the single setting above, and
+    choose the best on dev."""
+    grid_batch_sizes: tuple[int, ...] = (16, 32)
+    """Batch sizes of the grid, with commas between them."""
+    grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    """Peak learning rates of the grid, with commas between them."""
+    grid_epochs: tuple[int, ...] = (2, 3, 4)
+    """Numbers of epochs of the grid, with commas between them."""
+    select: Literal["last", "best"] = "last"
+    """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or its best on
+    dev."""
+    keep: Literal["best", "all"] = "best"
+    """Weights that are kept at the end: those of the chosen run (best), or also those of every other run below runs/ (all; for
+    ensembles)."""
+
+    bucket_window: int = 4
+    """Number of batches of the shuffled order that are sorted by length together, so that little is padded. 1: plain shuffled
+    order. In a wide window a batch holds few classes where these differ in length, which hurts on small data sets."""
+    eval_batch_size: int = 64
+    """Sequences per batch of evaluation and prediction."""
+    save_every_steps: int = 500
+    """Steps between two saves of a run, which resumes from there after an interruption. It is also saved at the end of every
+    epoch."""
+    log_every_steps: int = 10
+    """Steps between two rows of metrics."""
+    compute: ComputeConfig = ComputeConfig()
+    mesh: MeshConfig = MeshConfig()
+
+
+# Where a task departs from the defaults above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al. 2018,
+# sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are inside the
+# paper's grid with its longest training, because small sets are the ones that fail.
+_DEFAULTS: dict[str, dict] = {
+    "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "max_length": 384},
+    "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5, "max_length": 384},
+    "swag": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
+    "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "max_length": 512},
+    "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
+    "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5, "max_length": 256},
+    **{task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")},
+}
+
+
+def task_defaults(task: str) -> FinetuneConfig:
+    """The FinetuneConfig that the options of a command, or `dataclasses.replace`, start from.
+
+    Raises:
+      UserError: there is no such task.
+    """
+    if task not in TASKS:
+        close = difflib.get_close_matches(task.lower().replace("-", "").replace(".", ""), TASKS, n=1)
+        hint = f"; perhaps you meant {close[0]}" if close else ""
+        raise UserError(f"unknown task {task!r}{hint}; tasks: {' '.join(TASKS)}")
+    values = dict(_DEFAULTS.get(task, {}))
+    options = TaskOptions(max_length=values.pop("max_length", 128))
+    return FinetuneConfig(task=task, options=options, **values)
+
+
+def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
+    """Returns `config` if its values fit each other; raises UserError naming option, value and remedy if not."""
+    task_defaults(config.task)
+    for name, value, meaning in (("init_from", config.init_from, "the checkpoint to start from"),
+                                 ("workdir", config.workdir, "a directory for the results")):
+        if not value:
+            raise UserError(f"--{name} is missing: give {meaning}")
+    _check_data(config.task, config.data)
+    for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps",
+                 "log_every_steps", "lstm_size"):
+        _positive(name, getattr(config, name))
+    for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
+        if not getattr(config, name):
+            raise UserError(f"{name} is empty; the paper's is {getattr(FinetuneConfig(), name)}")
+        for value in getattr(config, name):
+            _positive(name, value)
+    for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name}={value} must lie between {low} and {high}")
+    if not 0 < config.layer_decay <= 1:
+        raise UserError(f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)")
+    if config.reinitialize_layers < 0:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"seed={config.seed} must lie between 0 and {2**31 - 1}")
+    if (config.crf or config.features) and config.task != "ner":
+        raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
+    if config.features and config.reinitialize_layers:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers} makes fresh layers, which features={config.features} "
+                        "leaves untrained; leave one of them out")
+    _check_options(config.options)
+    check_optimizer(config.optimizer)
+    check_schedule(config.schedule)
+    check_mesh(config.mesh)
+    return config
+
+
+def _check_data(task: str, data: TaskDataConfig) -> None:
+    if not 0 <= data.dev_share < 1:
+        raise UserError(f"data.dev_share={data.dev_share} must lie between 0 and 1; 0.1 holds out a tenth of the training file")
+    if data.dev_share and (task != "text" or data.tfds or data.dev):
+        reason = (f"{task} has a dev file of its own, or takes --data.dev=FILE" if task != "text" else
+                  "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'" if data.tfds else
+                  f"data.dev={data.dev} is given")
+        raise UserError(f"data.dev_share={data.dev_share} cannot be used: {reason}; leave it out")
+    if task == "ax" or data.dir or data.tfds or data.train and (data.dev or data.dev_share):
+        return
+    if data.train:
+        raise UserError("no dev data, by which runs are compared and chosen: give --data.dev=FILE" + (
+            f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else ""))
+    raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+                    "or --data.tfds=NAME")
+
+
+def _check_options(options: TaskOptions) -> None:
+    for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
+        _positive(f"options.{name}", getattr(options, name))
+    if options.max_length < 8:
+        raise UserError(f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise UserError(f"{name}={value} must be positive")

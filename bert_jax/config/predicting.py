@@ -1,0 +1,65 @@
+"""Options of `bert-jax predict`, as frozen dataclasses; only the standard library is imported here, as in `config.py`."""
+
+import dataclasses
+from typing import Literal
+
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.config.checks import check_mesh
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputFormConfig:
+    """How the input file's format differs from that of the training files. None: same as in training."""
+
+    text_column: str | None = None
+    """Column of the sentence in the task text: its name, or its number, from 1, in a file without a line of names. None: same
+    as in training."""
+    pair_column: str | None = None
+    """Column of the second sentence in the task text. None: same as in training."""
+    label_column: str | None = None
+    """Column of the label in the task text. None: same as in training."""
+    word_column: int | None = None
+    """Number of the column of the words in the task ner, from 1. None: same as in training."""
+    tag_column: int | None = None
+    """Number of the column of the tags in the task ner, from 1. None: same as in training."""
+    scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] | None = None
+    """How the tags of the task ner mark entities. None: same as in training."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """Options of `bert-jax predict`."""
+
+    input: str = ""
+    """File in one of the task's own forms, or plain text to classify, score or tag: a .txt file (not for ner, whose .txt files
+    have columns) or - for standard input with one text per line, or a directory with one text per .txt file."""
+    text: str = ""
+    """A single text in place of --input. The two texts of a pair are separated by a tab, here and in plain text."""
+    output: str = ""
+    """File of the predictions, or a directory (with a slash at the end) for everything that the task writes. By default they
+    are printed."""
+    overwrite: bool = False
+    """Whether an output that exists is replaced."""
+    split: Literal["test", "dev"] = "test"
+    """Whether the file has the form of the task's test file or of its dev file; the two differ in some tasks. Labels are used
+    where there are any."""
+    task: str = ""
+    """Another task that the model's head fits, such as ax for a model of mnli. By default the one it was fine-tuned on."""
+    data: InputFormConfig = InputFormConfig()
+    batch_size: int = 64
+    """Sequences per batch."""
+    compute: ComputeConfig = ComputeConfig()
+    mesh: MeshConfig = MeshConfig()
+
+
+def check_predict(config: PredictConfig) -> PredictConfig:
+    """Returns `config` if its values can be used; raises UserError naming option, value and remedy if not."""
+    if config.text and not config.text.strip():
+        raise UserError(f"--text={config.text!r:.20} is blank; give --text=TEXT or --input=FILE")
+    if bool(config.input) == bool(config.text):
+        raise UserError("give one of --input=FILE and --text=TEXT" + (", not both" if config.text else ""))
+    if config.batch_size < 1:
+        raise UserError(f"batch_size={config.batch_size} must be positive")
+    check_mesh(config.mesh)
+    return config

@@ -1,0 +1,164 @@
+"""Typed options: from the words of a command line to the dataclasses of `config.py`, through tyro.
+
+tyro does the parsing and the types. Added here: errors of one line, the short forms `--steps`, `--batch_size` … of a run
+with a single phase, and configuration files.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import io
+import pathlib
+import re
+
+from bert_jax.console.help import print_help
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.config.checks import check
+from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.errors import UserError
+
+
+def parse(default, arguments: list[str], usage: str, description: str = ""):
+    """Return `default` (a dataclass instance, or a class where options are required) with the options in `arguments` applied.
+
+    Args:
+      usage: what the command is called with, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
+      description: what it does and what its words mean, for `--help`, which prints them with the options and exits.
+
+    Raises:
+      UserError: an unknown option, or a value of the wrong type.
+    """
+    import tyro
+
+    if asks_for_help(arguments):
+        print_help(default, usage, description)  # and exit
+    cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
+    arguments, program = _spelled_out(arguments, _option_names(default), instance), " ".join(usage.split()[:2])
+    if missing := _missing(default, arguments):
+        raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(cls, prog=usage, default=tyro.MISSING_NONPROP if instance is None else instance, args=arguments,
+                            use_underscores=True, config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_one_line(printed.getvalue(), program)) from None
+
+
+def load_config(path: str) -> Config:
+    """The Config that a file under configs/ returns from `get_config()`, or the config.json of a work directory.
+
+    A Python file is the user's own code and is run as such; give JSON where the file comes from someone else.
+    """
+    file = pathlib.Path(path)
+    if not file.is_file():
+        near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        there = f"; {file.parent} has {', '.join(near)}" if near else ""
+        raise UserError(f"no configuration file {path!r}{there}")
+    if file.suffix == ".json":
+        from bert_jax.files import read_object
+
+        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
+    if file.suffix != ".py":
+        raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
+    spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config() if hasattr(module, "get_config") else None
+    if not isinstance(config, Config):
+        raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
+    return config
+
+
+def configured(arguments: list[str], usage: str, description: str = "") -> Config:
+    """Return the checked Config that CONFIG and the options after it make."""
+    path, options = positional(arguments, usage, "CONFIG")
+    return check(parse(load_config(path) if path else Config(), options, usage, description))
+
+
+def asks_for_help(arguments: list[str]) -> bool:
+    """Return whether the options of a command are asked for, and not the command."""
+    return bool({"--help", "-h"}.intersection(arguments))
+
+
+def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[str]]:
+    """Return the first word, which must not be an option, and the others; "" and all words if help is asked for instead."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    if asks_for_help(arguments):
+        return "", arguments
+    raise UserError(f"usage: {usage}; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
+
+
+def _option_names(default, prefix: str = "") -> list[str]:
+    """Dotted names of every leaf of a dataclass (instance or class), tuples by index."""
+    names = []
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name, None)
+        if isinstance(value, tuple) and dataclasses.is_dataclass(value[0] if value else None):
+            for index, item in enumerate(value):
+                names += _option_names(item, f"{prefix}{field.name}.{index}.")
+        elif dataclasses.is_dataclass(value):
+            names += _option_names(value, f"{prefix}{field.name}.")
+        else:
+            names.append(prefix + field.name)
+    return names
+
+
+def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
+    """The same words with short forms replaced by full ones; unknown options are refused here, by name."""
+    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
+    out, takes_value = [], False
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        if takes_value or not word.startswith("--"):
+            if not takes_value:
+                raise UserError(f"unexpected word {word!r}: options are written --name=value")
+            out.append(word)
+            takes_value = False
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in phase_fields:
+            if len(config.phases) > 1:
+                full = " and ".join(f"--phases.{i}.{name}" for i in range(len(config.phases)))
+                raise UserError(f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead")
+            name = f"phases.0.{name}"
+        if name not in names:
+            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [n for n in names if n.endswith("." + name)]
+            hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
+            raise UserError(f"unknown option --{name}{hint}")
+        if not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false"):  # --grid alone
+            equals, value = "=", "True"
+        if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
+            value = value.capitalize()
+        takes_value = not equals
+        if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4
+            out += [f"--{name}", *value.split(",")]
+        else:
+            out.append(f"--{name}{equals}{value}")
+    return out
+
+
+def _missing(default, arguments: list[str]) -> list[str]:
+    """Return the options without a default, where `default` is a class, that are not among spelled-out arguments."""
+    given = {word.partition("=")[0] for word in arguments}
+    return [f"--{field.name}" for field in dataclasses.fields(default) if isinstance(default, type)
+            and field.default is dataclasses.MISSING and f"--{field.name}" not in given]
+
+
+def _value(config, name: str):
+    """Of the option with this dotted name; None where there is no instance to ask."""
+    for part in name.split("."):
+        config = config[int(part)] if isinstance(config, tuple) else getattr(config, part, None)
+    return config
+
+
+def _one_line(text: str, program: str) -> str:
+    """tyro's boxed message as one line."""
+    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - where stdout is not UTF-8
+    words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
+    words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
+    return f"{words}; see {program} --help"

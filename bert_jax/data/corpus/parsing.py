@@ -1,0 +1,101 @@
+"""From the bytes of a block to documents and lines, with BOM, NUL and CRLF normalised."""
+
+import dataclasses
+import json
+import re
+from typing import Iterator
+
+from bert_jax.data.corpus.blocks import Block
+from bert_jax.errors import UserError
+
+_UNWANTED = dict.fromkeys(map(ord, "\0\ufeff"))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockText:
+    """What is in a block. `pieces`: the lines of each document; the first piece may continue the document before.
+
+    `replaced`: bytes that were not UTF-8, and the halves of surrogate pairs that JSON can spell (\\ud800); both are U+FFFD.
+    """
+
+    pieces: list[list[str]]
+    replaced: int
+
+
+def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error") -> BlockText:
+    """Splits a block into documents and those into lines, with BOM, NUL and CRLF normalised and blank lines dropped.
+
+    The first piece is empty if the block does not continue a document and always there; later ones have lines.
+
+    Raises:
+      UserError: bytes that are not UTF-8 (file and byte offset) unless `bad_utf8` is "replace"; broken JSON or a
+        record without the text field (file and line).
+    """
+    text, replaced = _decode(block, bad_utf8)
+    if block.source.format in ("tfds", "docs"):
+        texts = text.split("\0")
+    elif block.source.format == "jsonl":
+        texts = list(_json_texts(block, text, text_field))
+        replaced += sum(len(_SURROGATE.findall(text)) for text in texts)
+        texts = [_SURROGATE.sub("\ufffd", text) for text in texts]
+    else:
+        text = _normalise(text)
+        return BlockText(_pieces(text.split("\n"), block.source.format), replaced)
+    pieces = ([line for line in _normalise(text).split("\n") if line.strip()] for text in texts)
+    return BlockText([[], *filter(None, pieces)], replaced)
+
+
+def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
+    try:
+        return block.payload.decode(), 0
+    except UnicodeDecodeError as error:
+        if bad_utf8 == "replace":
+            text = block.payload.decode(errors="replace")
+            return text, text.count("\ufffd") - block.payload.count("\ufffd".encode())
+        at, value = block.start.offset + error.start, block.payload[error.start]
+    hint = "; it looks like UTF-16: convert it" if at == 0 and block.payload[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+    where = "of the decompressed text " if block.source.name.endswith(".gz") else ""
+    raise UserError(f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
+                    "--bad_utf8=replace to count and replace such bytes")
+
+
+def _normalise(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNWANTED)
+
+
+def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=block.start.line + 1):
+        if not line.strip():
+            continue
+        where = f"{block.source.name}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})") from None
+        if not isinstance(record, dict) or text_field not in record:
+            fields = f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"
+            raise UserError(f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text by "
+                            "--text_field")
+        if not isinstance(record[text_field], str):
+            raise UserError(f"{where}: the field {text_field!r} holds {record[text_field]!r:.40}, not a string")
+        yield record[text_field]
+
+
+def _pieces(lines: list[str], format: str) -> list[list[str]]:
+    """Lines of each document: parted by blank lines in plain text, by `<doc …>` and `</doc>` in WikiExtractor files."""
+    first: list[str] = []
+    pieces, piece = [first], first
+    for line in lines:
+        blank = not line.strip()
+        if format == "text":
+            ends = blank
+        else:
+            ends = line.startswith(("<doc ", "</doc>"))
+        if ends:
+            piece = []
+        elif not blank:
+            if not piece and piece is not first:
+                pieces.append(piece)
+            piece.append(line)
+    return pieces

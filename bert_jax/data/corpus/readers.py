@@ -1,0 +1,160 @@
+"""From what the user typed as `--input` to sources, and from sources to documents.
+
+Forms, several of them parted by commas: a file, a directory (every file below it that is not hidden, sorted), a glob,
+`tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or .gz:
+plain text (a paragraph or a sentence a line, a blank line between documents), JSON lines, WikiExtractor output.
+"""
+
+import dataclasses
+import functools
+import itertools
+import os
+import re
+from typing import Iterator
+
+from etils import epath
+
+from bert_jax.data.corpus import documentation, tfds_documents
+from bert_jax.data.corpus.blocks import Source, read_blocks
+from bert_jax.data.corpus.parsing import parse_block
+from bert_jax.errors import UserError
+
+FILE_FORMATS = ("text", "jsonl", "wikiextractor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The documents of some sources; each iteration reads them again."""
+
+    sources: list[Source]
+    text_field: str
+    bad_utf8: str
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields every document as one string, its lines separated by a line feed, none of them blank."""
+        for source in self.sources:
+            for is_document, lines in itertools.groupby(read_lines(source, self.text_field, self.bad_utf8), key=bool):
+                if is_document:
+                    yield "\n".join(lines)
+
+
+def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Corpus:
+    """Return the documents of the corpus; sources are looked up at the call.
+
+    Args:
+      input, format, text_field, bad_utf8: as in PrepareConfig.
+
+    Raises:
+      UserError: see `find_sources` and, during an iteration, `read_lines`.
+    """
+    return Corpus(find_sources(input, format), text_field, bad_utf8)
+
+
+def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
+    """Yields the lines of a source, an empty one before each document.
+
+    Raises:
+      UserError: see `blocks.read_blocks` and `parsing.parse_block`.
+    """
+    for block in read_blocks(source, text_field):
+        for index, piece in enumerate(parse_block(block, text_field, bad_utf8).pieces):
+            if index or not block.continues:
+                yield ""
+            yield from piece
+
+
+def find_sources(input: str, format: str = "auto") -> list[Source]:
+    """Resolves `--input` into its sources, in the order given, each file once.
+
+    Raises:
+      UserError: nothing matches (names the glob and the directory); all files are empty; a prefix that contradicts
+        `format`; an unknown TFDS data set.
+    """
+    items = [item.strip() for item in input.split(",") if item.strip()]
+    if not items:
+        raise UserError("input is empty; give files, directories, globs, tfds:name or docs: (the embedded documentation)")
+    sources = {source.name: source for item in items for source in _find(item, format)}
+    if all(source.format in FILE_FORMATS and not source.bytes for source in sources.values()):
+        raise UserError(f"the corpus is empty: {input} is {len(sources)} file{'s' * (len(sources) > 1)} of 0 bytes")
+    return list(sources.values())
+
+
+def _find(item: str, format: str) -> Iterator[Source]:
+    prefix = item.partition(":")[0] if item.startswith(("tfds:", "docs:")) else ""
+    if format == "docs" or (prefix == "docs" and format == "auto"):
+        if item != "docs:":
+            raise UserError(f"input={item!r}: the embedded documentation is asked for by docs: alone")
+        yield Source("docs:", "docs", *documentation.describe())
+    elif format == "tfds" or (prefix == "tfds" and format == "auto"):
+        name = item if prefix else f"tfds:{item}"
+        yield Source(name, "tfds", *tfds_documents.describe(name))
+    elif prefix:
+        raise UserError(f"input={item!r} contradicts format={format}; leave the format away")
+    else:
+        for path in _files(item):
+            yield _describe_file(path, format)
+
+
+def _files(item: str) -> list[epath.Path]:
+    path = epath.Path(item).expanduser()
+    if path.is_dir():
+        files = sorted(_walk(path))
+        if not files:
+            raise UserError(f"input={item!r}: no file in or below the directory {path}")
+        return files
+    if path.exists():
+        return [path]
+    wild = next((i for i, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
+    if wild is None:
+        raise UserError(f"input={item!r}: no such file; the directory {path.parent} {_holdings(path.parent)}")
+    directory, pattern = epath.Path(*path.parts[:wild]), os.path.join(*path.parts[wild:])
+    if "**" in pattern:
+        raise UserError(f"input={item!r}: ** is not understood; name a directory to read every file below it")
+    files = sorted(file for file in directory.glob(pattern) if not file.is_dir()) if directory.is_dir() else []
+    if not files:
+        raise UserError(f"input={item!r}: no file matches the glob {pattern!r} in the directory {directory}, "
+                        f"which {_holdings(directory)}")
+    return files
+
+
+def _holdings(directory: epath.Path) -> str:
+    if not directory.is_dir():
+        return "does not exist"
+    names = sorted(path.name for path in directory.iterdir())
+    return f"holds {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else "is empty"
+
+
+def _walk(directory: epath.Path) -> Iterator[epath.Path]:
+    for path in directory.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def _describe_file(path: epath.Path, format: str) -> Source:
+    name = os.fspath(path)
+    try:
+        status = os.stat(name) if _is_local(name) else path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror or error}") from error
+    size, revision = (status.st_size, status.st_mtime_ns) if _is_local(name) else (status.length, status.mtime)
+    source = Source(name, "text" if format == "auto" else format, size, str(revision))
+    if format == "auto":
+        return _guess_format(source)
+    return source
+
+
+def _guess_format(source: Source) -> Source:
+    make = functools.partial(Source, name=source.name, bytes=source.bytes, revision=source.revision)
+    if source.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+        return make(format="jsonl")
+    head = next(iter(read_blocks(source)), None) if source.bytes else None
+    begins = head is not None and head.payload.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<doc ")
+    return make(format="wikiextractor" if begins else "text")
+
+
+def _is_local(name: str) -> bool:
+    return "://" not in name

@@ -1,0 +1,57 @@
+"""What one epoch makes of the text, measured on its rows without reading a token."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.data.examples.examples import Examples
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochReport:
+    """Shares are of 1; lengths count [CLS] and [SEP]."""
+
+    sequences: int
+    examined: int  # the first ones of the epoch, in its order
+    is_next: float | None  # share of label 0; None without sentence pairs
+    mean_length: float
+    length_quantiles: tuple[float, ...]  # 10, 25, 50, 75, 90 %
+    padding: float  # of the places of a batch
+    truncated: float  # of the text's tokens
+    duplicated: float  # of the text's tokens
+    sentences_seen: float | None  # share with a token at least; None unless all sequences were examined
+    tokens_seen: float | None
+
+
+def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> EpochReport:
+    """Measures at most `limit` sequences of `epoch`; what is seen of the text takes a byte a token of the store."""
+    sequences = examples.num_examples(epoch)
+    examined = min(sequences, limit)
+    documents, store = examples.documents, examples.store
+    seen = np.zeros(store.num_tokens, bool) if examined == sequences else None
+    lengths, labels, truncated, duplicated, kept = [], [], 0, 0, 0
+    for start in range(0, examined, _ROWS_AT_ONCE):
+        indices = np.arange(start, min(start + _ROWS_AT_ONCE, examined))
+        rows = examples.rows(np.full(len(indices), epoch), indices)
+        text = rows.token_index[rows.token_index >= 0]
+        lengths.append(rows.lengths)
+        truncated, duplicated, kept = truncated + rows.truncated.sum(), duplicated + rows.duplicated.sum(), kept + text.size
+        if rows.labels is not None:
+            labels.append(rows.labels)
+        if seen is not None:
+            seen[text] = True
+    lengths, own = np.concatenate(lengths), kept - duplicated + truncated
+    sentences_seen = None if seen is None else _sentences_seen(store, seen, documents)
+    tokens_seen = None if seen is None else float(seen.sum() / documents.num_tokens.sum())
+    return EpochReport(
+        sequences, examined, 1 - float(np.concatenate(labels).mean()) if labels else None, float(lengths.mean()),
+        tuple(np.percentile(lengths, (10, 25, 50, 75, 90)).tolist()), 1 - float(lengths.mean()) / examples.sequence_length,
+        float(truncated / own), float(duplicated / own), sentences_seen, tokens_seen)
+
+
+def _sentences_seen(store, seen: np.ndarray, documents) -> float:
+    starts = store.sentence_starts(np.arange(store.num_sentences))
+    touched = np.logical_or.reduceat(seen, starts).sum()
+    return float(touched / (documents.end_sentences - documents.first_sentences).sum())

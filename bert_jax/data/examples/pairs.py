@@ -1,0 +1,144 @@
+"""Sentence pairs: next-sentence prediction (Devlin et al. 2018, section 3.1) and sentence order (Lan et al. 2020).
+
+The original draws a random second segment half of the time and puts the sentences it displaced back into the queue of
+the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
+decides whether they exchange their second segments, if they are of different documents. Half of the pairs are then
+random although every sentence belongs to exactly one example of an epoch. The second partner is split at the boundary
+nearest to the split of the first; what this adds to either sequence is at most half of the sentence at that boundary,
+which lies at an end of a segment and can be cut, so the sentences of both still fit. A chunk of one sentence has no
+second segment of its own; as in the original it always gets a random one, which is then seen twice.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.data.examples.chunks import Chunks, DocumentChunks
+from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
+from bert_jax.data.examples.truncation import Segments, truncate
+
+RANDOM_TRIES = 10
+"""Draws of a chunk until one comes from another document; then the last is taken whatever it is, as in the original."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Two segments a row, [B, 2]; labels int32 [B]; borrowed bool [B]: the second is a copy."""
+
+    segments: Segments
+    labels: np.ndarray
+    borrowed: np.ndarray
+
+
+def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
+    """Pairs of the examples `indices` [B] of `epoch`; label 0: the second segment follows the first, 1: it is random."""
+    count = chunks.count(epoch)
+    couple, row = np.unique(indices >> 1, return_inverse=True)
+    members = np.stack([2 * couple, np.minimum(2 * couple + 1, count - 1)], axis=1)
+    found = chunks.find(epoch, chunks.shuffled(epoch, members))
+    apart = (found.document[:, 0] != found.document[:, 1]) | (len(chunks.documents) == 1)
+    exchange = uniform(bits(seed, Stream.SWAP, epoch, couple)) < _exchange_probability(chunks)
+    exchange &= (found.num_sentences > 1).all(1) & apart & (2 * couple + 1 < count)
+
+    boundary = _random_boundary(seed, epoch, members, found)
+    split = chunks.documents.store.sentence_starts(boundary[:, 0])
+    matching = _boundary_nearest(chunks, found[:, 1], found.begin[:, 1] + split - found.begin[:, 0])
+    boundary[:, 1] = np.where(exchange, matching, boundary[:, 1])
+    segments = _divide(chunks, found, boundary)
+
+    mine = indices & 1
+    owner = np.stack([mine, mine ^ exchange[row]], axis=1)
+    segments, found = segments[row[:, None], owner, [0, 1]], found[row, mine]
+    single = found.num_sentences == 1
+    segments[single, 1] = _random_next(chunks, seed, epoch, indices[single], found[single])
+    return Pairs(segments, (exchange[row] | single).astype(np.int32), single)
+
+
+def _exchange_probability(chunks: DocumentChunks) -> float:
+    """1/2, or more where partners are often of one document, so that half of all pairs are random if that can be.
+
+    The only document of a split exchanges with itself, as in the original.
+    """
+    same_document = 0.0 if len(chunks.documents) == 1 else chunks.documents.collision
+    return 0.5 / max(0.5, 1 - same_document)
+
+
+def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
+    """Two consecutive segments, label 1: swapped.
+
+    A chunk of one sentence is split inside it; one of a single token has an empty second segment and label 0.
+    """
+    found = chunks.find(epoch, chunks.shuffled(epoch, indices))
+    segments = _divide(chunks, found, _random_boundary(seed, epoch, indices, found))
+    single = found.num_sentences == 1
+    segments[single] = _halve(seed, epoch, indices[single], found[single])
+    swapped = (integers(bits(seed, Stream.SWAP, epoch, indices), 2) == 1) & (segments.length[:, 1] > 0)
+    order = np.where(swapped[:, None], [1, 0], [0, 1])
+    return Pairs(segments[np.arange(len(indices))[:, None], order], swapped.astype(np.int32), np.zeros(len(indices), bool))
+
+
+def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
+    """[CLS] A [SEP] B [SEP], cut to `sequence_length` places; `keys` [B]: 64 random bits a row."""
+    begin, end, removed = truncate(pairs.segments, keys, sequence_length - 3)
+    first, second = (end - begin).T[:, :, None]
+    place = np.arange(sequence_length)[None]
+    in_first = (place > 0) & (place <= first)
+    in_second = (place > first + 1) & (place < first + second + 2)
+    token_index = np.where(place < first + second + 3, SPECIAL, PADDING)
+    token_index = np.where(in_first, begin[:, :1] + place - 1, token_index)
+    token_index = np.where(in_second, begin[:, 1:] + place - first - 2, token_index)
+    token_type_ids = ((place > first + 1) & (place < first + second + 3)).astype(np.int32)
+    truncated = removed[:, 0] + np.where(pairs.borrowed, 0, removed[:, 1])
+    duplicated = np.where(pairs.borrowed, second[:, 0], 0)
+    return Rows(token_index, token_type_ids, pairs.labels, truncated, duplicated)
+
+
+def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segments:
+    """Two segments [..., 2] of each chunk, the second from sentence `boundary` on; empty where the chunk has one sentence."""
+    last = found.first_inner + found.num_sentences - 2
+    starts = _starts_within(chunks, found, found.first_inner, boundary - 1, boundary, boundary + 1, last)
+    first_end, before, split, after, last_begin = starts
+    return Segments(np.stack([found.begin, split], -1), np.stack([split, found.end], -1),
+                    np.stack([first_end, after], -1), np.stack([before, last_begin], -1))
+
+
+def _starts_within(chunks: DocumentChunks, found: Chunks, *sentences: np.ndarray) -> np.ndarray:
+    """Where these sentences start, at the edge of the chunk if that is outside it."""
+    store = chunks.documents.store
+    return np.clip(store.sentence_starts(np.minimum(np.stack(sentences), store.num_sentences)), found.begin, found.end)
+
+
+def _halve(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
+    """Two segments [N, 2] of each chunk of one sentence, which is cut at a random token."""
+    split = found.begin + 1 + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.end - found.begin - 1, 1))
+    begin, end = np.stack([found.begin, split], 1), np.stack([split, found.end], 1)
+    return Segments(begin, end, end, begin)
+
+
+def _random_boundary(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> np.ndarray:
+    """The first sentence of the second segment: any inner one; the one after a chunk of a single sentence."""
+    return found.first_inner + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.num_sentences - 1, 1))
+
+
+def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray) -> np.ndarray:
+    """The inner sentence that starts nearest to the token `offsets` in chunks of two sentences or more; else arbitrary."""
+    last = found.first_inner + np.maximum(found.num_sentences - 2, 0)
+    above = chunks.documents.first_sentence_from(offsets, found.first_inner, last)
+    below = np.maximum(above - 1, found.first_inner)
+    start_above, start_below = chunks.documents.store.sentence_starts(np.stack([above, below]))
+    return np.where(start_above - offsets < offsets - start_below, above, below)
+
+
+def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
+    """Text from other documents: the sentences of a random chunk until the target length is reached."""
+    draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
+    draws = integers(draws, chunks.count(epoch))
+    other = chunks.document_of(epoch, draws) != found.document[:, None]
+    chosen = np.where(other.any(1), other.argmax(1), RANDOM_TRIES - 1)
+    source = chunks.find(epoch, draws[np.arange(len(draws)), chosen])
+    room = np.maximum(found.target - (found.end - found.begin), 1)
+    last = source.first_inner + source.num_sentences - 1
+    enough = chunks.documents.first_sentence_from(source.begin + room, source.first_inner, last)
+    first_end, last_begin, end = _starts_within(chunks, source, source.first_inner, enough - 1, enough)
+    return Segments(source.begin, end, np.minimum(first_end, end), last_begin)

@@ -1,0 +1,101 @@
+"""Batches made ahead of the device, by tf.data or by a thread: the same arrays bit for bit."""
+
+import collections
+import concurrent.futures
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from bert_jax.data.examples.examples import Batch, Examples, check_epoch
+from bert_jax.errors import UserError
+
+_TF_THREADS = 2  # the work is numpy under Python's lock, so more would only wait for each other
+
+
+def batches(examples: Examples, first_position: int, batch_size: int, rows: np.ndarray, num_batches: int,
+            loader: str = "auto", prefetch: int = 4) -> Iterator[Batch]:
+    """Yields `num_batches` batches of the examples from `first_position` on.
+
+    Args:
+      first_position: examples seen before; the one number that a checkpoint has to keep.
+      batch_size: examples of the global batch.
+      rows: int64 [B]: which rows of the global batch this host makes.
+      loader: "tf.data", "plain", or "auto" for tf.data where TensorFlow is installed.
+      prefetch: batches made ahead.
+    Raises:
+      UserError: an epoch has fewer examples than `batch_size`, or TensorFlow is asked for and missing. What goes wrong in
+        making a batch is raised as it was by the call that asks for that batch.
+    """
+    check_epoch(examples, batch_size)
+    has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+    if loader == "tf.data" and not has_tensorflow:
+        raise UserError("data.loader='tf.data' needs TensorFlow, which is not installed; "
+                        "data.loader=plain makes the same batches")
+    rows = np.asarray(rows, np.int64)
+
+    def make(number: int) -> Batch:
+        return examples.batch(first_position + number * batch_size + rows)
+
+    through_tensorflow = has_tensorflow and loader != "plain"
+    return _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
+
+
+def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Iterator[Batch]:
+    worker = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+    try:
+        pending = collections.deque(worker.submit(make, number) for number in range(min(prefetch, num_batches)))
+        for number in range(num_batches):
+            batch = pending.popleft().result()
+            if number + prefetch < num_batches:
+                pending.append(worker.submit(make, number + prefetch))
+            yield batch
+    finally:
+        worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Iterator[Batch]:
+    tf = _tensorflow()
+    shape_of = {name: (value.dtype, value.shape) for name, value in make(0).items()}
+    failures = {}
+
+    def arrays(number):
+        try:
+            batch = make(int(number))
+            return [batch[name] for name in shape_of]
+        except Exception as failure:  # TensorFlow would turn it into a status code and a text
+            failures[int(number)] = failure
+            raise
+
+    def tensors(number):
+        values = tf.numpy_function(arrays, [number], [tf.as_dtype(dtype) for dtype, _ in shape_of.values()], stateful=False)
+        return {name: tf.ensure_shape(value, shape) for value, (name, (_, shape)) in zip(values, shape_of.items())}
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = _TF_THREADS
+    options.threading.max_intra_op_parallelism = 1
+    dataset = tf.data.Dataset.range(num_batches)
+    dataset = dataset.map(tensors, num_parallel_calls=_TF_THREADS, deterministic=True)
+    dataset = dataset.prefetch(prefetch).with_options(options)
+    iterator = dataset.as_numpy_iterator()
+    for number in range(num_batches):
+        try:
+            batch = next(iterator)
+        except tf.errors.OpError:
+            if number in failures:
+                raise failures[number] from None
+            raise
+        yield batch
+
+
+def _tensorflow():
+    # Of no use to the pipeline, and announced in long lines between those of the run.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    import tensorflow as tf
+
+    try:
+        tf.config.set_visible_devices([], "GPU")  # TensorFlow would otherwise take the memory that the model needs
+    except RuntimeError:
+        pass  # already in use by the program around us, which then has made its own choice
+    return tf

@@ -1,0 +1,132 @@
+"""From sequences of any length to batches of a handful of shapes, in an order that is a pure function of (seed, step).
+
+A batch is padded to the next rung of a ladder of lengths, so a step is compiled once a rung and never once a batch. Rows
+that only fill a batch have weight 0 and count in no loss, metric or prediction.
+"""
+
+import numpy as np
+
+from bert_jax.data.examples.ordering import permute
+from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.sequences.features import Features
+
+Batch = dict[str, np.ndarray]
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2], [B, L]."""
+
+RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+
+
+def ladder(max_length: int) -> tuple[int, ...]:
+    """Lengths that batches are padded to: the rungs below `max_length`, and `max_length` itself."""
+    return (*(rung for rung in RUNGS if rung < max_length), max_length)
+
+
+def sequence_lengths(features: Features) -> np.ndarray:
+    """int64 [E]: tokens of each sequence; of the longest candidate for choice."""
+    return np.array([max(map(len, ids)) if isinstance(ids, list) else len(ids) for ids in features.input_ids], np.int64)
+
+
+def steps_per_epoch(sequences: int, batch_size: int) -> int:
+    """The last batch may hold fewer sequences."""
+    return -(-sequences // batch_size)
+
+
+class TrainingBatches:
+    """The batches of all epochs; `batch(step)` may be asked for any step, in any order.
+
+    Each epoch goes through all sequences once in a new order; its last batch has what is left. With `window` above 1,
+    the sequences of that many consecutive batches are sorted by length before they are cut into batches, and these come in
+    a shuffled order: a batch then holds sequences of like length, drawn from a window that is itself random. With window=1
+    the batches are those of the plain shuffled order, whatever their lengths.
+
+    Args:
+      features: with labels.
+      batch_size: sequences a step.
+      multiple: rows of a batch are rounded up to a multiple of this (the number of devices that share them).
+    """
+
+    def __init__(self, features: Features, batch_size: int, *, window: int = 1, seed: int = 0, multiple: int = 1):
+        self.features, self.batch_size, self.window, self.seed = features, batch_size, window, seed
+        self.rows = round_up(batch_size, multiple)
+        self.lengths = sequence_lengths(features)
+        self._epoch: tuple[int, list[np.ndarray]] = -1, []
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(len(self.features), self.batch_size)
+
+    def indices(self, step: int) -> np.ndarray:
+        """int64 [at most batch_size]: the sequences of the batch that takes the state from `step` to `step` + 1."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if self._epoch[0] != epoch:
+            self._epoch = epoch, epoch_batches(self.lengths, self.batch_size, self.window, self.seed, epoch)
+        return self._epoch[1][number]
+
+    def batch(self, step: int) -> Batch:
+        return padded(self.features, self.indices(step), self.rows)
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, window: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Index arrays of the batches of one epoch, see TrainingBatches."""
+    order = permute(np.arange(len(lengths)), len(lengths), bits(seed, Stream.ORDER, epoch))
+    if window == 1:
+        return _cut(order, batch_size)
+    batches = []
+    for number, members in enumerate(_cut(order, batch_size * window)):
+        parts = _cut(members[np.argsort(lengths[members], kind="stable")], batch_size)
+        places = permute(np.arange(len(parts)), len(parts), bits(seed, Stream.VISIT, epoch, number))
+        batches += [parts[place] for place in places]
+    return batches
+
+
+def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
+    """Index arrays that cover all sequences once, from the shortest to the longest."""
+    return _cut(np.argsort(sequence_lengths(features), kind="stable"), batch_size)
+
+
+def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
+    """The sequences at `indices` as arrays of `rows` rows, as long as the rung that the longest of them needs."""
+    chosen = [features.input_ids[index] for index in indices]
+    candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
+    longest = max(len(ids) for entry in chosen for ids in (entry if candidates else [entry]))
+    length = next(rung for rung in ladder(features.max_length) if rung >= longest)
+    shape = (rows, candidates, length) if candidates else (rows, length)
+    batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    for row, index in enumerate(indices):
+        for where, ids, types in _sequences(features, index, row):
+            batch["input_ids"][where][:len(ids)] = ids
+            batch["token_type_ids"][where][:len(ids)] = types
+            batch["attention_mask"][where][:len(ids)] = 1
+    # Without one real token a filling row would have no position to attend to.
+    batch["attention_mask"][len(indices):, ..., 0] = 1
+    batch["weights"] = (np.arange(rows) < len(indices)).astype(np.float32)
+    if features.labels is not None:
+        batch["labels"] = _labels(features.labels, indices, rows, length)
+    return batch
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _sequences(features: Features, index: int, row: int):
+    ids, types = features.input_ids[index], features.token_type_ids[index]
+    if not isinstance(ids, list):
+        return [(row, ids, types)]
+    return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types))]
+
+
+def _labels(labels, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
+    """[rows, …] in the dtype of the labels: 0 in filling rows, -1 behind the last token of a tagged sequence."""
+    if isinstance(labels, list):
+        out = np.full((rows, length), -1, np.int32)
+        for row, index in enumerate(indices):
+            out[row, :len(labels[index])] = labels[index]
+        return out
+    out = np.zeros((rows, *labels.shape[1:]), labels.dtype)
+    out[:len(indices)] = labels[indices]
+    return out
+
+
+def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
+    return [order[start:start + size] for start in range(0, len(order), size)]

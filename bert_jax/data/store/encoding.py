@@ -1,0 +1,103 @@
+"""From a block of text to token ids: the pure function that worker processes run, one block at a time."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.data.corpus.blocks import Block
+from bert_jax.data.store.manifest import dtype_for
+from bert_jax.data.corpus.parsing import parse_block
+from bert_jax.data.corpus.sentences import SentenceSplitter
+from bert_jax.data.corpus.wrapping import join_lines
+from bert_jax.errors import UserError
+from bert_jax.tokenization.tokenizer import Tokenizer
+
+MAX_SENTENCE_CHARACTERS = 20_000
+"""Longer sentences are cut, and the cuts counted: no model reads a sentence of thousands of tokens at once."""
+
+_BATCH_CHARACTERS = 1 << 17  # text tokenized at once: the tokenizer's own records take hundreds of bytes a token
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedBlock:
+    """The sentences of a block as ids. The first piece is the part that may continue the document before (0 if none)."""
+
+    tokens: np.ndarray  # [tokens] uint16 or uint32
+    sentence_lengths: np.ndarray  # [sentences] int64: tokens of each, never 0
+    piece_lengths: np.ndarray  # [pieces] int64: sentences of each; only the first may be 0
+    text_bytes: int
+    unknown_tokens: int
+    cut_sentences: int
+    replaced_characters: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Everything that turns blocks into ids; calling it has no side effect."""
+
+    tokenizer: Tokenizer
+    split: SentenceSplitter
+    text_field: str = "text"
+    bad_utf8: str = "error"
+
+    def __call__(self, block: Block) -> EncodedBlock:
+        """Encodes one block; sentences and documents without a token are dropped.
+
+        Raises:
+          UserError: see `parse_block`; an id beyond the vocabulary, which means that tokenizer and vocabulary disagree.
+        """
+        text = parse_block(block, self.text_field, self.bad_utf8)
+        pieces, cuts = [], 0
+        for lines in text.pieces:
+            if block.source.wrap_column:
+                lines = join_lines(lines, block.source.wrap_column)
+            sentences = self.split(lines)
+            pieces.append([part for sentence in sentences for part in _cut(sentence)])
+            cuts += len(pieces[-1]) - len(sentences)
+        sentences = [sentence for piece in pieces for sentence in piece]
+        tokens, lengths = self._encode(sentences)
+        owners = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
+        piece_lengths = np.bincount(owners[lengths > 0], minlength=len(pieces))
+        kept = piece_lengths > 0
+        kept[0] = True
+        return EncodedBlock(
+            tokens=tokens, sentence_lengths=lengths[lengths > 0], piece_lengths=piece_lengths[kept],
+            text_bytes=sum(len(sentence.encode()) for sentence in sentences),
+            unknown_tokens=int(np.count_nonzero(tokens == self.tokenizer.unk_id)),
+            cut_sentences=cuts, replaced_characters=text.replaced)
+
+    def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (ids of all sentences in a row, tokens of each sentence)."""
+        dtype = dtype_for(self.tokenizer.vocab_size)
+        arrays, lengths = [np.zeros(0, dtype)], []
+        for batch in _batches(sentences):
+            ids = self.tokenizer.encode_batch(batch)
+            lengths += map(len, ids)
+            flat = np.fromiter((i for sentence in ids for i in sentence), np.int64)
+            if flat.size and not 0 <= flat.min() <= flat.max() < self.tokenizer.vocab_size:
+                raise UserError(f"the tokenizer gave id {flat.max()} for a vocabulary of {self.tokenizer.vocab_size}")
+            arrays.append(flat.astype(dtype))
+        return np.concatenate(arrays), np.array(lengths, np.int64)
+
+
+def _batches(sentences: list[str]):
+    batch, size = [], 0
+    for sentence in sentences:
+        batch.append(sentence)
+        size += len(sentence)
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _cut(sentence: str) -> list[str]:
+    """Cuts a sentence into parts of at most MAX_SENTENCE_CHARACTERS, at a space where there is one."""
+    parts = []
+    while len(sentence) > MAX_SENTENCE_CHARACTERS:
+        space = sentence.rfind(" ", 1, MAX_SENTENCE_CHARACTERS + 1)
+        end = space if space > 0 else MAX_SENTENCE_CHARACTERS
+        parts.append(sentence[:end])
+        sentence = sentence[end:].lstrip()
+    return [*parts, sentence]

@@ -1,0 +1,129 @@
+"""The directory in which a token store is being made: who owns it, how far it is, and what may be taken up again."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Iterator
+
+from bert_jax.config.json_form import differences, from_dict, to_dict
+from bert_jax.data.store import writer as store_writer
+from bert_jax.data.corpus.blocks import Position
+from bert_jax.data.store.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
+from bert_jax.data.store.writer import WriterState
+from bert_jax.errors import UserError
+from bert_jax.files import read_object, sealed, unsealed, write_atomically
+
+PROGRESS = "progress.json"
+_OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
+                        r"shard-\d{5,}\.(tokens|sentences|documents)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeFrom:
+    """All that decides what a store holds. Two runs that agree on it make the same store."""
+
+    tokenizer: TokenizerRecord
+    options: Options
+    sources: tuple[SourceRecord, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is on disk: everything before `position` of source number `source`."""
+
+    version: int = VERSION
+    made_from: MadeFrom
+    source: int = 0
+    position: Position = Position()
+    writer: WriterState = WriterState()
+
+
+def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
+    if present.tokenizer != wanted.tokenizer:
+        ours, theirs = wanted.tokenizer, present.tokenizer
+        raise UserError(f"{what} made with another vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
+                        f"{ours.kind} of {ours.vocab_size}); choose another output or delete it")
+    if lines := differences(to_dict(present), to_dict(wanted)):
+        more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
+        raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
+                        + _by_wrapping(present, wanted))
+
+
+def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
+    """Return the end of the message where only the joining of wrapped lines differs."""
+    columns = [source.wrap_column for source in present.sources]
+    if len(columns) != len(wanted.sources):
+        return ""
+    sources = tuple(dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns))
+    if dataclasses.replace(wanted, sources=sources) != present:
+        return ""
+    if any(columns):
+        return "; --wrapped=auto (or yes, if it was made so) joins lines, as that store does"
+    return "; --wrapped=no keeps the line ends, as that store does"
+
+
+@contextlib.contextmanager
+def owned(directory: pathlib.Path) -> Iterator[None]:
+    """Creates the directory and keeps other runs out of it; the lock goes away with the process, however it ends."""
+    import fcntl
+
+    lock = directory / "prepare.lock"
+    existed = directory.is_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if foreign := sorted(path.name for path in directory.iterdir() if not _OWN_FILES.fullmatch(path.name)):
+            raise UserError(f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one")
+        file = lock.open("w")
+    except OSError as error:
+        raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output") from error
+        if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner since it was opened: others may lock a new one
+            raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            if not existed and directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+
+
+def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
+    """Return the progress of the previous run in this directory; none if there was none or its files are damaged."""
+    path = directory / PROGRESS
+    if not path.exists():
+        if shards := sorted(file.name for file in directory.glob("shard-*")):
+            raise UserError(f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
+                            "delete it")
+        return Progress(made_from=made_from)
+    remedy = f"delete {directory} and start again"
+    values = read_object(path, remedy)
+    try:
+        progress = from_dict(Progress, unsealed(values))
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; {remedy}") from error
+    refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
+    if damaged := store_writer.damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
+        print(f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning")
+        return Progress(made_from=made_from)
+    return progress
+
+
+def write_progress(directory: pathlib.Path, progress: Progress) -> None:
+    write_atomically(directory / PROGRESS, json.dumps(sealed(to_dict(progress))).encode())
+
+
+def clear(directory: pathlib.Path) -> None:
+    """Removes what this module wrote into the directory; `owned` removes the directory if it made it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "prepare.lock":
+            path.unlink()

@@ -1,0 +1,155 @@
+"""The token store: the corpus as token ids, once on disk, with random access to every sentence and document.
+
+A directory:
+  manifest.json          what is in it (`Manifest`); written last, so without it there is no store
+  tokenizer/             the vocabulary that made the ids
+  shard-00000.tokens     ids, little-endian uint16 (uint32 where the vocabulary needs it)
+  shard-00000.sentences  uint64: first token of each sentence, counted within the shard
+  shard-00000.documents  uint64: first sentence of each document, counted within the shard
+A document lies in one shard. Every position that leaves this module is a 64-bit position in the whole store.
+"""
+
+import functools
+import os
+import pathlib
+import shutil
+import uuid
+
+import numpy as np
+from etils import epath
+
+from bert_jax.data.store.manifest import PARTS, Manifest, read_manifest, shard_file
+from bert_jax.data.store.verification import verify
+from bert_jax.errors import UserError
+from bert_jax.files import cache_directory
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+
+class Store:
+    """Read access to a token store; made by `open_store`. Arrays stay on disk but for one number a document."""
+
+    def __init__(self, path: pathlib.Path, manifest: Manifest):
+        self.path, self.manifest = path, manifest
+        self.num_tokens, self.num_sentences = manifest.counts.tokens, manifest.counts.sentences
+        self.num_documents = manifest.counts.documents
+        self.vocab_size, self.fingerprint = manifest.tokenizer.vocab_size, manifest.fingerprint
+        self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
+        self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
+        dtypes = {"tokens": np.dtype(manifest.dtype), "sentences": np.dtype(np.uint64), "documents": np.dtype(np.uint64)}
+        self.arrays = {part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS}
+
+    def _map(self, index: int, part: str, dtype: np.dtype) -> np.memmap:
+        path = self.path / shard_file(index, part)
+        expected = getattr(self.manifest.shards[index], part) * dtype.itemsize
+        size = path.stat().st_size if path.is_file() else None
+        if size != expected:
+            found = "is missing" if size is None else f"has {size:,} bytes"
+            raise UserError(f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again")
+        try:
+            return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+    @functools.cached_property
+    def document_sentences(self) -> np.ndarray:
+        """int64 [num_documents + 1]: first sentence of every document; the last entry is num_sentences."""
+        parts = [np.asarray(part, np.int64) + start for part, start in zip(self.arrays["documents"], self._sentence_starts)]
+        starts = np.concatenate([*parts, [self.num_sentences]]).astype(np.int64)
+        if starts[0] != 0 or (np.diff(starts) <= 0).any():
+            raise UserError(f"the document boundaries in {self.path} are not ascending; prepare or copy the store again")
+        return starts
+
+    @functools.cached_property
+    def document_tokens(self) -> np.ndarray:
+        """int64 [num_documents + 1]: first token of every document; the last entry is num_tokens."""
+        return self.sentence_starts(self.document_sentences)
+
+    def tokens(self, indices: np.ndarray) -> np.ndarray:
+        """Return the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens.
+
+        Raises:
+          UserError: an id beyond the vocabulary: the manifest is forged, or the file has changed since it was opened.
+        """
+        ids = self._gather("tokens", indices, self._token_starts)
+        if ids.size and ids.max() >= self.vocab_size:
+            raise UserError(f"{self.path} holds id {ids.max()}, but its vocabulary has {self.vocab_size:,} entries; delete the "
+                            "store and prepare or copy it again")
+        return ids.astype(np.int32)
+
+    def sentence_starts(self, indices: np.ndarray) -> np.ndarray:
+        """Returns the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences (→ num_tokens)."""
+        indices = np.asarray(indices, np.int64)
+        at_end = indices == self.num_sentences
+        within = self._gather("sentences", np.where(at_end, 0, indices), self._sentence_starts).astype(np.int64)
+        shards = np.searchsorted(self._sentence_starts, indices, side="right") - 1
+        return np.where(at_end, self.num_tokens, within + self._token_starts[shards])
+
+    def _gather(self, part: str, indices: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        indices = np.asarray(indices, np.int64)
+        if indices.size and (indices.min() < 0 or indices.max() >= starts[-1]):
+            raise IndexError(f"{part} run from 0 to {starts[-1] - 1}, not {indices.min()} to {indices.max()}")
+        maps = self.arrays[part]
+        if len(maps) == 1:
+            return np.asarray(maps[0][indices])
+        shards = np.searchsorted(starts, indices, side="right") - 1
+        result = np.empty(indices.shape, maps[0].dtype)
+        for shard in np.unique(shards):
+            here = shards == shard
+            result[here] = maps[shard][indices[here] - starts[shard]]
+        return result
+
+    def tokenizer(self) -> Tokenizer:
+        """Loads the tokenizer that made the store.
+
+        Raises:
+          UserError: its files do not have the fingerprint in the manifest.
+        """
+        tokenizer, record = load_tokenizer(self.path / "tokenizer"), self.manifest.tokenizer
+        if (tokenizer.fingerprint, tokenizer.vocab_size) != (record.fingerprint, record.vocab_size):
+            raise UserError(f"the vocabulary in {self.path / 'tokenizer'} is not the one the store was made with; "
+                            "prepare or copy the store again")
+        return tokenizer
+
+
+def open_store(path, cache: str = "") -> Store:
+    """Open the store at `path` and verify its files; a remote one is copied to `cache` first, once.
+
+    Args:
+      path: directory, local or gs://.
+      cache: local directory for copies of remote stores; empty: the user's cache directory.
+
+    Raises:
+      UserError: no store there, a damaged manifest, files that are not what `prepare` wrote.
+    """
+    directory = epath.Path(path).expanduser()
+    manifest = read_manifest(directory)
+    if "://" in os.fspath(directory):
+        return _local_copy(directory, manifest, pathlib.Path(cache).expanduser() if cache else cache_directory())
+    return _verified(pathlib.Path(directory), manifest)
+
+
+def _verified(directory: pathlib.Path, manifest: Manifest) -> Store:
+    store = Store(directory, manifest)
+    verify(store)
+    return store
+
+
+def _local_copy(remote: epath.Path, manifest: Manifest, cache: pathlib.Path) -> Store:
+    local = cache / manifest.fingerprint
+    if local.is_dir():
+        return _verified(local, manifest)
+    partial = cache / f"{manifest.fingerprint}.{uuid.uuid4().hex}.partial"
+    try:
+        (partial / "tokenizer").mkdir(parents=True)
+        for file in manifest.files:
+            with (remote / file.name).open("rb") as source, (partial / file.name).open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 24)
+        _verified(partial, manifest)
+        (partial / "manifest.json").write_text((remote / "manifest.json").read_text())
+        os.rename(partial, local)
+    except OSError as error:
+        if not local.is_dir():  # another process may have finished the same copy meanwhile
+            raise UserError(f"cannot copy {remote} to {cache}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Store(local, manifest)

@@ -1,0 +1,113 @@
+"""Is a token store what `prepare` wrote? Every file is hashed, but not again while nothing about the files has changed.
+
+The record of a verified store is an empty file in the user's cache directory. Its name is a digest of the store's
+fingerprint and of the device, inode, size and times of each file, so there is no content to trust; without it, or where
+it cannot be written, the store is hashed again. The times include the change time (ctime): a copying tool can restore a
+modification time, but not that one.
+"""
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert_jax.data.store.manifest import FileRecord, Manifest, hash_file
+from bert_jax.errors import UserError
+from bert_jax.files import cache_directory
+from bert_jax.console.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from bert_jax.data.store.store import Store
+
+SHOWN_BYTES = 1 << 30
+"""Stores of this size and more take longer than a second, so a progress bar is shown."""
+
+SETTLED_NANOSECONDS = 2_000_000_000
+"""Files changed more recently are not recorded: they could change again within the resolution of the file system's clock."""
+
+_PIECE = 1 << 22  # entries of a file that are checked at once
+
+
+def verify(store: "Store") -> None:
+    """Raise unless every file of the store is bit for bit what `prepare` wrote and holds what a store can hold.
+
+    Raises:
+      UserError: names the files that are missing, unreadable or changed, or the shard whose boundaries do not ascend within
+        it. Ids beyond the vocabulary are found where they are read (`Store.tokens`).
+    """
+    directory, manifest = store.path, store.manifest
+    try:
+        states = [(directory / file.name).stat() for file in manifest.files]
+        record = cache_directory() / "verified" / _digest(manifest, states)
+        if os.path.isfile(record):
+            return
+        changed = _changed(directory, manifest.files, [state.st_size for state in states])
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}; prepare or copy the store again") from None
+    if changed:
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise UserError(f"{directory}: the content of {', '.join(changed[:5])}{more} is not what `bert-jax prepare` wrote; "
+                        "delete the store and prepare or copy it again")
+    _check_boundaries(store)
+    if time.time_ns() - max(state.st_ctime_ns for state in states) > SETTLED_NANOSECONDS:
+        _write(record)
+
+
+def _digest(manifest: Manifest, states: list[os.stat_result]) -> str:
+    files = [(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for state in states]
+    return hashlib.sha256(repr((manifest.fingerprint, files)).encode()).hexdigest()
+
+
+def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list[int]) -> list[str]:
+    """Return the names of the files that do not have their hash. Several are hashed at once."""
+    total, done, changed = sum(sizes), 0, []
+    with (concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
+          progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
+        hashes = pool.map(_hash, (directory / file.name for file in files))
+        for file, size, found in zip(files, sizes, hashes, strict=True):
+            done += size
+            advance_to(done)
+            if found != file.sha256:
+                changed.append(file.name)
+    return changed
+
+
+def _hash(file: pathlib.Path) -> str | None:
+    """The hash of `file`; an error in the middle of reading does not say of which file it is, so it is said here."""
+    try:
+        return hash_file(file)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}; prepare or copy the store again") from None
+
+
+def _is_first_host() -> bool:
+    jax = sys.modules.get("jax")  # without it there is one process
+    return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def _check_boundaries(store: "Store") -> None:
+    """The hashes prove that the files are those of the manifest, but not who wrote that."""
+    for index, shard in enumerate(store.manifest.shards):
+        for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):
+            if not _are_starts(store.arrays[part][index], end):
+                raise UserError(f"{store.path}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
+                                "delete the store and prepare or copy it again")
+
+
+def _are_starts(starts: np.ndarray, end: int) -> bool:
+    """Whether `starts` are the first of consecutive non-empty ranges that together are [0, end)."""
+    pieces = (starts[at:at + _PIECE + 1] for at in range(0, len(starts), _PIECE))  # overlapping by one
+    return len(starts) > 0 and starts[0] == 0 and starts[-1] < end and all((piece[1:] > piece[:-1]).all() for piece in pieces)
+
+
+def _write(record: pathlib.Path) -> None:
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+    except OSError:  # no cache: the store is hashed again next time
+        pass

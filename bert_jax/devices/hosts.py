@@ -1,0 +1,158 @@
+"""What the hosts of one job tell each other: agreement on values, settings and failures; with one process, nothing.
+
+All of it goes through JAX's coordination service and not through the devices: where hosts have different meshes, versions or
+numbers of devices, which is what has to be found out here, a collective hangs or computes something else on each of them.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+
+import jax
+from absl import logging
+from jax._src.distributed import global_state  # it has no public name: Orbax takes it from here too
+
+from bert_jax.config.json_form import differences, is_among
+from bert_jax.errors import UserError
+from bert_jax.devices.software import sources, versions
+
+PATIENCE_SECONDS = 3600
+"""One host may copy a large store while the others wait; a host that dies is noticed by JAX itself, after 100 seconds."""
+WARNING_SECONDS = 30
+FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
+"""Settings of JAX that change numbers, and that the environment of one host alone may set."""
+
+_meetings = itertools.count()  # every host takes part in all of them, in the same order
+
+
+class Ended(UserError):
+    """Raised on every host: the hosts differ, or one of them has failed."""
+
+
+def from_first(value):
+    """Return `value` of the first host, on every host: anything that JSON holds.
+
+    For what is read from a file that the first host writes: on a network file system the others may still see the past, and
+    hosts that decide differently wait for each other forever.
+
+    Raises:
+      Ended: another host has failed; see `ending_together`.
+    """
+    return value if global_state.num_processes == 1 else _meet("from_first", value, lambda values: values[0])
+
+
+def any_failure(problem: str | None) -> str | None:
+    """Return the same verdict on every host: this host's own problem, or else that of the first host that has one."""
+    if global_state.num_processes == 1:
+        return problem
+    found = _meet("any_failure", problem, lambda values: next(
+        (f"host {host}: {value}" for host, value in enumerate(values) if value is not None), None))
+    return found if problem is None else problem
+
+
+def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
+    """Raise on every host unless all of them run the same thing: `facts()`, our code, versions, JAX's number formats.
+
+    Args:
+      facts: called where there are several hosts; returns a nested dict of JSON types (resolved options, fingerprints).
+      own: dotted names of facts in which hosts may differ; a name that ends in a dot stands for all below it.
+
+    Raises:
+      Ended: names the first difference, both values and the host; or another host has failed.
+    """
+    if global_state.num_processes == 1:
+        return
+    flags = {name: getattr(jax.config, name) for name in FLAGS}
+    software = {"jax": flags, "versions": versions(), "code": sources()}
+    _meet("check_alike", {**facts(), **software}, lambda values: refuse_differences(values, own))
+
+
+def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
+    """Raise `Ended` for the first fact, not among `own`, in which a host (the index in the list) differs from the first."""
+    for host, other in enumerate(facts):
+        for line in differences(facts[0], other):
+            name, change = line.split(": ", 1)
+            if not is_among(name, own):
+                first, second = change.split(" → ", 1)
+                raise Ended(f"the hosts do not run the same thing: {name} is {first} on host 0 and {second} on host {host}. "
+                            "Start the same command on every host, with the same data, code and library versions")
+
+
+def ending_together(run):
+    """Decorate a run: an exception that ends it on one host is raised on the others when they next meet that host.
+
+    They meet in the functions above: before anything is written, as the work directory is taken, and at every save.
+    """
+    @functools.wraps(run)
+    def wrapped(*arguments, **options):
+        try:
+            return run(*arguments, **options)
+        except Ended:
+            raise
+        except BaseException as error:
+            if global_state.num_processes > 1:
+                _tell(f"host {global_state.process_id} has stopped: {str(error) or type(error).__name__}")
+            raise
+    return wrapped
+
+
+def _meet(kind: str, value, conclude: Callable[[list], object]):
+    """Return, on every host, what `conclude` makes of the values of all hosts, on the first one; waits for all to come.
+
+    Raises:
+      Ended: `conclude` raised it; a host has failed on its way here, or has gone another way.
+    """
+    meeting, me = next(_meetings), global_state.process_id
+    _put(meeting, me, {"kind": kind, "value": value})
+    if me == 0:
+        try:
+            verdict = {"value": conclude([_entry(meeting, host, kind) for host in range(global_state.num_processes)])}
+        except Ended as error:
+            verdict = {"error": str(error)}
+        _put(meeting, "verdict", verdict)
+    verdict = _get(meeting, "verdict", 0)
+    if "error" in verdict:
+        raise Ended(verdict["error"])
+    return verdict["value"]
+
+
+def _entry(meeting: int, host: int, kind: str):
+    """The value that `host` has brought to a meeting."""
+    entry = _get(meeting, host, host)
+    if "error" in entry:
+        raise Ended(entry["error"])
+    if entry["kind"] != kind:
+        raise Ended(f"the hosts do not run the same thing: host 0 is in {kind}, host {host} in {entry['kind']}. Start the same "
+                    "command on every host, with the same kinds of files")
+    return entry["value"]
+
+
+def _tell(error: str) -> None:
+    """Leaves `error` for the next meeting, to which this host will not come."""
+    meeting = next(_meetings)
+    try:
+        _put(meeting, global_state.process_id, {"error": error})
+        if global_state.process_id == 0:
+            _put(meeting, "verdict", {"error": error})
+    except Ended as failure:  # the service has ended, and the other hosts with it
+        logging.warning("the other hosts could not be told: %s", failure)
+
+
+def _put(meeting: int, name: int | str, entry: dict) -> None:
+    try:
+        global_state.client.key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
+    except jax.errors.JaxRuntimeError as error:
+        raise Ended(f"the first host cannot be reached: {str(error).splitlines()[0]}") from None
+
+
+def _get(meeting: int, name: int | str, host: int) -> dict:
+    """Waits for what `host` puts down."""
+    for waited in range(WARNING_SECONDS, PATIENCE_SECONDS + 1, WARNING_SECONDS):
+        try:
+            return json.loads(global_state.client.blocking_key_value_get(f"bert_jax/{meeting}/{name}", WARNING_SECONDS * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if not str(error).startswith("DEADLINE_EXCEEDED"):
+                raise Ended(f"host {host} cannot be reached: {str(error).splitlines()[0]}") from None
+            logging.warning("waiting for host %d, %d s so far", host, waited)
+    raise Ended(f"host {host} was not ready after {PATIENCE_SECONDS // 60} minutes; see what it has printed")

@@ -1,0 +1,136 @@
+"""The work directory of fine-tuning: one owner, the same settings for all its runs, and the chosen weights on top.
+
+DIR/runs/NAME/training      train states of an unfinished run; gone when it is finished
+DIR/runs/NAME/checkpoints   the weights of a finished run that count
+DIR/runs/NAME/results.json  written last: the run is finished
+DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
+DIR/results.json, predictions/SPLIT/
+"""
+
+import json
+
+import jax
+from absl import logging
+from etils import epath
+from jax.sharding import Mesh
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.record import check_origin, read_record
+from bert_jax.config import CheckpointConfig
+from bert_jax.config.json_form import differences, first_lines, is_among
+from bert_jax.errors import UserError
+from bert_jax.finetuning.results import best, finished_runs
+from bert_jax.devices.hosts import from_first
+from bert_jax.pretrained.loading import place
+from bert_jax.formats.own_checkpoint import open_checkpoint
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.checkpoints.workdir import WorkDirectory, read_json, take
+
+LATEST = CheckpointConfig(keep_last=1, keep_best=0)
+HARMLESS = ("compute.layers", "compute.remat", "pairs", *(f"finetune.{name}" for name in (
+    "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
+    "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
+    "compute.layers", "compute.remat", "mesh.", "data.", "init_from")))
+"""Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and data
+and parameters are compared by their content."""
+
+
+def open_workdir(path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer) -> WorkDirectory:
+    """Takes `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
+
+    Args:
+      features, parameters: fingerprints of the data and of what is fine-tuned (None: fresh parameters).
+
+    Raises:
+      UserError: not writable; another process writes to it; it holds something else, or runs with other settings.
+    """
+    identity = {"features_fingerprint": features, "init_from_fingerprint": parameters,
+                "tokenizer_fingerprint": tokenizer.fingerprint}
+    directory = epath.Path(path)
+    # A run that has saved nothing yet may be started anew with any settings.
+    saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
+    resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
+    return take(path, identity, settings, tokenizer, resumed=resumed,
+                check=lambda place: _check_continues(place, settings, identity))
+
+
+def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
+    """Puts the weights of the run that `record` is of into DIR/checkpoints, unless they are there; returns them on `mesh`."""
+    # The run may be another of that name; as text, because nan is not nan.
+    if from_first(_published(workdir)) == [record["run"], json.dumps(record["metrics"], sort_keys=True)]:
+        return place(open_checkpoint(workdir.path), mesh)
+    directory = workdir.path / "runs" / record["run"]
+    if not Checkpoints(directory / "checkpoints", read_only=True).steps():
+        raise UserError(f"the weights of the best run are gone from {directory}; remove that directory to train it again")
+    stored = open_checkpoint(directory)
+    params = place(stored, mesh)
+    remove(workdir.checkpoints)
+    with Checkpoints(workdir.checkpoints, LATEST, run_id=workdir.run_id) as checkpoints:
+        checkpoints.save(record["step"], {"params": params}, position={"step": record["step"]}, config=stored.history["config"],
+                         metrics=record["metrics"])
+    return params
+
+
+def remove(directory: epath.Path) -> None:
+    """Deletes a directory, on the first host; the others wait."""
+    if jax.process_index() == 0 and directory.exists():
+        directory.rmtree()
+    from_first(None)
+
+
+def drop_losers(workdir: WorkDirectory, metric: str) -> None:
+    """Deletes the weights of runs that can be chosen no more: those of a grid of large models would fill the disk."""
+    if jax.process_index() != 0:  # which is also the one that has surely seen the last record
+        return
+    records = finished_runs(workdir.path / "runs", metric)
+    chosen = best(records, metric)
+    for record in records:
+        if record is not chosen and record["keep"] == "best":
+            (workdir.path / "runs" / record["run"] / "checkpoints").rmtree(missing_ok=True)
+
+
+def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokenizer: Tokenizer) -> None:
+    """Deletes the weights of a run, or makes its directory one that can be loaded and predicts.
+
+    Weights that a command with --keep=all has made stay, whatever later commands want.
+    """
+    run = workdir.path / "runs" / record["run"]
+    if wanted == record["keep"] == "best":
+        remove(run / "checkpoints")
+    elif (run / "checkpoints").exists():
+        if jax.process_index() == 0:
+            tokenizer.save(run / "tokenizer")
+    elif wanted == "all":
+        remedy = f"they are those of {workdir.path} itself" if record is chosen else f"remove {run} to train it again"
+        logging.warning("the weights of %s are gone, an earlier command kept the best only; %s", run.name, remedy)
+
+
+def _published(workdir: WorkDirectory) -> list[str] | None:
+    """Name and metrics of the run whose weights lie on top."""
+    steps = Checkpoints(workdir.checkpoints, read_only=True).directories()
+    try:
+        if not steps:
+            return None
+        record = read_record(steps[-1] / "record")
+        check_origin(record, record["step"], workdir.run_id)
+        return [record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)]
+    except UserError:
+        raise
+    except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
+        logging.warning("%s cannot be used (%s); it is written again", steps[-1], error)
+        return None
+
+
+def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
+    saved = read_json(path / "run.json")
+    if "features_fingerprint" not in saved:
+        raise UserError(f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(read_json(path / "config.json"), settings):
+        if is_among(line.split(": ", 1)[0], HARMLESS):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    if lines:
+        raise UserError(f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
+                        f"those ({path / 'config.json'}), or start this in another --workdir")

@@ -1,0 +1,60 @@
+"""Which runs a command asks for, and the learning rate of each step of one."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from bert_jax.config import ScheduleConfig
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.optim.schedules import shape
+from bert_jax.data.sequences.batching import steps_per_epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training from the checkpoint to the last epoch."""
+
+    batch_size: int
+    learning_rate: float
+    epochs: int
+    seed: int
+
+    @property
+    def setting(self) -> str:
+        """What runs of different seeds have in common."""
+        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}"
+
+    @property
+    def name(self) -> str:
+        """Of its directory below runs/."""
+        return f"{self.setting}_seed{self.seed}"
+
+
+def plan(config: FinetuneConfig) -> list[Run]:
+    """Every seed of every setting; the first seed of all settings comes first."""
+    settings = [(config.batch_size, config.learning_rate, config.epochs)]
+    if config.grid:
+        settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
+    return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
+
+
+def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
+    """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
+    cooldown = config.schedule.cooldown_steps
+    steps, run = min(((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
+    if cooldown and _warmup_steps(config.warmup_share, steps) + cooldown > steps:
+        raise UserError(f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
+                        f"of {run.name}; lower the former, for example to {max(1, steps // 10)}")
+
+
+def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:
+    """float32 [steps]: the rate of the update that takes the state from step to step + 1."""
+    warmup = _warmup_steps(warmup_share, steps)
+    return np.float32(run.learning_rate) * np.asarray(shape(schedule, np.arange(steps), steps, warmup))
+
+
+def _warmup_steps(share: float, steps: int) -> int:
+    """As the original's run_classifier.py rounds: down."""
+    return int(share * steps)

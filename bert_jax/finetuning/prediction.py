@@ -1,0 +1,227 @@
+"""From sequences to scores, by one fine-tuned model or the mean of several, and `bert-jax predict`."""
+
+import dataclasses
+import os
+import types
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh
+from rich.console import Console
+
+from bert_jax.devices import sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.config import HeadConfig
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import FinetuneConfig, TaskOptions
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.devices.hosts import check_alike
+from bert_jax.models.task import BertForTask
+from bert_jax.config.predicting import PredictConfig, check_predict
+from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
+from bert_jax.formats.stored import StoredModel
+from bert_jax.training.program import Program
+from bert_jax.devices.signals import StopSignals
+from bert_jax.devices.software import commit, versions
+from bert_jax.training.task_step import make_predict_step
+from bert_jax.data.sequences.batching import evaluation_batches, padded, round_up
+from bert_jax.tasks.families import family as family_of
+from bert_jax.data.sequences.features import Features
+from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
+from bert_jax.checkpoints.workdir import read_json, write_json
+
+
+def predict_logits(predict_step: Program, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh,
+                   signals: StopSignals | None = None) -> list[np.ndarray]:
+    """Scores of every sequence, in order and without padding, float32.
+
+    Args:
+      predict_step: of `make_predict_step`; compiled once per rung of the ladder of lengths.
+
+    Returns:
+      classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+
+    Raises:
+      Stopped: by `signals`, before any of the batches.
+    """
+    rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
+    mine = sharding.host_rows(mesh, rows)
+    inputs = ("input_ids", "token_type_ids", "attention_mask", *(("labels",) if head.crf else ()))
+    results: list = [None] * len(features)
+
+    def collect(indices: np.ndarray, scores: jax.Array) -> None:
+        for index, row in zip(indices, np.asarray(scores)):
+            results[index] = row[:len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
+
+    pending = None
+    for indices in evaluation_batches(features, batch_size):
+        batch = padded(features, indices, rows)
+        batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
+        if signals is not None:
+            signals.check()
+            predict_step.prepare(params, batch, signals=signals)
+        scores = predict_step(params, batch)
+        if pending is not None:  # fetched one batch late, so that the device never waits for Python
+            collect(*pending)
+        pending = indices, scores
+    collect(*pending)
+    return results
+
+
+def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
+    """Scores of an ensemble: log of the mean probability over classes or candidates; the mean for regression and spans.
+
+    The scores of spans are compared across the windows of a question, and a threshold was tuned on them as they are, which a
+    probability within one window is not. For a CRF, whose scores are the best path's, each word gets the share of the models
+    that vote for a label.
+    """
+    if len(predictions) == 1:
+        return predictions[0]
+    if head.kind in ("regression", "span") or head.crf:
+        return [np.mean(rows, axis=0) for rows in zip(*predictions)]
+    members = [[row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows] for rows in zip(*predictions)]
+    return [np.logaddexp.reduce(rows, axis=0) - np.float32(np.log(len(rows))) for rows in members]
+
+
+def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
+    """Predict `config.input` with the model in a directory, or the mean of several (commas between); write `config.output`.
+
+    Returns:
+      The task's metrics, printed too, where the input has labels; else {}.
+
+    Raises:
+      UserError: an output that exists; no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a
+        task that needs another head; pairs for a model of single texts, or the reverse; a bad input file.
+    """
+    from bert_jax.pretrained.loading import open_stored
+
+    check_files(check_predict(config))
+    use_compilation_cache()
+    members = [open_stored(path) for path in workdirs.split(",")]
+    first = members[0]
+    for member in members:
+        _check_member(member, first)
+    task = _task(first, config.task)
+    family, examples = read_examples(first, task, _family(first, task), config)
+    check_outputs(family.prediction_names(examples, config.split), config)
+    features = family.features(examples, first.tokenizer, _options(members, task))
+    for member in members if first.head.kind in ("classification", "regression") else ():
+        check_pairs(member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path)
+    console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
+    _say_what_is_cut(features, "", console)
+    mesh = sharding.make_mesh(config.mesh)
+    logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
+    write_predictions(family, examples, features, logits, config.output, config.split)
+    scores = family.score(examples, features, logits) if examples.has_answers else {}
+    for name, value in scores.items():
+        console.print(f"{name} {value:.4f}")
+    return scores
+
+
+def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
+    """Applies a model of mnli to AX: predictions of each of its splits; results.json with the figures of the labelled one.
+
+    Sequences are made as in that model's own evaluation, whatever `config.options` says.
+
+    Raises:
+      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; no file of AX.
+    """
+    from bert_jax.pretrained.loading import open_stored
+
+    _check_vacant(epath.Path(config.workdir))
+    stored = open_stored(config.init_from)
+    _check_member(stored, stored)
+    check_alike(lambda: {"init_from_fingerprint": stored_fingerprint(stored.arrays),
+                         "tokenizer_fingerprint": stored.tokenizer.fingerprint})
+    options = _options([stored], config.task)
+    family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
+    for split in family.splits(config.task, config.data) or ("test",):
+        examples = family.load(config.task, config.data, split, stored.head.labels)
+        features = family.features(examples, stored.tokenizer, options)
+        _say_what_is_cut(features, split, Console(highlight=False))
+        predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
+        logits = _member_logits(stored, features, predicting, mesh)
+        write_predictions(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
+        if examples.has_answers:
+            results = family.score(examples, features, logits)
+        if jax.process_index() == 0:
+            figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items()) if examples.has_answers else ""
+            where = directory / "predictions" / split
+            Console(highlight=False).print(f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}",
+                                           markup=False, soft_wrap=True)
+    setting = {"setting": "not trained on it", "runs": 1, "collapsed": 0, "mean": results,
+               "standard_deviation": dict.fromkeys(results)}
+    content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task],
+               "init_from": config.init_from, "random_weights": False, "settings": [setting], "runs": [],
+               "commit": commit(), "versions": versions()}
+    if jax.process_index() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(directory / "results.json", content)
+    return content
+
+
+def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
+    uncut = features.uncut
+    if uncut is not None and uncut.share and jax.process_index() == 0:
+        console.print(uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
+                      markup=False, soft_wrap=True)
+
+
+def _check_vacant(workdir: epath.Path) -> None:
+    """UserError where the figures of AX would take the place of a run's."""
+    results = workdir / "results.json"
+    if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
+        raise UserError(f"workdir={workdir} holds another run or its results; give ax a --workdir of its own")
+
+
+def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
+    from bert_jax.formats.fit import check_fit
+    from bert_jax.pretrained.loading import place
+
+    check_fit(stored)
+    params = place(stored, mesh)
+    model = BertForTask(stored.model, stored.head, config.compute)
+    step = Program(make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params)))
+    return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
+
+
+def _check_member(member: StoredModel, first: StoredModel) -> None:
+    if member.head is None:
+        raise UserError(f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one")
+    if member.tokenizer is None:
+        raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
+    if any(getattr(member.head, name) != getattr(first.head, name) for name in ("kind", "labels", "crf")):
+        shown = [f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
+                 for stored in (member, first)]
+        raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
+    tasks = [recorded_task(stored.history) for stored in (member, first)]
+    if all(tasks) and len(set(tasks)) > 1:
+        raise UserError(f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}")
+    if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
+        raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
+
+
+def _task(stored: StoredModel, asked: str) -> str:
+    if not (task := asked or recorded_task(stored.history)):
+        raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
+    return task
+
+
+def _family(stored: StoredModel, task: str) -> types.ModuleType:
+    """The module that reads and scores a task, whose kind of head the model must have."""
+    family = family_of(task)
+    wanted = family.head(task, stored.head.labels).kind
+    if wanted != stored.head.kind:
+        raise UserError(f"{stored.path} has a {stored.head.kind} head, but {task} needs one of {wanted}; give another model or "
+                        "another task")
+    return family
+
+
+def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
+    """Those of the first, as far as all have positions; the threshold of "no answer" is the mean of theirs."""
+    positions = min(member.model.max_position_embeddings for member in members)
+    options = [recorded_options(member.history, task, positions) for member in members]
+    thresholds = [each.null_threshold for each in options]
+    return dataclasses.replace(options[0], null_threshold=None if None in thresholds else float(np.mean(thresholds)))

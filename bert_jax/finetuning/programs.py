@@ -1,0 +1,95 @@
+"""What all runs of a fine-tuning command share: the model, its compiled functions, the parameters that a run starts from."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.models.task import BertForTask
+from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
+from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.pretrained.initialization import Report, initialize
+from bert_jax.formats.stored import StoredModel
+from bert_jax.training.program import Program
+from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
+from bert_jax.training.task_step import make_predict_step, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """What all runs of a command share: the model and its functions, compiled once per shape of batches."""
+
+    model: BertForTask
+    mesh: Mesh
+    abstract: TrainState
+    fresh_state: Callable
+    train_step: Program
+    predict_step: Program
+
+
+def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> Programs:
+    """The model with the dropout that `config` wants, and what is compiled for it."""
+    if config.dropout is not None:
+        model = dataclasses.replace(model, hidden_dropout=config.dropout, attention_dropout=config.dropout)
+    if config.reinitialize_layers > model.num_layers:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers")
+    parts = [make_optimizer(config.optimizer)]
+    if config.layer_decay < 1:
+        parts.append(scale_by_depth(config.layer_decay, model.num_layers))
+    if head.features:
+        parts.append(frozen_encoder())
+    task_model, optimizer = BertForTask(model, head, config.compute), optax.chain(*parts)
+    abstract = abstract_state(task_model, optimizer, mesh)
+    shardings = state_shardings(abstract)
+    return Programs(task_model, mesh, abstract, initializer(task_model, optimizer, mesh),
+                    Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
+                    Program(make_predict_step(task_model, mesh, shardings.params)))
+
+
+def first_state(config: FinetuneConfig, stored: StoredModel, programs: Programs,
+                seed: np.uint32) -> tuple[TrainState, Report | None]:
+    """State at step 0: parameters of `stored` where it has them, fresh ones elsewhere (everywhere with random_weights)."""
+    state = programs.fresh_state(seed)
+    if config.random_weights:
+        return state, None
+    params, report = initialize(stored, programs.abstract.params, stored.tokenizer, state.params)
+    return dataclasses.replace(state, params=with_fresh_layers(params, state.params, config.reinitialize_layers)), report
+
+
+def with_fresh_layers(params: dict, fresh: dict, layers: int) -> dict:
+    """`params` with the top `layers` layers, and the pooler, of `fresh` (Zhang et al. 2021); 0 changes nothing."""
+    if not layers:
+        return params
+
+    def mixed(old: jax.Array, new: jax.Array) -> jax.Array:
+        top = np.arange(old.shape[0]).reshape(-1, *[1] * (old.ndim - 1)) >= old.shape[0] - layers
+        return jax.jit(lambda old, new: jnp.where(top, new, old), out_shardings=old.sharding)(old, new)
+
+    changed = {"encoder": jax.tree.map(mixed, params["encoder"], fresh["encoder"])}
+    return params | changed | ({"pooler": fresh["pooler"]} if "pooler" in params else {})
+
+
+def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, str]:
+    """`stored` without its task head, unless that is `head` (same parts, same labels in the same order); what to say of it."""
+    if stored.head is None:
+        return stored, ""
+    have, want = ((h.kind, h.labels, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
+    if have == want:
+        return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
+    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(("head/", "crf/"))}
+    return dataclasses.replace(stored, head=None, arrays=arrays), (
+        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is taken, "
+        "the head starts fresh")
+
+
+def _described(head: HeadConfig) -> str:
+    labels = f" with {len(head.labels)} labels ({', '.join(head.labels)})" if head.labels else ""
+    features = f", a BiLSTM of width {head.lstm_size} on {head.features}" if head.features else ""
+    return f"{head.kind}{labels}{', a CRF' * head.crf}{features}"

@@ -1,0 +1,138 @@
+"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and how it was chosen."""
+
+import os
+import statistics
+
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.config.json_form import to_dict
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.devices.software import commit, versions
+from bert_jax.checkpoints.workdir import read_json
+
+RECORD = "results.json"
+
+
+FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
+
+
+def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
+    """Return the records of all finished runs below a work directory, by name.
+
+    Raises:
+      UserError: one of them is damaged, or lacks a metric that others have, such as `metric`, by which runs are chosen.
+    """
+    if not runs.is_dir():
+        return []
+    names = sorted(place.name for place in runs.iterdir())
+    records = [_read_record(runs / name / RECORD) for name in names if (runs / name / RECORD).exists()]
+    measured = sorted(set().union(*(record["metrics"] for record in records)))
+    for name in (metric, *measured):
+        for record in records:
+            if name not in record["metrics"]:
+                raise _damaged(runs / record["run"] / RECORD, f"has no {name!r:.60} among its metrics")
+    return records
+
+
+def _read_record(file: epath.Path) -> dict:
+    record = read_json(file)
+    for name, kind in FIELDS.items():
+        if type(record.get(name)) is not kind:
+            raise _damaged(file, f"has {name}={record.get(name)!r:.60}")
+    if record["run"] != file.parent.name:
+        raise _damaged(file, f"is that of the run {record['run']!r:.80}")
+    if any(type(value) not in (int, float) for value in record["metrics"].values()):
+        raise _damaged(file, f"has metrics={record['metrics']!r:.80}")
+    if not isinstance(record.get("collapsed"), str | None):
+        raise _damaged(file, f"has collapsed={record['collapsed']!r:.60}")
+    return record
+
+
+def _damaged(file: epath.Path, why: str) -> UserError:
+    return UserError(f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} "
+                     "to train the run again")
+
+
+def earlier_predictions(file: epath.Path) -> dict | None:
+    """Return which predictions the results.json of an earlier command speaks of; None if it is absent or says something else.
+
+    `run` and `metrics` of the model, and what `summary` had as facts: `tests` and `predictions`.
+    """
+    try:
+        before = read_json(file)
+        return {"run": before["chosen"]["run"], "metrics": before["metrics"],
+                "tests": {name: {key: float(value) for key, value in test.items()} for name, test in before["tests"].items()},
+                "predictions": {"test_fingerprint": before["predictions"]["test_fingerprint"],
+                                "files": list(map(os.fspath, before["predictions"]["files"]))}}
+    except (UserError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def best(records: list[dict], metric: str) -> dict:
+    """The record of the highest dev metric; of equals the first, and one that has not collapsed before one that has."""
+    return max(records, key=lambda record: (record["metrics"][metric], record["collapsed"] is None))
+
+
+def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dict) -> dict:
+    """Content of results.json.
+
+    Args:
+      metric: name of the dev metric that chooses.
+      facts: of data and model, added as they are.
+    """
+    chosen = best(records, metric)
+    settings = [_setting(name, [record for record in records if record["setting"] == name], metric)
+                for name in dict.fromkeys(record["setting"] for record in records)]
+    weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
+    return {"task": config.task, "metrics": chosen["metrics"], "main_metric": metric,
+            "hyperparameters": chosen["hyperparameters"], "seed": chosen["seed"], "collapsed": chosen["collapsed"],
+            "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {len(records)} runs, weights {weights}"},
+            "init_from": config.init_from, "random_weights": config.random_weights, **facts,
+            "settings": sorted(settings, key=lambda setting: -setting["mean"][metric]), "runs": records,
+            "commit": commit(), "versions": versions(), "config": to_dict(config)}
+
+
+def _setting(name: str, records: list[dict], metric: str) -> dict:
+    """What the runs of one setting have in common: mean, sample standard deviation (None for one run), best."""
+    values = {key: [record["metrics"][key] for record in records] for key in records[0]["metrics"]}
+    return {"setting": name, "runs": len(records), "collapsed": sum(record["collapsed"] is not None for record in records),
+            "mean": {key: statistics.fmean(numbers) for key, numbers in values.items()},
+            "standard_deviation": {key: statistics.stdev(numbers) if records[1:] else None for key, numbers in values.items()},
+            "best": max(values[metric]), "best_seed": best(records, metric)["seed"]}
+
+
+def show(results: dict) -> None:
+    """Prints the settings, best first, what was chosen, and which runs collapsed."""
+    table = Table(title=f"{results['task']} on dev")
+    metrics = list(results["metrics"])
+    for column in ("setting", "runs", *metrics):
+        table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column == "setting")
+    for setting in results["settings"]:
+        table.add_row(setting["setting"], str(setting["runs"]), *(figure(setting, name) for name in metrics))
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
+    chosen = results["chosen"]
+    console.print(f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True)
+    for name, metrics in results["tests"].items():
+        console.print(f"{name}: {_line(metrics)}", markup=False, soft_wrap=True)
+    for record in results["runs"]:
+        if record["collapsed"]:
+            console.print(f"collapsed: {record['run']}: {record['collapsed']}", markup=False, soft_wrap=True)
+
+
+def figure(setting: dict, metric: str) -> str:
+    """Mean in percent, ± standard deviation where there are several runs."""
+    spread, scale = setting["standard_deviation"][metric], _scale(metric)
+    return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+
+
+def _line(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {_scale(name) * value:.2f}" for name, value in metrics.items())
+
+
+def _scale(metric: str) -> int:
+    """Fractions are shown in percent; a threshold is a difference of scores."""
+    return 1 if metric.endswith("_thresh") else 100

@@ -1,0 +1,178 @@
+"""`bert-jax convert`: a model in one layout becomes a directory in another; the parameters stay the same bit for bit."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+
+from etils import epath
+from rich.console import Console
+
+from bert_jax.config.commands import ConvertConfig
+from bert_jax.config import EmbeddingConfig
+from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+from bert_jax.formats.stored import StoredModel, describe_embedding
+
+
+def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:
+    """Converts the model in `source`, whose kind is recognised, to the new directory `destination`, and prints what it did.
+
+    Args:
+      to: bert_jax, huggingface or tf1.
+      parts: all, mlm or encoder; see ConvertConfig.
+
+    Raises:
+      UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
+    """
+    from bert_jax.formats.fit import check_fit
+    from bert_jax.pretrained.loading import open_stored
+
+    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises for a word that is none of these
+    check_destination(destination)
+    stored = open_stored(source)
+    check_fit(stored)
+    chosen = select(stored, parts, to)
+    with new_directory(destination) as directory:
+        _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
+    _print_summary(source, stored, chosen, destination, to)
+
+
+def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
+    """`stored` with some of its parts only; see ConvertConfig.parts.
+
+    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers have none beside such a head, and
+    would report it as unexpected.
+    """
+    if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
+        return dataclasses.replace(stored, arrays={path: array for path, array in stored.arrays.items()
+                                                   if not path.startswith("pooler/")})
+    if parts == "all":
+        return stored
+    if parts == "mlm" and "mlm" not in stored.parts:
+        raise UserError(f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
+                        f"{', '.join(stored.parts) or 'an encoder only'}")
+    kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
+    arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
+    return dataclasses.replace(stored, arrays=arrays, head=None)
+
+
+def check_destination(destination: str | os.PathLike) -> None:
+    """UserError unless `destination` is absent or an empty directory."""
+    if not os.fspath(destination).strip() or "\0" in os.fspath(destination):
+        raise UserError(f"the destination {os.fspath(destination)!r} is no path; give a new directory to write to")
+    path = epath.Path(destination)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{destination} is a file; give a new directory to write to")
+    if path.exists() and (there := next(path.iterdir(), None)):
+        raise UserError(f"{destination} is not empty: {there.name} is there; give a new directory to write to")
+
+
+@contextlib.contextmanager
+def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
+    """A directory to fill, which gets its name when all went well and is removed otherwise.
+
+    An object store has no atomic rename: there it is filled under its own name.
+
+    Raises:
+      UserError: it cannot be made, or the disk is full.
+    """
+    check_destination(destination)
+    remote = "://" in os.fspath(destination)
+    target = epath.Path(destination if remote else os.path.realpath(destination))  # a link stays, what it names is made
+    partial = target if remote else target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        partial.mkdir(parents=True, exist_ok=remote)
+    except OSError as error:
+        raise UserError(f"cannot make the directory {target}: {error.strerror or error}; choose another") from None
+    try:
+        yield partial
+        if not remote:
+            os.rename(partial, target)
+    except BaseException as error:
+        partial.rmtree() if remote else shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was left there") from None
+        raise
+
+
+def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str = "convert") -> None:
+    """Writes config.json, tokenizer/ and one checkpoint, as a run leaves them, into the existing directory `destination`.
+
+    There are no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
+
+    Args:
+      by: what run.json names as the writer: "convert" or "model.save", before which parameters may have been changed.
+    """
+    from bert_jax.checkpoints.checkpoint import Checkpoints
+    from bert_jax.pretrained.loading import place
+
+    directory = epath.Path(destination)
+    # The arrays are those of the words alone: padding serves the mesh of one run.
+    model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
+    config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
+    if stored.embedding != EmbeddingConfig():
+        config["embedding"] = to_dict(stored.embedding)
+    run_id = uuid.uuid4().hex
+    for name, values in (("run.json", {"run_id": run_id, **_origin(stored, by)}), ("config.json", config)):
+        write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+    if stored.tokenizer is not None:
+        stored.tokenizer.save(directory / "tokenizer")
+    with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
+        checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
+                         metrics=stored.history.get("metrics"))
+
+
+def _settings(stored: StoredModel) -> dict:
+    """What the source was trained with: a fine-tuned model reads and answers by its options, an evaluation masks by them."""
+    recorded = stored.history.get("config") or {}
+    return {name: value for name, value in recorded.items() if stored.head or name not in ("head", "finetune", "pairs", "run")}
+
+
+def _origin(stored: StoredModel, by: str) -> dict:
+    """Content of run.json: the source, with its own source, and which data and vocabulary the parameters have learned from."""
+    run = stored.history.get("run") or {}
+    known = {name: run[name] for name in ("store_fingerprint",) if name in run}
+    if stored.tokenizer is not None:
+        known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
+    source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}
+    return {**known, "source": source | ({"source": run["source"]} if run.get("source") else {})}
+
+
+def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:
+    if to == "bert_jax":
+        write_bert_jax(stored, directory)
+    elif to == "huggingface":
+        from bert_jax.formats.huggingface import write_huggingface
+
+        write_huggingface(stored, directory, name)
+    else:
+        from bert_jax.formats.tf_checkpoint import write_tf_checkpoint
+
+        write_tf_checkpoint(stored, directory)
+
+
+def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination, to: str) -> None:
+    numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
+    vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
+    left = [part for part in stored.parts if part not in chosen.parts]
+    lines = [f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
+             f"features, {_listed(stored.parts)}",
+             f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
+    if left:
+        lines.append(f"left out: {_listed(left)}")
+    if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
+        lines.append(f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it")
+    if stored.ignored:
+        lines.append(f"ignored in the source: {_listed(stored.ignored)}")
+    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return (", ".join(names[:5]) or "nothing else") + more

@@ -1,0 +1,38 @@
+"""Whether the arrays of a stored model are those that its own configuration calls for."""
+
+import jax
+
+from bert_jax.errors import UserError
+from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.task import BertForTask
+from bert_jax.formats.stored import StoredModel, check_vocabulary
+
+
+def check_fit(stored: StoredModel) -> None:
+    """Raise UserError where arrays and configuration disagree (names the first, with shapes) or the vocabulary does not fit."""
+    wanted = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+              for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))}
+    lines = []
+    for path in sorted({*wanted, *stored.arrays}):
+        there = stored.arrays[path].shape if path in stored.arrays else None
+        if there != wanted.get(path):
+            lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
+                        "configuration file beside them that they were made with")
+    if stored.tokenizer is not None:
+        check_vocabulary(stored.tokenizer.vocab_size, stored.model.vocab_size, stored.path)
+
+
+def abstract_params(stored: StoredModel) -> dict:
+    """Nested dict of ShapeDtypeStruct: the parameters that the configuration and the parts of `stored` call for."""
+    parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
+    shapes = jax.eval_shape(BertForPreTraining(stored.model, parts=parts).init, jax.random.key(0))
+    if stored.head is None:
+        return shapes
+    return shapes | jax.eval_shape(BertForTask(stored.model, stored.head).init, jax.random.key(0))
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(list(shape))

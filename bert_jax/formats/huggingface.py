@@ -1,0 +1,180 @@
+"""Directories in the layout of Hugging Face `transformers`: config.json, model.safetensors, vocabulary files."""
+
+import json
+import os
+
+import numpy as np
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+from bert_jax.formats import huggingface_config, huggingface_names as names, safetensors_files
+from bert_jax.formats.model_card import model_card
+from bert_jax.formats.safetensors_files import FileTensor
+from bert_jax.formats.sentence_transformers import read_embedding
+from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.formats.stored import PARTS, StoredArray, StoredModel, without_padding
+from bert_jax.console.progress_bar import track
+
+ROWS_AT_ONCE = 4_096  # of a word table that is compared
+
+
+def open_huggingface(path: str | os.PathLike) -> StoredModel:
+    """Describes the BERT in a directory with config.json and model.safetensors (or its shards); reads none of its arrays.
+
+    Understands BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
+    SequenceClassification, TokenClassification, QuestionAnswering and MultipleChoice, and the older names of parameters.
+
+    Args:
+      path: local or remote; a remote file of arrays is copied to the local temporary directory.
+
+    Raises:
+      UserError: another kind of model, a damaged file, weights that do not fit config.json or the vocabulary.
+    """
+    directory = epath.Path(path)
+    config = huggingface_config.read_config(directory)
+    stored = safetensors_files.open_directory(directory)
+    tensors, ignored = _known(stored, directory)
+    head = _head(config, tensors, directory)
+    layers = names.number_of_layers(tensors)
+    if layers != config.model.num_layers:
+        raise UserError(f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
+                        f"weights are those of {layers} layers")
+    places = names.table(config.model, head)
+    needed = {"pooler"} if head is not None and head.kind in ("classification", "regression", "choice") else set()
+    absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
+    places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
+    _check_fit(places, tensors, directory)
+    _check_tied(config, tensors, "mlm" not in absent, directory)
+    tokenizer = read_tokenizer(directory)
+    model = without_padding(config.model, tokenizer, directory)
+    wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
+    return StoredModel(
+        kind="huggingface", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
+        embedding=read_embedding(directory, model.hidden_size, model.max_position_embeddings),
+        arrays={path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places},
+        ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
+        history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}})
+
+
+def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
+    """Arrays by their names of today, and the names of buffers, which hold nothing learned."""
+    meanings = {name: names.canonical(name) for name in stored if not names.BUFFERS.search(name)}
+    if names.DECODER_BIAS in meanings and names.TIED[names.DECODER_BIAS] not in meanings.values():
+        meanings[names.DECODER_BIAS] = names.TIED[names.DECODER_BIAS]
+    if twice := names.repeated(meanings):
+        raise UserError(f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
+                        f"{safetensors_files.AWAY}")
+    return {name: stored[old] for old, name in meanings.items()}, sorted(name for name in stored if name not in meanings)
+
+
+def _has(tensors: dict[str, FileTensor], places: dict[str, names.Place], part: str) -> bool:
+    return any(place.name in tensors for path, place in places.items() if path.startswith(part + "/"))
+
+
+def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):
+    kernels = [name for name in ("classifier.weight", "qa_outputs.weight") if name in tensors]
+    if not kernels:
+        return None
+    shape = tensors[kernels[0]].shape
+    return huggingface_config.read_head(config, outputs=shape[0] if shape else 0, spans=kernels[0] == "qa_outputs.weight",
+                                        pooled="bert.pooler.dense.weight" in tensors, file=directory / huggingface_config.FILE)
+
+
+def _check_fit(places: dict[str, names.Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:
+    """UserError that names the first arrays which are not there, have other shapes, or are no numbers with a fraction."""
+    lines = []
+    for place in places.values():
+        for name in place.names:
+            tensor = tensors.get(name)
+            if tensor is None:
+                lines.append(f"{name} is missing")
+            elif tensor.shape != place.their_shape:
+                lines.append(f"{name} is {list(tensor.shape)} where {list(place.their_shape)} is expected")
+            elif tensor.dtype not in safetensors_files.FLOATS:
+                lines.append(f"{name} is of type {tensor.dtype}, not {', '.join(safetensors_files.FLOATS)}")
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(f"the weights in {directory} do not fit its {huggingface_config.FILE}: {'; '.join(lines[:3])}{more}")
+
+
+def _check_tied(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool,
+                directory: epath.Path) -> None:
+    """The output table of the masked-language-model head must be the word table: BERT has one for both."""
+    if has_mlm and not config.tied and names.DECODER_TABLE not in tensors:
+        raise UserError(f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}")
+    for copy, original in names.TIED.items():
+        if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
+            raise UserError(f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
+                            "cannot be loaded. For its encoder alone, save it as BertModel first")
+
+
+def _equal(one: FileTensor, other: FileTensor) -> bool:
+    """Whether two arrays hold the same values; some rows at a time."""
+    if one.shape != other.shape or not {one.dtype, other.dtype} <= set(safetensors_files.FLOATS) or not one.shape:
+        return False
+    bounds = ((slice(row, min(row + ROWS_AT_ONCE, one.shape[0])), *(slice(None) for _ in one.shape[1:]))
+              for row in range(0, one.shape[0], ROWS_AT_ONCE))
+    return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
+
+
+def _stored_array(place: names.Place, tensors: dict[str, FileTensor]) -> StoredArray:
+    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(tensors, index))
+
+
+def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name: str) -> None:
+    """Writes `stored` into the directory `destination`, which must exist, so that the Auto classes of transformers open it.
+
+    Parameters are written as float32, one after the other; the class named in config.json is the one whose parameters are
+    exactly those of `stored`, where there is one.
+
+    `name` heads the model card (README.md).
+
+    Raises:
+      UserError: transformers has no such model (pre-LN, a CRF), or tokenizer.json cannot express the vocabulary's options.
+    """
+    directory = epath.Path(destination)
+    architecture = _architecture(stored)
+    tokenizer = stored.tokenizer
+    config = huggingface_config.to_json(stored.model, stored.head, architecture, tokenizer.pad_id if tokenizer else 0)
+    prefix = "bert." if architecture == "BertModel" else ""  # a bare encoder's names have no prefix
+    arrays = {}
+    places = names.table(stored.model, stored.head)
+    for path in sorted(stored.arrays, key=list(places).index):  # so that one model is one file, wherever it comes from
+        array = stored.arrays[path]
+        for layer, theirs in enumerate(places[path].names):
+            arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
+    written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
+    for _ in track(written, "writing parameters", len(arrays)):
+        pass
+    write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, directory, stored.model.max_position_embeddings)
+    card = model_card(stored, architecture, name)
+    write_atomically(directory / "README.md", card.encode())
+
+
+def _their_values(place: names.Place, array: StoredArray, layer: int):
+    """Reads one array of theirs, when called."""
+    index = (slice(None),) * len(array.shape)
+    if place.layers is None:
+        return lambda: place.split_up(array.read(index))
+    return lambda: place.split_up(array.read((slice(layer, layer + 1), *index[1:]))[0])
+
+
+def _architecture(stored: StoredModel) -> str:
+    """The class of transformers that has these parts; where none has just these, the one that uses most of them."""
+    if stored.model.norm_position == "pre":
+        raise UserError("model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
+                        "so this model cannot be written for it")
+    if stored.head is not None and (stored.head.crf or stored.head.features):
+        raise UserError(f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class "
+                        "for that; use --to=bert_jax")
+    if stored.head is not None:
+        return {"classification": "BertForSequenceClassification", "regression": "BertForSequenceClassification",
+                "choice": "BertForMultipleChoice", "span": "BertForQuestionAnswering",
+                "tagging": "BertForTokenClassification"}[stored.head.kind]
+    has_mlm, has_pairs = "mlm" in stored.parts, "next_sentence" in stored.parts
+    if has_mlm:
+        return "BertForPreTraining" if has_pairs else "BertForMaskedLM"
+    return "BertForNextSentencePrediction" if has_pairs else "BertModel"

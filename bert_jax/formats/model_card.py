@@ -1,0 +1,125 @@
+"""README.md of an exported model: what it is, what it was trained on and how, and what was measured; nothing is made up."""
+
+import json
+import math
+import re
+
+from etils import epath
+
+from bert_jax.config.json_form import to_dict
+from bert_jax.data.store.manifest import Manifest, read_manifest
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
+
+CLASSES = {  # architecture: class that opens it, task on the hub
+    "BertForPreTraining": ("AutoModelForPreTraining", "fill-mask"), "BertForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "BertForNextSentencePrediction": ("AutoModelForNextSentencePrediction", None),
+    "BertModel": ("AutoModel", "feature-extraction"),
+    "BertForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+    "BertForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
+    "BertForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
+    "BertForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice")}
+PRIVATE = ("workdir", "cache")  # options that say where something lay, not what it was
+
+
+def model_card(stored: StoredModel, architecture: str, name: str) -> str:
+    """Markdown with the front matter that the hub reads; paths of the machine that trained the model are left out."""
+    opener, task = CLASSES[architecture]
+    front = ["---", "library_name: transformers", "tags: [bert, bert_jax]", *([f"pipeline_tag: {task}"] if task else []), "---"]
+    options = ", add_pooling_layer=False" if architecture == "BertModel" and "pooler" not in stored.parts else ""
+    sections = [f"# {name}", _summary(stored), _usage(opener, options), "## Configuration", _table(_configuration(stored)),
+                *_training(stored.history.get("config")), *_data(stored.history), *_metrics(stored.history), "## Limits",
+                "Licence, languages and intended use are not recorded with a model: whoever publishes it has to state them."]
+    return "\n".join(front) + "\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _summary(stored: StoredModel) -> str:
+    parts = {"pooler": "pooler", "mlm": "masked-language-model head", "next_sentence": "next-sentence head",
+             "head": f"head for {stored.head.kind}" if stored.head else "head"}
+    having = ", ".join(parts[part] for part in stored.parts if part in parts)
+    kind, changed = _first_kind(stored)
+    origin = {"huggingface": "brought from Hugging Face by bert_jax",
+              "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
+              "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}"}.get(kind, "of unknown origin")
+    parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
+    since = " and saved by model.save, before which its parameters may have been changed" if changed else ""
+    return f"A BERT encoder with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in float32."
+
+
+def _first_kind(stored: StoredModel) -> tuple[str, bool]:
+    """Kind of the model that `stored` was written from, through any number of copies, and whether one was by model.save."""
+    kind, changed, source = stored.kind, False, (stored.history.get("run") or {}).get("source")
+    while isinstance(source, dict):
+        kind, changed = str(source.get("kind")), changed or source.get("written_by") == "model.save"
+        source = source.get("source")
+    return kind, changed
+
+
+def _usage(opener: str, options: str) -> str:
+    return ("```python\n"
+            f"from transformers import AutoTokenizer, {opener}\n\n"
+            f'model = {opener}.from_pretrained("PATH"{options})\n'
+            'tokenizer = AutoTokenizer.from_pretrained("PATH")\n'
+            "```\n\n"
+            'or, in JAX, `bert_jax.load("PATH")`.')
+
+
+def _configuration(stored: StoredModel) -> dict:
+    values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
+    for name in ("vocab_pad_multiple", "position_init"):  # of the training run, without a trace in the exported model
+        values.pop(name)
+    if stored.tokenizer is not None:
+        values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"
+        values["vocabulary fingerprint"] = stored.tokenizer.fingerprint
+    if stored.head is not None and stored.head.labels:
+        values["labels"] = ", ".join(stored.head.labels)
+    return values
+
+
+def _training(config: dict | None) -> list[str]:
+    """Every option of the run but those of the model, which stand above."""
+    options = {key: value for key, value in (config or {}).items() if key not in ("model", "head", "compute")}
+    return ["## Training", f"```json\n{json.dumps(_without_paths(options), indent=2)}\n```"] if options else []
+
+
+def _without_paths(value):
+    if isinstance(value, dict):
+        return {key: _without_paths(entry) for key, entry in value.items() if key not in PRIVATE}
+    if isinstance(value, list):
+        return [_without_paths(entry) for entry in value]
+    return _base_name(value) if isinstance(value, str) else value
+
+
+def _base_name(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _data(history: dict) -> list[str]:
+    """The manifest of the token store; its fingerprint alone where the store is out of reach."""
+    recorded = (history.get("run") or {}).get("store_fingerprint")
+    path = ((history.get("config") or {}).get("data") or {}).get("path")
+    manifest = _manifest(path) if path else None
+    if manifest is not None and manifest.fingerprint == recorded:
+        counts = {name.replace("_", " "): f"{value:,}" for name, value in to_dict(manifest.counts).items()}
+        sources = {f"source {number}": f"{_base_name(source.name)} ({source.format}, {source.bytes:,} bytes)"
+                   for number, source in enumerate(manifest.sources, 1)}
+        return ["## Data", _table({"fingerprint": recorded, **counts, **sources})]
+    return ["## Data", _table({"fingerprint of the token store": recorded})] if recorded else []
+
+
+def _manifest(path: str) -> Manifest | None:
+    try:
+        return read_manifest(epath.Path(path))
+    except (UserError, OSError, ImportError):  # moved, on another machine, or remote without its client library
+        return None
+
+
+def _metrics(history: dict) -> list[str]:
+    metrics = history.get("metrics")
+    return ["## Metrics", _table({name: f"{value:.6g}" for name, value in metrics.items()})] if metrics else []
+
+
+def _table(values: dict) -> str:
+    def cell(value) -> str:
+        return re.sub(r"[\s|<>`]+", " ", str(value)).strip()
+    return "\n".join(["| | |", "|---|---|", *(f"| {cell(key)} | {cell(value)} |" for key, value in values.items())])

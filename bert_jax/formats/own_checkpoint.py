@@ -1,0 +1,133 @@
+"""Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
+
+import os
+import re
+
+from absl import logging
+from etils import epath
+
+from bert_jax.checkpoints.checkpoint import Checkpoints, attempt
+from bert_jax.checkpoints.arrays import open_array
+from bert_jax.checkpoints.record import Damaged, check_origin, read_record
+from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.json_form import first_lines, from_dict
+from bert_jax.errors import UserError
+from bert_jax.checkpoints.fingerprint import host_fingerprint
+from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.vocabulary_file import vocabularies
+from bert_jax.checkpoints.workdir import id_below, read_json
+
+PARAMETERS = "params/"
+VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
+
+
+def open_checkpoint(path: str | os.PathLike) -> StoredModel:
+    """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
+
+    Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
+    one before it, as does one of another run or under another number. `history` has step, metrics, config (what the run was
+    started with) and run (run.json).
+
+    Raises:
+      UserError: no checkpoint yet, all of them damaged, one that a newer version has written, or another tokenizer than
+        run.json names.
+    """
+    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
+    refused = {}
+    for step in reversed(steps):
+        found, problem = attempt(_open_step, step, path)
+        if problem is None:
+            for damaged, reason in refused.items():
+                logging.warning("checkpoint %s of %s cannot be used (%s); %s is used", damaged, path, reason, step.name)
+            return found
+        refused[step.name] = problem
+    if refused:
+        reasons = first_lines([f"{name}: {problem}" for name, problem in refused.items()])
+        raise UserError(f"no checkpoint of {path} can be used ({reasons}); bring it back from a copy")
+    raise UserError(f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps")
+
+
+def is_step(path: epath.Path) -> bool:
+    """Whether `path` is the directory of one step of ours."""
+    return (path / "record").is_dir() and (path / "state").is_dir()
+
+
+def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
+    home = path.parent.parent if step == path else path
+    content, arrays = _read_step(step, home)
+    return _describe(path, home, content, arrays)
+
+
+def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
+    """Return the record, and the parameters by path; Damaged if one is not as recorded, or the step is not the run's."""
+    content = read_record(step / "record")
+    named = re.fullmatch(r"step_(\d+)", step.name)
+    check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
+    arrays = {}
+    for path, recorded in content["arrays"].items():
+        if path.startswith(PARAMETERS):
+            array = open_array(step / "state", path)
+            if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
+                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}"
+                              f"{recorded['shape']}")
+            if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
+                raise Damaged(f"the array {path} has changed")
+            arrays[path.removeprefix(PARAMETERS)] = array
+    return content, arrays
+
+
+def _run_id(home: epath.Path, content: dict) -> str | None:
+    """The id that run.json asks for, also where `home` is one of the runs below a directory; elsewhere that of the record."""
+    run = _run(home)
+    if run is None:
+        return content.get("run_id")
+    return run.get("run_id") if (home / "run.json").exists() else id_below(run.get("run_id"), home.name)
+
+
+def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
+    config = content["config"]
+    # The padding of the vocabulary serves one mesh and never reaches a prediction: nobody who opens the model needs it.
+    model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
+    for name in VOCABULARY_ARRAYS:
+        if name in arrays:
+            arrays[name] = _first_rows(arrays[name], model.vocab_size)
+    run = _run(home)
+    history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
+    head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
+    tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
+    _check_tokenizer(tokenizer, run or {}, home)
+    embedding = from_dict(EmbeddingConfig, config.get("embedding", {}), "embedding.")
+    return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
+                       embedding=embedding, history=history)
+
+
+def _run(home: epath.Path) -> dict | None:
+    """run.json of a work directory; of a single run of fine-tuning (DIR/runs/NAME), that of DIR."""
+    homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
+    return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
+
+
+def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:
+    """Raises UserError if the vocabulary is not the one that the run recorded: every id could mean another word."""
+    recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
+    if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
+        raise UserError(
+            f"{home / 'tokenizer'} is not the tokenizer of this model: its fingerprint is {tokenizer.fingerprint:.12}… "
+            f"({tokenizer.vocab_size:,} entries, {'lower case' if tokenizer.lowercase else 'cased'}), run.json has "
+            f"{recorded!s:.12}…; a file in it was changed after training. Restore tokenizer/ from a copy, or from the "
+            "token store the model was trained on (STORE/tokenizer)")
+
+
+def _first_rows(array: StoredArray, rows: int) -> StoredArray:
+    rows = min(rows, array.shape[0])  # fewer than the configuration says are the loader's to refuse
+
+    def read(index):
+        start, stop, step = index[0].indices(rows)
+        return array.read((slice(start, stop, step), *index[1:]))
+    return StoredArray((rows, *array.shape[1:]), array.dtype, read)
+
+
+def _whole(array: StoredArray) -> tuple[slice, ...]:
+    return (slice(None),) * len(array.shape)

@@ -1,0 +1,211 @@
+"""Checkpoints of Google's TF1 code of 2018: bert_config.json, bert_model.ckpt.*, vocab.txt.
+
+Reading needs no TensorFlow (see `tensor_bundle`); writing does.
+"""
+
+import json
+import os
+import re
+
+import numpy as np
+from etils import epath
+
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
+from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
+from bert_jax.formats.tf_names import HEADS, Row, axis_sizes, rows
+from bert_jax.formats.stored import StoredArray, StoredModel, without_padding
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
+LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; no option in the original
+
+SIZES = {  # theirs: ours, default of the original's BertConfig (which has 16 token types, unlike every released file)
+    "vocab_size": ("vocab_size", None), "hidden_size": ("hidden_size", 768), "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12), "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512), "type_vocab_size": ("type_vocab_size", 16)}
+RATES = {"hidden_dropout_prob": ("hidden_dropout", 0.1), "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+         "initializer_range": ("initializer_range", 0.02)}
+
+
+def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
+    """Describes the checkpoint that a directory holds or a prefix names; reads none of its arrays.
+
+    Args:
+      path: a directory with bert_config.json, vocab.txt and one checkpoint (of several, the one that its file `checkpoint`
+        names), or the prefix of a checkpoint, such as …/model.ckpt-1000, with those two files beside it.
+
+    Raises:
+      UserError: nothing of the kind there, damaged files, or files that do not belong together.
+    """
+    prefix = _find_prefix(epath.Path(path))
+    variables = read_index(prefix)
+    config = _read_config(prefix.parent / CONFIG_FILE)
+    vocabulary = prefix.parent / vocabulary_file.WORDPIECE_FILE
+    tokenizer = load_tokenizer(vocabulary) if vocabulary.exists() else None
+    head = _head(variables)
+    parts = {"embeddings", "encoder"} | {row.part for row in rows(head) if row.name in variables}
+    present = [row for row in rows(head) if row.part in parts]
+    _check_fit(present, variables, config, head, prefix)
+    model = without_padding(config, tokenizer, prefix)
+    used = {name for row in present for name in row.names(model)}
+    return StoredModel(
+        kind="tf1", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
+        arrays={row.path: _stored_array(row, variables, config, model, head) for row in present},
+        ignored=tuple(sorted(variables.keys() - used)),
+        history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}})
+
+
+def _find_prefix(path: epath.Path) -> epath.Path:
+    if not path.is_dir():
+        return path.parent / re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", path.name)
+    found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
+    if not found:
+        raise UserError(f"{path} holds no TensorFlow checkpoint: expected {PREFIX}.index and {PREFIX}.data-00000-of-00001")
+    if len(found) == 1:
+        return path / found[0]
+    state = path / "checkpoint"
+    text = state.read_bytes().decode(errors="replace") if state.exists() else ""
+    named = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"/\n]+)"', text, re.M)
+    if named and named[1] in found:
+        return path / named[1]
+    raise UserError(f"{path} holds {len(found)} checkpoints ({', '.join(found[:3])}{', …' * (len(found) > 3)}) and no file "
+                    f"`checkpoint` that names one of them; give the prefix of the one you mean, for example {path / found[-1]}")
+
+
+def _read_config(file: epath.Path) -> ModelConfig:
+    if not file.exists():
+        raise UserError(f"{file} is missing; copy the one that the model was trained with: it lies beside the checkpoint that "
+                        "training started from")
+    values = read_object(file)
+    if values.get("hidden_act", "gelu") != "gelu":
+        raise UserError(f"{file} has hidden_act={values['hidden_act']!r:.40}; only 'gelu', which every released "
+                        "BERT has, can be loaded")
+    options = {}
+    for key, (ours, default) in (SIZES | RATES).items():
+        value = values.get(key, default)
+        if isinstance(value, bool) or not (isinstance(value, int) and 0 < value < 2**31 if key in SIZES
+                                           else isinstance(value, (int, float)) and 0 <= value < 1):
+            kind = "a positive whole number" if key in SIZES else "a number from 0 to 1"
+            raise UserError(f"{file} has {key}={value!r:.40} where {kind} is expected")
+        options[ours] = value if key in SIZES else float(value)
+    if options["hidden_size"] % options["num_heads"]:
+        raise UserError(f"{file} has hidden_size={options['hidden_size']}, not divisible by "
+                        f"num_attention_heads={options['num_heads']}")
+    # The original's "gelu" is the tanh approximation.
+    return ModelConfig(**options, activation="gelu_tanh", layer_norm_epsilon=LAYER_NORM_EPSILON)
+
+
+def _head(variables: dict[str, Variable]) -> HeadConfig | None:
+    if "cls/squad/output_weights" in variables:
+        return HeadConfig(kind="span")
+    if "output_weights" not in variables:
+        return None
+    outputs = (*variables["output_weights"].shape, 0)[0]
+    if outputs == 1:
+        return HeadConfig(kind="regression")
+    return HeadConfig(kind="classification", labels=tuple(f"LABEL_{number}" for number in range(min(outputs, 1 << 16))))
+
+
+def _check_fit(present: list[Row], variables: dict[str, Variable], model: ModelConfig, head: HeadConfig | None,
+               prefix: epath.Path) -> None:
+    """UserError that names the first variables which are missing or differ from the configuration, with both shapes."""
+    layers = {match[1] for name in variables if (match := re.match(r"bert/encoder/layer_(\d+)/", name))}
+    if not any(name.startswith("bert/") for name in variables):
+        raise UserError(f"{prefix} has no variable whose name begins with bert/, only {', '.join(sorted(variables)[:3])}, …; "
+                        "checkpoints of Google's TF1 code are understood, not those of other programs")
+    if len(layers) != model.num_layers:
+        raise UserError(f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has the "
+                        f"weights of {len(layers)} layers")
+    sizes, lines = axis_sizes(model, head), []
+    for row in present:
+        expected = tuple(sizes[axis] for axis in row.their_axes)
+        for name in row.names(model):
+            variable = variables.get(name)
+            if variable is None:
+                lines.append(f"{name} {list(expected)} is missing")
+            elif variable.shape != expected:
+                lines.append(f"{name} is {list(variable.shape)} where {list(expected)} is expected")
+            elif variable.dtype != FLOAT32:
+                lines.append(f"{name} is of TensorFlow's type {variable.dtype}, not {FLOAT32} (float32)")
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {'; '.join(lines[:3])}{more}")
+
+
+def _stored_array(row: Row, variables: dict[str, Variable], config: ModelConfig, model: ModelConfig,
+                  head: HeadConfig | None) -> StoredArray:
+    """`config` has the sizes of the file, `model` those without padded words."""
+    shape = tuple(axis_sizes(model, head)[axis] for axis in row.axes)
+    parts = [variables[name] for name in row.names(model)]
+
+    def one(variable: Variable, index: tuple[slice, ...]) -> np.ndarray:
+        values = row.to_ours(variable.read(), axis_sizes(config, head))
+        return values[tuple(map(slice, shape))][index]
+
+    if row.part != "encoder":
+        return StoredArray(shape, np.dtype(np.float32), lambda index: one(parts[0], index))
+    return StoredArray((len(parts), *shape), np.dtype(np.float32),
+                       lambda index: np.stack([one(variable, index[1:]) for variable in parts[index[0]]]))
+
+
+def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> None:
+    """Writes bert_config.json, bert_model.ckpt.* and the vocabulary into the fresh directory `destination` (local or gs://).
+
+    Raises:
+      UserError: the original's code could not compute this model, or the files cannot be written.
+    """
+    _check_expressible(stored)
+    destination, model = epath.Path(destination), stored.model
+    vocabulary_file.make_directory(destination)
+    values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
+    values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
+    vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+    stored.tokenizer.save(destination)
+    _save(stored, destination / PREFIX)
+
+
+def _check_expressible(stored: StoredModel) -> None:
+    """Refuses what bert_config.json cannot say, for the original would silently compute something else."""
+    model, head, away = stored.model, stored.head, "convert it with --to=huggingface, whose config.json can say so"
+    if model.activation != "gelu_tanh":
+        raise UserError(f"model.activation={model.activation}: Google's TF1 code has only the tanh approximation of GELU, "
+                        f"gelu_tanh; {away}")
+    if model.layer_norm_epsilon != LAYER_NORM_EPSILON:
+        raise UserError(f"model.layer_norm_epsilon={model.layer_norm_epsilon}: Google's TF1 code has {LAYER_NORM_EPSILON} and "
+                        f"no option; {away}")
+    if model.norm_position != "post":
+        raise UserError(f"model.norm_position={model.norm_position}: neither Google's TF1 code nor transformers' BERT has "
+                        "LayerNorm there; keep the model in our own format (--to=bert_jax)")
+    if head is not None and head.kind not in HEADS:
+        raise UserError(f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(HEADS)}; "
+                        "convert it with --to=huggingface")
+    if stored.tokenizer is None:
+        raise UserError(f"{stored.path} has no vocabulary, and a TF1 checkpoint needs its vocab.txt; put it there")
+    if stored.tokenizer.kind != "wordpiece":
+        raise UserError("the vocabulary is a SentencePiece model: Google's TF1 code reads WordPiece (vocab.txt) only; keep the "
+                        "model in our own format (--to=bert_jax)")
+    if stored.tokenizer.vocab_size != model.vocab_size:
+        raise UserError(f"{stored.path}: the vocabulary has {stored.tokenizer.vocab_size:,} entries, the model "
+                        f"{model.vocab_size:,}; they do not belong together")
+
+
+def _save(stored: StoredModel, prefix: epath.Path) -> None:
+    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+        os.environ.setdefault(name, value)  # or what it found in the processor stands among our lines
+    import tensorflow as tf
+
+    sizes, tensors = axis_sizes(stored.model, stored.head), {}
+    with tf.device("/CPU:0"):
+        for row in rows(stored.head):
+            if array := stored.arrays.get(row.path):
+                values = np.asarray(array.read((slice(None),) * len(array.shape)), np.float32)
+                for name, part in zip(row.names(stored.model), values if row.part == "encoder" else [values], strict=True):
+                    tensors[name] = tf.constant(row.to_theirs(part, sizes))
+        try:
+            tf.raw_ops.SaveV2(prefix=os.fspath(prefix), tensor_names=list(tensors), shape_and_slices=[""] * len(tensors),
+                              tensors=list(tensors.values()))
+        except tf.errors.OpError as error:
+            raise UserError(f"cannot write {prefix}: {error.message.splitlines()[0]}") from None

@@ -1,0 +1,186 @@
+"""Vocabulary files of a Hugging Face directory: read into our tokenizer, and written so that AutoTokenizer gives our ids."""
+
+import dataclasses
+import json
+
+import tokenizers
+from etils import epath
+from tokenizers import decoders, models, processors
+
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
+from bert_jax.formats import sentencepiece_files
+from bert_jax.formats.safetensors_files import inside
+from bert_jax.tokenization.tokenizer import (MAX_WORD_LENGTH, WORD_START, Tokenizer, WordPieceTokenizer, basic_normalizer, basic_pre_tokenizer, load_tokenizer)
+
+TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+ADDED_FILE = "added_tokens.json"
+
+
+def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
+    """The tokenizer of a directory with vocab.txt, tokenizer.json or a SentencePiece model; None if there is no vocabulary.
+
+    Raises:
+      UserError: a damaged file, or settings under which our tokenizer would give other ids.
+    """
+    files = {name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)}
+    there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
+    models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
+    config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
+    if models:
+        tokenizer = load_tokenizer(inside(directory, models[0].name))
+        _check_slow_additions(there, config, tokenizer.tokens)
+        return tokenizer
+    fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
+    if vocabulary_file.WORDPIECE_FILE in there:
+        file = there[vocabulary_file.WORDPIECE_FILE]
+        tokens = vocabulary_file.parse(file.read_bytes(), file)
+        if fast is not None and fast.tokens != tokens:
+            raise UserError(f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} beside it ({len(fast.tokens):,}) hold "
+                            f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
+                            "trained with")
+    elif fast is not None:
+        file, tokens = there[TOKENIZER_FILE], fast.tokens
+        vocabulary_file.parse(vocabulary_file.serialize(tokens), file)
+    else:
+        return None
+    _check_slow_additions(there, config, tokens)
+    lowercase = config.get("do_lower_case", None if fast is None else fast.lowercase)
+    if lowercase is None:
+        lowercase = vocabulary_file.casing(tokens, file, None)
+    _check_options(config, lowercase, directory / CONFIG_FILE)
+    return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
+
+
+def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int) -> None:
+    """Writes the vocabulary with the files that AutoTokenizer looks for.
+
+    tokenizer.json carries our own normalization, not BertNormalizer, which differs from Google's (bert_jax/tokenization/tokenizer.py);
+    so the class named is the plain one, PreTrainedTokenizerFast, that takes the file as it is: BertTokenizer would put its
+    own in place.
+    """
+    tokenizer.save(directory)
+    fast = _fast_tokenizer(tokenizer, directory)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+                     (tokenizer.tokens[i] for i in tokenizer.special_ids)))
+    cls, sep = names["cls_token"], names["sep_token"]
+    fast.add_special_tokens(list(names.values()))
+    fast.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "kind": tokenizer.kind, "do_lower_case": tokenizer.lowercase,
+              "model_max_length": max_length, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+              "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece", **names}
+    vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
+    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
+        vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _fast_tokenizer(tokenizer: Tokenizer, directory: epath.Path) -> tokenizers.Tokenizer:
+    if tokenizer.kind == "sentencepiece":
+        model = (directory / vocabulary_file.SENTENCEPIECE_FILE).read_bytes()
+        fast = sentencepiece_files.fast_tokenizer(model, tokenizer.unk_id)
+        fast.decoder = decoders.Metaspace(WORD_START, "always")
+        return fast
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    fast = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
+    fast.normalizer, fast.pre_tokenizer = basic_normalizer(tokenizer.lowercase), basic_pre_tokenizer()
+    fast.decoder = decoders.WordPiece("##", cleanup=False)
+    return fast
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fast:
+    """Vocabulary and casing of a tokenizer.json."""
+
+    tokens: list[str]
+    lowercase: bool
+
+
+def _read_fast(file: epath.Path) -> _Fast:
+    values = read_object(file)
+    model = _object(values.get("model"))
+    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
+    if kind != "WordPiece":
+        raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
+    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
+        raise UserError(f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
+                        f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read")
+    tokens = _in_order(model.get("vocab"), file)
+    entries = map(_object, _list(values.get("added_tokens")))
+    _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
+    return _Fast(tokens, _normalization(values.get("normalizer"), file))
+
+
+def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: list[str]) -> None:
+    """What the tokenizers without a tokenizer.json add: added_tokens.json, or added_tokens_decoder of tokenizer_config.json."""
+    if ADDED_FILE in there:
+        _check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
+    if decoder := _object(config.get("added_tokens_decoder")):
+        added = [(_object(entry).get("content"), key) for key, entry in decoder.items()]
+        _check_additions(added, tokens, there[CONFIG_FILE])
+
+
+def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) -> None:
+    """Refuses (token, id) that are not entries of the vocabulary; the id may be a number, its digits or, for any, None."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    foreign = [token for token, i in added
+               if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))]
+    if foreign:
+        raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
+                        "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
+                        "each on the line of its id")
+
+
+def _normalization(normalizer, file: epath.Path) -> bool:
+    """Whether it lowers case; UserError if it is neither BERT's own nor the one we write."""
+    values = _object(normalizer)
+    for lowercase in (True, False):
+        if values == json.loads(basic_normalizer(lowercase).__getstate__()):
+            return lowercase
+    if values.get("type") != "BertNormalizer":
+        raise UserError(f"{file} normalizes text by {values.get('type')!r:.40}, not by BertNormalizer")
+    lowercase = values.get("lowercase", True)
+    options = {"strip_accents": values.get("strip_accents"), "tokenize_chinese_chars": values.get("handle_chinese_chars")}
+    _check_options(options, lowercase, file)
+    if values.get("clean_text") is False:
+        raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
+    return lowercase
+
+
+def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
+    """Refuses what would make our tokenizer give other ids than theirs."""
+    if not isinstance(lowercase, bool):
+        raise UserError(f"{file} has {lowercase!r:.40} for lower-casing where true or false is expected")
+    if config.get("strip_accents") not in (None, lowercase):
+        raise UserError(f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
+                        "tokenizer, like Google's, strips accents exactly when it lowers case")
+    if config.get("tokenize_chinese_chars") not in (None, True):
+        raise UserError(f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
+                        "Google's, always sets ideographs apart")
+
+
+def _in_order(vocabulary, file: epath.Path) -> list[str]:
+    """Entries by their ids, which must be 0 to N - 1."""
+    ids = _object(vocabulary)
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
+    tokens = sorted(ids, key=ids.get)
+    for i, token in enumerate(tokens):
+        if ids[token] != i:
+            raise UserError(f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or there twice")
+    return tokens
+
+
+def _first_difference(ours: list[str], theirs: list[str]) -> str:
+    pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs)) if a != b)
+    return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
+
+
+def _object(value) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value) -> list:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,251 @@
+"""A tag for every word: named entities, in documents or single sentences; parts of speech and the like in the same way.
+
+A word's tag is predicted at its first piece (Devlin et al. 2018, section 5.3).
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config import HeadConfig
+from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.tasks.ner import conll, entities
+from bert_jax.tasks import task_files, plain_text, tfds_examples
+from bert_jax.tasks.ner.conll import Sentence
+from bert_jax.data.sequences.features import Features, with_edges
+from bert_jax.tasks.plain_text import PlainText
+from bert_jax.tasks.ner.word_windows import windows
+from bert_jax.tokenization.tokenizer import Tokenizer
+
+MAIN_METRIC = {"ner": "f1"}
+FILES = {"train": ("train.txt", "train.conll", "train.conllu", "eng.train"),
+         "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
+         "test": ("test.txt", "test.conll", "test.conllu", "eng.testb")}
+"""Names that a split may have in `data.dir`; the last are the original's."""
+_TFDS_TAGS = ("ner", "tags", "ner_tags")
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The sentences of one split; their tags are in IOB2."""
+
+    sentences: tuple[Sentence, ...]
+    labels: tuple[str, ...]
+    has_answers: bool
+    index: tuple[str, ...] = ()
+    """What a file of predictions calls each plain text, where the sentences are these."""
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingFeatures(Features):
+    """Windows; `labels` is -1 where nothing is predicted, and has class 0 where the examples have none."""
+
+    words: list[np.ndarray]
+    """int32 [n] for each window: which word of the split, counted through all sentences, each of its n labels is of."""
+
+
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    return task_files.splits(data, FILES)
+
+
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+    """Reads split "train", "dev" or "test" from a CoNLL file or TFDS.
+
+    Args:
+      labels: the classes; None: O, then B- and I- of every type that occurs (plain tags: those that occur, sorted).
+    Raises:
+      UserError: see `conll.read` and `conll.in_iob2`; no tags to train on; a tag that is not among `labels`.
+    """
+    if data.tfds:
+        sentences = _read_tfds(data, split)
+    else:
+        sentences = conll.read(task_files.find(data, split, FILES[split]), data, to_predict=split == "test")
+    has_answers = all(sentence.tags is not None for sentence in sentences)
+    if has_answers:
+        sentences = conll.in_iob2(sentences, data.scheme)
+    elif split == "train" or labels is None:
+        raise UserError(f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside the words'")
+    labels = _classes(sentences) if labels is None else tuple(labels)
+    for sentence in sentences if has_answers else ():
+        for tag, place in zip(sentence.tags, sentence.places):
+            if tag not in labels:
+                raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
+    return Examples(tuple(sentences), labels, has_answers)
+
+
+def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
+    """Return each plain text as one unlabelled sentence of the words that BERT splits it into.
+
+    Raises:
+      UserError: a text without words (names the line).
+    """
+    sentences = []
+    for where, text, *_ in texts:
+        if not (spans := plain_text.words(text)):
+            raise UserError(f"{where}: {text!r:.80} holds no words")
+        words = tuple(text[start:end] for start, end in spans)
+        sentences.append(Sentence(words, None, None, (where,) * len(spans), tuple(spans)))
+    return Examples(tuple(sentences), tuple(labels), has_answers=False, index=tuple(text.index for text in texts))
+
+
+def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    types = sorted({kind for prefix, kind in map(entities.split, tags) if prefix in ("B", "I")})
+    if not types:
+        return tuple(sorted(tags))
+    return (entities.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
+
+
+def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
+    source = f"{data.tfds}, split {tfds.split_name(data, split)}"
+    sentences = []
+    for index, example in enumerate(tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)):
+        key = data.label_column or next((name for name in _TFDS_TAGS if name in example), "")
+        for name in ("tokens", key):
+            if name not in example:
+                raise UserError(f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
+                                "--data.label_column=NAME says which holds the tags")
+        words, tags = example["tokens"], example[key]
+        if not words or len(words) != len(tags):
+            raise UserError(f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
+                            "each sentence a word")
+        places = tuple(f"{source}, example {index}, word {word}" for word in range(len(words)))
+        sentences.append(Sentence(tuple(words), None if None in tags else tuple(tags), None, places))
+    if not sentences:
+        raise UserError(f"{source} holds no sentence")
+    return sentences
+
+
+def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> TaggingFeatures:
+    """Windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
+
+    With `options.context` a window goes on across the sentences of a document, else it holds one sentence (or part of one).
+    A word of which the tokenizer leaves nothing becomes [UNK].
+    """
+    room = options.max_length - 2
+    step = min(options.doc_stride, room // 2)
+    pieces = [ids[:step] or [tokenizer.unk_id] for ids in
+              tokenizer.encode_batch([word for sentence in examples.sentences for word in sentence.words])]
+    classes = {label: index for index, label in enumerate(examples.labels)}
+    tags = np.array([classes[tag] if examples.has_answers else 0
+                     for sentence in examples.sentences for tag in sentence.tags or sentence.words], np.int32)
+    owner = np.repeat(np.arange(len(examples)), [len(sentence.words) for sentence in examples.sentences])
+    tags = with_edges(tags, first=np.diff(owner, prepend=-1) > 0, last=np.diff(owner, append=len(examples)) > 0)
+    rows = []
+    first = 0
+    for document in _documents(examples.sentences, options.context):
+        lengths = [np.array([len(pieces[first + word]) for word in range(low, high)]) for low, high in document]
+        for window in windows(lengths, room, step):
+            rows.append(_row(pieces[first + window.first:first + window.end], first + window.first,
+                             first + window.predicted, tags, tokenizer))
+        first += document[-1][1]
+    ids, labels, words = ([row[part] for row in rows] for part in range(3))
+    sentence = owner[[row[0] for row in words]].astype(np.int32)
+    return TaggingFeatures(input_ids=ids, token_type_ids=[np.zeros_like(row) for row in ids], labels=labels, example=sentence,
+                           max_length=options.max_length, words=words)
+
+
+def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
+    """For each document, (first word, end) of its sentences, counted from its beginning."""
+    def document(item: tuple[int, Sentence]):
+        number, sentence = item
+        return sentence.document if context and sentence.document is not None else f"sentence {number} alone"
+
+    result = []
+    for _, group in itertools.groupby(enumerate(sentences), key=document):
+        ends = np.cumsum([len(sentence.words) for _, sentence in group]).tolist()
+        result.append(list(zip([0, *ends], ends)))
+    return result
+
+
+def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.ndarray, tokenizer: Tokenizer):
+    """(input_ids, labels, words) of the window whose first word is `first`."""
+    ids = np.array([tokenizer.cls_id, *itertools.chain.from_iterable(pieces), tokenizer.sep_id], np.int32)
+    positions = 1 + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces, behind [CLS]
+    labels = np.full(len(ids), -1, np.int32)
+    labels[positions[predicted - first]] = tags[predicted]
+    return ids, labels, predicted.astype(np.int32)
+
+
+def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:
+    """The label of the highest score for every word of every sentence. With a CRF, `logits` are to mark its best paths."""
+    lengths = [len(sentence.words) for sentence in examples.sentences]
+    best = np.zeros(sum(lengths), np.int64)
+    for words, labels, scores in zip(features.words, features.labels, logits, strict=True):
+        best[words] = scores[labels >= 0].argmax(axis=-1)
+    return [[examples.labels[label] for label in sentence] for sentence in np.split(best, np.cumsum(lengths)[:-1])]
+
+
+def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:
+    """precision, recall and f1 over entities, accuracy over words, and the F1 of each type that the labels have (f1_PER)."""
+    scores = _all_scores(examples, predicted_tags(examples, features, logits))
+    kinds = [kind for prefix, kind in map(entities.split, examples.labels) if prefix == "B"]
+    # Always the same names, so that runs can be compared: a type that is neither there nor predicted has 0.
+    return {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")} | {
+        f"f1_{kind}": scores.get(f"f1_{kind}", 0.0) for kind in kinds}
+
+
+def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, float]:
+    return entities.scores([sentence.tags for sentence in examples.sentences], predicted)
+
+
+def prediction_names(examples: Examples, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    names = ["predictions.tsv" if examples.index else "predictions.conll", *["by_type.json"] * examples.has_answers]
+    return [name if split == "dev" else f"{split}_{name}" for name in names]
+
+
+def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
+                      split: str) -> list[str]:
+    """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_… of both.
+
+    A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank
+    in it. by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
+    Plain texts have predictions.tsv in place of these: index of the text, first character and end of the word, word, tag.
+    """
+    predicted = predicted_tags(examples, features, logits)
+    contents = [_table(examples, predicted) if examples.index else _columns(examples, predicted)]
+    if examples.has_answers:
+        contents.append(json.dumps(_all_scores(examples, predicted), indent=2, ensure_ascii=False) + "\n")
+    written = [os.fspath(epath.Path(directory) / name) for name in prediction_names(examples, split)]
+    for file, text in zip(written, contents, strict=True):
+        write_atomically(file, text.encode())
+    return written
+
+
+def _table(examples: Examples, predicted: list[list[str]]) -> str:
+    """TSV with a row for each word of plain texts."""
+    rows = ["index\tstart\tend\tword\ttag"]
+    for index, sentence, tags in zip(examples.index, examples.sentences, predicted):
+        rows += [f"{index}\t{start}\t{end}\t{word}\t{tag}"
+                 for (start, end), word, tag in zip(sentence.spans, sentence.words, tags)]
+    return "\n".join(rows) + "\n"
+
+
+def _columns(examples: Examples, predicted: list[list[str]]) -> str:
+    """The sentences as conlleval reads them."""
+    blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
+    lines, document = [], None
+    for sentence, tags in zip(examples.sentences, predicted):
+        if sentence.document != document:
+            document = sentence.document
+            lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
+        columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
+        lines += [*(blank.join(fields) for fields in zip(*columns)), ""]
+    return "\n".join(lines) + "\n"
+
+
+def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
+    """A score for every class at every position."""
+    return HeadConfig(kind="tagging", labels=labels)

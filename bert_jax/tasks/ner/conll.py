@@ -1,0 +1,130 @@
+"""Tagged words in CoNLL's column files: one word a line, a blank line after each sentence, -DOCSTART- before each document.
+
+Columns are parted by tabs, or else by blanks. CoNLL-2003 has four (word, part of speech, chunk, entity); any other number will
+do. CoNLL-U files (*.conllu) are read too; their comments, ranges of words (1-2) and empty nodes (1.1) are passed over.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.tasks.ner import entities
+from bert_jax.tasks.table_rows import read_text
+
+DOCUMENT_START = "-DOCSTART-"
+_WORD, _TAG = 2, 4  # columns of CoNLL-U: the word and its universal part of speech
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """One sentence and where it came from."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    """None where the file has no column of tags."""
+    document: int | None
+    """Number of its document; None where the file marks none: the sentence then stands alone."""
+    places: tuple[str, ...]
+    """Of each word, for messages: "FILE, line N"."""
+    spans: tuple[tuple[int, int], ...] | None = None
+    """Of each word, its (start, end) characters in the plain text that it was split from; None in a file of words."""
+
+
+def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
+    """The sentences of a file; one with a single column has no tags.
+
+    Args:
+      file: local or gs://, UTF-8, with line ends of Unix or Windows.
+      data: word_column and tag_column are read.
+      to_predict: the file may end before the column of the tags, with a warning: the options are those of training.
+    Raises:
+      UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the first;
+        there is no such column; an empty word or tag. Names file and line.
+    """
+    universal = os.fspath(file).endswith(".conllu")
+    sentences: list[Sentence] = []
+    lines = [*_rows(read_text(file), universal), (0, [])]
+    document = 0 if any(fields[:1] == [DOCUMENT_START] for _, fields in lines) else None
+    columns, places, rows = 0, None, []
+    for number, fields in lines:
+        if fields and fields[0] != DOCUMENT_START:
+            columns = columns or len(fields)
+            _check_columns(f"{os.fspath(file)}, line {number}", fields, columns)
+            rows.append((f"{os.fspath(file)}, line {number}", fields))
+            continue
+        if rows:
+            places = places or _places(columns, universal, data, to_predict, rows[0][0])
+            sentences.append(_sentence(rows, places, document))
+            rows = []
+        if fields:
+            document += bool(sentences)  # what stands before the first mark is a document, too
+    if not sentences:
+        raise UserError(f"{os.fspath(file)} holds no words; expected one per line, its tag in the last column, "
+                        "and a blank line after each sentence")
+    return sentences
+
+
+def _rows(text: str, universal: bool) -> Iterator[tuple[int, list[str]]]:
+    """(line, fields) of every word; no fields for a blank line; [DOCUMENT_START, …] where a document begins."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.rstrip("\r \t")
+        if universal and line.startswith("#"):
+            if line.startswith("# newdoc"):
+                yield number, [DOCUMENT_START]
+            continue
+        fields = line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
+        if not (universal and fields and set(fields[0]) & {"-", "."}):
+            yield number, fields
+
+
+def _check_columns(place: str, fields: list[str], columns: int) -> None:
+    if len(fields) != columns:
+        raise UserError(f"{place}: {len(fields)} columns, but the words before have {columns}: {' '.join(fields)[:60]!r}; "
+                        "every word needs its tag on its own line, and columns are parted by tabs, or else by blanks")
+    if not all(field.strip(" ") for field in fields):
+        raise UserError(f"{place}: an empty column: {fields}")
+
+
+def _places(columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str) -> tuple[int, int | None]:
+    """Indices of the columns of words and of tags; None if there are no tags."""
+    if columns == 1:
+        return 0, None
+    word = data.word_column or (_WORD if universal else 1)
+    tag = data.tag_column or (_TAG if universal else columns)
+    lacks_tags = to_predict and tag > columns
+    for name, column in (("word_column", word), *(() if lacks_tags else (("tag_column", tag),))):
+        if not 1 <= column <= columns:
+            raise UserError(f"{place}: data.{name}={column}, but there are {columns} columns")
+    if lacks_tags:
+        logging.warning("%s: data.tag_column=%d, but there are %d columns: words without tags", place, tag, columns)
+    return word - 1, None if tag == word or lacks_tags else tag - 1
+
+
+def _sentence(rows: list[tuple[str, list[str]]], columns: tuple[int, int | None], document: int | None) -> Sentence:
+    word, tag = columns
+    return Sentence(words=tuple(fields[word] for _, fields in rows),
+                    tags=None if tag is None else tuple(fields[tag] for _, fields in rows),
+                    document=document, places=tuple(place for place, _ in rows))
+
+
+def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentence]:
+    """The same entities in IOB2; tags that mark no entities (`plain`) stay as they are.
+
+    Args:
+      sentences: all with tags.
+      scheme: one of entities.SCHEMES, or auto to go by the tags.
+    Raises:
+      UserError: a tag that the scheme does not allow where it stands; names file and line.
+    """
+    if scheme == "auto":
+        scheme = entities.recognise(sentence.tags for sentence in sentences)
+    for sentence in sentences:
+        if found := entities.fault(sentence.tags, scheme):
+            word, message = found
+            raise UserError(f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
+                            "say --data.scheme=… if they are in another scheme")
+    return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.tags))) for sentence in sentences]

@@ -1,0 +1,224 @@
+"""Questions on paragraphs, read from a file of SQuAD's JSON form (v1.1, v2.0, TriviaQA turned into it) or from TFDS."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from absl import logging
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.tasks import task_files, tfds_examples
+from bert_jax.tasks.table_rows import read_text
+
+VERSIONS = {"squad_v1": "v1.1", "squad_v2": "v2.0"}
+_TOLERATED = 0.01  # share of the answers that may stand elsewhere than the file says
+_LISTED = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One question on one paragraph."""
+
+    id: str
+    text: str
+    context: int
+    """Index into Examples.contexts."""
+    answers: tuple[str, ...] = ()
+    """Gold answers, as the metric compares them; empty where the question has none, or is unlabelled."""
+    span: tuple[int, int] | None = None
+    """(start, end) characters of the context: the first answer that stands where the file says, which is trained on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The questions of one split. `labels` is empty: the answers are spans."""
+
+    task: str
+    contexts: tuple[str, ...]
+    questions: tuple[Question, ...]
+    has_answers: bool
+    problems: tuple[str, ...] = ()
+    """A line for each answer that is not where the file says; training leaves out the questions that have no other."""
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @property
+    def gold(self) -> list:
+        """What the metric compares with; the labels that are trained on are one answer of each question only."""
+        return [(question.id, question.answers) for question in self.questions]
+
+
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Those of train, dev and test that the data has."""
+    if data.tfds:
+        called = {split: tfds_examples.split_name(data, split) for split in ("train", "dev", "test")}
+        return tfds_examples.splits(_tfds_name(task, data), data, called)
+    return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
+
+
+def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+    """Reads split "train", "dev" or "test" of squad_v1 or squad_v2.
+
+    Files in `data.dir` are called train-v1.1.json and so on, or train-anything-v1.1.json if there is but one. data.tfds=squad
+    means squad/v1.1 or squad/v2.0. plausible_answers are ignored; so is `labels`: a span has none.
+
+    Raises:
+      UserError: no such file; not JSON; a field that is missing or of another type; two questions with one id; a context
+        without words; questions with and without answers where the task has none without; answers that are not where the
+        file says, above 1 %. Names the file and the id of the question (for broken JSON the line).
+    """
+    if data.tfds:
+        source, contexts, records = _read_tfds(task, data, split)
+    else:
+        source = _find(task, data, split)
+        contexts, records = _read_json(source)
+    if not records:
+        raise UserError(f"{source} holds no question")
+    # Templates of files to be predicted often say is_impossible: false everywhere; in training that is a mistake worth an error.
+    labelled = any(record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
+                   for _, record in records)
+    if split == "train" and not labelled:
+        raise UserError(f"{source}: none of {len(records)} questions has an answer; training needs them")
+    problems: list[str] = []
+    questions, seen = [], set()
+    for context, record in records:
+        question = _question(source, task, context, contexts[context], record, labelled, problems)
+        if question.id in seen:
+            raise UserError(f"{source}: question {question.id} occurs twice; predictions are kept by id, so give each its own")
+        seen.add(question.id)
+        questions.append(question)
+    _report(source, problems, questions)
+    if split == "train":
+        questions = [question for question in questions if question.span or not question.answers]
+    return Examples(task, tuple(contexts), tuple(questions), labelled, tuple(problems))
+
+
+def _question(source, task: str, context: int, text: str, record: dict, labelled: bool, problems: list[str]) -> Question:
+    id, where = record["id"], f"{source}: question {record['id']}"
+    if not text.strip():
+        raise UserError(f"{where}: its context has no words; an answer must be a part of the context")
+    answers = record.get("answers") or []
+    impossible = record.get("is_impossible", not answers)
+    if not labelled or (impossible and task == "squad_v2"):
+        if answers:
+            raise UserError(f"{where} is_impossible, yet it has the answer {answers[0]['text']!r:.80}; "
+                            "put it under plausible_answers, or set is_impossible to false")
+        return Question(id, record["question"], context)
+    if impossible or not answers:
+        raise UserError(f"{where} has no answer, " + ("but is_impossible is false" if task == "squad_v2" else
+                                                      "which squad_v1 does not know; fine-tune on squad_v2 instead"))
+    span = None
+    for answer in answers:
+        start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        if start < 0 or text[start:end] != answer["text"] or not answer["text"].strip():
+            problems.append(f"{where}: answer {answer['text']!r:.80} is not at character {start}, where the context reads "
+                            f"{text[max(start, 0):max(end, 0)]!r:.80}")
+        elif span is None:
+            span = start, end
+    return Question(id, record["question"], context, tuple(answer["text"] for answer in answers), span)
+
+
+def _report(source, problems: list[str], questions: list[Question]) -> None:
+    if blank := [question.id for question in questions if not question.text.strip()]:
+        logging.warning("%s: %d questions have no words: %s", source, len(blank), ", ".join(blank[:_LISTED]))
+    if not problems:
+        return
+    answers = sum(len(question.answers) for question in questions)
+    listed = "\n".join([*problems[:_LISTED], *([f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else [])])
+    if len(problems) > _TOLERATED * answers:
+        raise UserError(f"{source}: {len(problems)} of {answers} answers ({len(problems) / answers:.1%}) are not where "
+                        f"answer_start says, more than {_TOLERATED:.0%}; answer_start counts characters (code points) from 0, "
+                        f"not bytes:\n{listed}")
+    logging.warning("%d of %d answers are not where answer_start says and not trained on:\n%s", len(problems), answers, listed)
+
+
+def _find(task: str, data: TaskDataConfig, split: str) -> epath.Path:
+    name, others = _names(task, data, split)
+    if len(others) > 1 and name not in others and not getattr(data, split):
+        raise UserError(f"data.dir={data.dir} has no {name}, but {', '.join(others)}; name the file: --data.{split}=FILE")
+    return task_files.find(data, split, [name, *others])
+
+
+def _names(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str]]:
+    """(the split's published name, what data.dir holds of that form)."""
+    directory, version = epath.Path(data.dir).expanduser(), VERSIONS[task]
+    found = directory.glob(f"{split}-*{version}.json") if data.dir and directory.is_dir() else ()
+    return f"{split}-{version}.json", sorted(path.name for path in found)
+
+
+def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
+    """(contexts, [(index of the context, record of the question)]), the types of every field checked."""
+    try:
+        contents = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's form is one object "
+                        '{"version": …, "data": […]}') from None
+    except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise UserError(f"{file} is not SQuAD's form: {error}") from None
+    contexts, records = [], []
+    for in_file, article in _items(file, contents, "data", ""):
+        for in_article, paragraph in _items(file, article, "paragraphs", in_file):
+            contexts.append(_value(file, paragraph, "context", str, in_article))
+            for in_paragraph, record in _items(file, paragraph, "qas", in_article):
+                _check_record(file, record, in_paragraph)
+                records.append((len(contexts) - 1, record))
+    return contexts, records
+
+
+def _tfds_name(task: str, data: TaskDataConfig) -> str:
+    return f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds
+
+
+def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
+    """(name of dataset and split, contexts, records) of a dataset with the features of TFDS squad/v1.1 or squad/v2.0."""
+    name, tfds_split = _tfds_name(task, data), tfds_examples.split_name(data, split)
+    source = f"{name}, split {tfds_split}"
+    contexts: dict[str, int] = {}
+    records = []
+    for index, example in enumerate(tfds_examples.examples(name, tfds_split, data.tfds_dir)):
+        place = f"example {index}"
+        answers = _value(source, example, "answers", dict, place)
+        texts, starts = (_value(source, answers, key, list, f"{place}, answers") for key in ("text", "answer_start"))
+        record = {**example, "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]}
+        _check_record(source, record, place)
+        context = _value(source, example, "context", str, place)
+        records.append((contexts.setdefault(context, len(contexts)), record))
+    return source, list(contexts), records
+
+
+def _check_record(file, record, place: str) -> None:
+    id = _value(file, record, "id", str, place)
+    _value(file, record, "question", str, f"question {id}")
+    if "is_impossible" in record:
+        _value(file, record, "is_impossible", bool, f"question {id}")
+    for in_question, answer in _items(file, record, "answers", f"question {id}") if "answers" in record else ():
+        _value(file, answer, "text", str, in_question)
+        _value(file, answer, "answer_start", int, in_question)
+
+
+def _items(file, parent, key: str, place: str) -> Iterator[tuple[str, object]]:
+    """(place in words, item) of a list."""
+    for index, item in enumerate(_value(file, parent, key, list, place)):
+        yield f"{place}{', ' if place else ''}{key}[{index}]", item
+
+
+def _value(file, parent, key: str, kind: type, place: str):
+    where = f"{file}: {place or 'the file'}"
+    if not isinstance(parent, dict) or key not in parent:
+        held = f"only {', '.join(map(repr, list(parent)[:6])) or 'nothing'}" if isinstance(parent, dict) else f"{parent!r:.80}"
+        raise UserError(f"{where} has no {key!r}, {held}; "
+                        "SQuAD's form is data > paragraphs > context, qas > id, question, answers > text, answer_start")
+    value = parent[key]
+    if type(value) is not kind:
+        raise UserError(f"{where}: {key!r} is {value!r:.80}, not of type {kind.__name__}")
+    if kind is str and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
+                            f"{error.start}, which is no text") from None
+    return value

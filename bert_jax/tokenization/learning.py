@@ -1,0 +1,186 @@
+"""Learning a vocabulary from a corpus: WordPiece by frequency or by likelihood, SentencePiece unigram or BPE.
+
+All four learn from the same counted words, so a corpus is read once and need not fit into memory. The same corpus and
+options give the same file byte for byte.
+"""
+
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import rich
+import sentencepiece
+import tokenizers
+from etils import epath
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.config import TrainVocabConfig
+from bert_jax.data.examples.documents import held_out_documents
+from bert_jax.errors import UserError
+from bert_jax.tokenization.likelihood import learn_pieces
+from bert_jax.console.progress_bar import progress_bar, track
+from bert_jax.tokenization.tokenizer import Tokenizer, basic_normalizer, load_tokenizer
+from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+from bert_jax.tokenization.report import report
+from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
+
+_SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
+
+
+def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
+    """`bert-jax train-vocab`: reads the corpus, writes the vocabulary, prints what it does on held-out text."""
+    from bert_jax.data.corpus.readers import read_documents
+    check(config)
+    tokenizer, learned, held_out = train_vocab(
+        read_documents(config.input, format=config.format, text_field=config.text_field), config)
+    full = tokenizer.vocab_size == config.size
+    asked = "" if full else f" of the {config.size:,} asked for (the corpus has no more to give)"
+    thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
+    print(f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
+          f"{learned.num_documents:,} documents{thinned}, are in {config.output}")
+    if config.method == "likelihood" and full:
+        print(f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
+              "pairs come first by this score, so a higher min_pair_count reaches more of the common words")
+    if held_out.num_documents:
+        rich.print(report(tokenizer, held_out).table(f"on {held_out.num_documents:,} held-out documents"))
+    elif config.held_out:
+        print(f"no document was held out: there are only {learned.num_documents:,}, and held_out={config.held_out}")
+    return tokenizer
+
+
+def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tokenizer, Sample, Sample]:
+    """Learns a vocabulary from `documents`, writes it to config.output (whole or not at all) and loads it from there.
+
+    `documents` are read twice, so an iterator will not do. Returns the tokenizer, the sample it was learned from and the
+    sample of held-out documents.
+    """
+    check(config)
+    learned, held_out = _sample(documents, config)
+    words = learned.words()
+    if not words:
+        raise UserError(f"{config.input} has no text to learn a vocabulary from")
+    learn = _learn_sentencepiece if config.method in ("unigram", "bpe") else _learn_wordpiece
+    contents = learn(words, config)
+    return load_tokenizer(_write(contents, config)), learned, held_out
+
+
+def check(config: TrainVocabConfig) -> None:
+    """Refuses options that do not fit each other, before any text is read."""
+    if config.size < _SMALLEST:
+        raise UserError(f"size={config.size} leaves no room for words beside the five special tokens; BERT has 30522")
+    if config.min_pair_count < 1:
+        raise UserError(f"min_pair_count={config.min_pair_count} must be at least 1")
+    if config.max_bytes < 1:
+        raise UserError(f"max_bytes={config.max_bytes} must be positive")
+    if not 0 <= config.held_out <= 0.5:
+        raise UserError(f"held_out={config.held_out} must lie between 0 and 0.5")
+    file = _output_file(config)
+    vocabulary_file.check_writable(file)
+    others = [other.name for other in vocabulary_file.vocabularies(file.parent) if other.name != file.name]
+    if others and file.parent == epath.Path(config.output):
+        raise UserError(f"output={config.output} already holds {others[0]}, and a directory holds one vocabulary; "
+                        "choose another directory or name the file")
+
+
+def _output_file(config: TrainVocabConfig) -> epath.Path:
+    """The file that config.output means: itself, or the usual name in a directory."""
+    output, wordpiece = epath.Path(config.output), config.method in ("frequency", "likelihood")
+    if output.is_dir() or output.suffix not in (".txt", ".model"):
+        if output.exists() and not output.is_dir():
+            raise UserError(f"output={output} is a file that is no vocabulary; give vocab.txt, NAME.model or a directory")
+        return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else vocabulary_file.SENTENCEPIECE_FILE)
+    if (output.suffix == ".txt") != wordpiece:
+        raise UserError(f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
+                        "unigram and bpe a NAME.model")
+    return output
+
+
+def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
+    """Puts the vocabulary in its place, with a tokenizer_config.json where the file goes by its usual name."""
+    file = _output_file(config)
+    vocabulary_file.make_directory(file.parent)
+    vocabulary_file.write(file, contents)
+    if file.name in (vocabulary_file.WORDPIECE_FILE, vocabulary_file.SENTENCEPIECE_FILE):
+        kind = "wordpiece" if file.name == vocabulary_file.WORDPIECE_FILE else "sentencepiece"
+        vocabulary_file.write_config(file.parent, kind, config.lowercase)
+    return file
+
+
+def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample, Sample]:
+    """What is learned from and what is held out: the documents that a training run on the same corpus holds out.
+
+    Which they are depends on the number of documents, so those are counted first.
+    """
+    number = sum(1 for _ in _with_text(documents, config.lowercase, "counting documents")) if config.held_out else 0
+    numbers = set(np.flatnonzero(held_out_documents(number, config.held_out))) if number > 1 else set()
+    learned, held_out = Sample(config.max_bytes), Sample(config.max_bytes)
+    for index, document in enumerate(_with_text(documents, config.lowercase, "reading documents")):
+        (held_out if index in numbers else learned).add(document)
+    return learned, held_out
+
+
+def _with_text(documents: Iterable[str], lowercase: bool, description: str) -> Iterator[str]:
+    """The documents that have a token, which are those of a token store; shows their number on a terminal."""
+    normalizer = basic_normalizer(lowercase)
+    for document in track(documents, description, None):
+        if any(normalizer.normalize_str(word).strip() for word in document.split()):
+            yield document
+
+
+def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
+    words = basic_words(raw_words, config.lowercase)
+    alphabet = alphabet_of(words, (config.size - len(SPECIAL_NAMES)) // 2)
+    words = spelled_with(words, alphabet)
+    room = config.size - len(SPECIAL_NAMES) - len(alphabet)
+    if config.method == "frequency":
+        pieces = _frequent_pieces(words, alphabet, room)
+    else:
+        with progress_bar("merging pairs", room) as move_to:
+            merged = itertools.count(1)
+            pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: move_to(next(merged)))
+    return vocabulary_file.serialize([*SPECIAL_NAMES, *alphabet, *pieces])
+
+
+def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -> list[str]:
+    """Hugging Face's trainer, which is byte-pair encoding with ## marks: the most frequent pair is merged next.
+
+    Left alone it numbers characters in the order of a randomly seeded hash table and breaks ties by that number, so that
+    no two runs agree. Given the whole alphabet as its first "special" tokens, it has nothing left to number.
+    """
+    learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    plain = [piece for piece in alphabet if len(piece) == 1]
+    trainer = trainers.WordPieceTrainer(vocab_size=room + len(alphabet), special_tokens=alphabet, initial_alphabet=plain,
+                                        limit_alphabet=len(plain), show_progress=False)
+    with progress_bar("merging pairs", None):
+        learner.train_from_iterator(_repeated(words), trainer)
+    ids = learner.get_vocab()
+    return sorted(ids, key=ids.get)[len(alphabet):]
+
+
+def _repeated(words: Mapping[str, int]) -> Iterator[str]:
+    """Text in which each word occurs as often as it was counted: the trainer takes no counts."""
+    for word, count in words.items():
+        for start in range(0, count, 10_000):
+            yield (word + " ") * min(10_000, count - start)
+
+
+def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
+    model = io.BytesIO()
+    ranked = sorted(raw_words.items(), key=lambda item: (-item[1], item[0]))
+    lines = (f"{word}\t{count}" for word, count in ranked if len(word) <= 1_000)
+    casing = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
+    with progress_bar("learning pieces", None):
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=lines, model_writer=model, input_format="tsv", model_type=config.method,
+                vocab_size=config.size, hard_vocab_limit=False, normalization_rule_name=casing,
+                pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
+                control_symbols=["[CLS]", "[SEP]", "[MASK]"], input_sentence_size=0, minloglevel=2,
+                num_threads=8)  # fixed: floating-point sums depend on it
+        except RuntimeError as error:
+            raise UserError(f"SentencePiece cannot learn {config.size:,} entries by {config.method} from {config.input}: "
+                            f"{error}; a smaller size may do") from None
+    return model.getvalue()

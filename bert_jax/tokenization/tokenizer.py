@@ -1,0 +1,270 @@
+"""Text to ids and back: BERT's WordPiece and SentencePiece behind one interface.
+
+WordPiece follows Google's BasicTokenizer and WordpieceTokenizer character for character. Hugging Face's ready-made
+BertNormalizer does not (it drops private-use characters, leaves 256 ideographs of extension E unspaced, lowers a final
+sigma to σ, and knows the punctuation of Unicode 8 only), so the same steps are put together from its parts. What is
+left is the version of Unicode: Google's code asks the running Python for the category of a character, here the table
+inside `tokenizers` answers, on every Python alike.
+"""
+
+import abc
+import hashlib
+import itertools
+import json
+import os
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from etils import epath
+from tokenizers import models, normalizers, pre_tokenizers
+
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.errors import UserError
+from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+
+MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
+WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+
+_CONTROL = r"[[\p{Cc}\p{Cf}\x{FFFD}]&&[^\t\n\r]]"
+_FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
+_IDEOGRAPHS = (r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
+               r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}")
+
+
+def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
+    """Drops control characters and U+FFFD; if `lowercase`, lowers, decomposes (NFD) and strips accents."""
+    steps = [normalizers.Replace(tokenizers.Regex(_CONTROL), "")]
+    if lowercase:
+        steps += [normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase(), normalizers.NFD(),
+                  normalizers.Replace(tokenizers.Regex(r"\p{Mn}"), "")]
+    return normalizers.Sequence(steps)
+
+
+def basic_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Splits at whitespace; every ideograph, punctuation mark and ASCII symbol stands alone."""
+    alone = tokenizers.Regex(rf"[\p{{P}}$+<=>^`|~{_IDEOGRAPHS}]")
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(alone, "isolated")])
+
+
+class Tokenizer(abc.ABC):
+    """Pieces of text as ids; in the text of a corpus "[MASK]" is two brackets and a word, never the special.
+
+    Attributes: kind ("wordpiece" or "sentencepiece"), tokens (the text of every id), lowercase, pad_id, unk_id, cls_id,
+    sep_id, mask_id, special_ids (those five), fingerprint (SHA-256 over everything that changes ids, never a path).
+    """
+
+    kind: str
+
+    def __init__(self, tokens: list[str], special_ids: tuple[int, ...], lowercase: bool, fingerprint: str):
+        self.tokens, self.special_ids, self.lowercase, self.fingerprint = tokens, special_ids, lowercase, fingerprint
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokens)
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text; no [CLS] or [SEP] is added."""
+
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and, for each, the (start, end) characters of `text` that it came from."""
+
+    @abc.abstractmethod
+    def decode(self, ids) -> str:
+        """Readable text; specials appear by name."""
+
+    @abc.abstractmethod
+    def continues_word(self) -> np.ndarray:
+        """Bool [vocab_size]: True where a piece continues the word before it; False for the specials."""
+
+    @abc.abstractmethod
+    def spell(self, token: str) -> list[int]:
+        """Ids of the pieces, at least one, that an entry of another vocabulary of the same kind is made of here."""
+
+    @abc.abstractmethod
+    def _model_file(self) -> tuple[str, bytes]:
+        """Name and contents of the file that holds the vocabulary."""
+
+    @abc.abstractmethod
+    def _encode_glued(self, text: str) -> list[int]:
+        """Ids of a text that follows a mask without a space between."""
+
+    def __call__(self, texts, max_length: int | None = None) -> dict[str, np.ndarray]:
+        """Return what a model reads for `texts`, as its `encode` makes it: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
+
+        Args:
+          texts: one text, one pair (a tuple), or a list of either: n texts. "[MASK]" in one of them is the mask.
+          max_length: tokens at most, 5 or more; longer texts are cut, of a pair the longer one first. None: nothing is cut.
+
+        Returns:
+          input_ids, token_type_ids and attention_mask (1 for real tokens), int32 [n, L], zero beyond a text's own tokens.
+
+        Raises:
+          UserError: not texts.
+        """
+        from bert_jax.data.sequences.texts import as_arrays, tokenize  # which are built on this module
+
+        return as_arrays(tokenize(self, texts, None, max_length, masks=True))
+
+    def __repr__(self) -> str:
+        special = " ".join(f"{self.tokens[i]}={i}" for i in self.special_ids)
+        return f"{type(self).__name__}({self.vocab_size:,} entries, {'un' * self.lowercase}cased; {special})"
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text, without [CLS] and [SEP]."""
+        return self.encode_batch([text])[0]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The pieces of one text, without [CLS] and [SEP]."""
+        return [self.tokens[i] for i in self.encode(text)]
+
+    def encode_masked(self, text: str) -> list[int]:
+        """Ids of a text in which the literal mask token ("[MASK]") stands for a piece to be predicted."""
+        first, *rest = text.split(self.tokens[self.mask_id])
+        ids = self.encode(first)
+        for part in rest:
+            glued = part[:1].strip() != ""
+            ids += [self.mask_id, *(self._encode_glued(part) if glued else self.encode(part))]
+        return ids
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the vocabulary and tokenizer_config.json; `load_tokenizer(directory)` has the same fingerprint."""
+        directory = epath.Path(directory)
+        vocabulary_file.make_directory(directory)
+        name, contents = self._model_file()
+        vocabulary_file.write(directory / name, contents)
+        vocabulary_file.write_config(directory, self.kind, self.lowercase)
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Google's basic tokenization, then the longest known piece first; a word with an unknown part is [UNK]."""
+
+    kind = "wordpiece"
+
+    def __init__(self, tokens: list[str], lowercase: bool):
+        self._ids = ids = {token: i for i, token in enumerate(tokens)}
+        content = json.dumps([self.kind, lowercase, MAX_WORD_LENGTH, tokens])
+        super().__init__(tokens, tuple(ids[name] for name in SPECIAL_NAMES), lowercase,
+                         hashlib.sha256(content.encode()).hexdigest())
+        self._encoder = tokenizers.Tokenizer(models.WordPiece(
+            ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
+        self._encoder.normalizer = basic_normalizer(lowercase)
+        self._encoder.pre_tokenizer = basic_pre_tokenizer()
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def decode(self, ids) -> str:
+        return " ".join(self.tokens[i] for i in ids).replace(" ##", "")
+
+    def continues_word(self) -> np.ndarray:
+        return np.array([token.startswith("##") for token in self.tokens])
+
+    def spell(self, token: str) -> list[int]:
+        if not token.startswith("##") or token == "##":
+            return self.encode(token) or [self.unk_id]
+        ids, start = [], 2
+        while start < len(token):
+            pieces = (("##" + token[start:end], end) for end in range(len(token), start, -1))
+            piece, start = next(((piece, end) for piece, end in pieces if piece in self._ids), (None, start))
+            if piece is None:
+                return [self.unk_id]
+            ids.append(self._ids[piece])
+        return ids
+
+    def _model_file(self) -> tuple[str, bytes]:
+        return vocabulary_file.WORDPIECE_FILE, vocabulary_file.serialize(self.tokens)
+
+    def _encode_glued(self, text: str) -> list[int]:
+        return self.encode(text)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, unigram or BPE; its casing is part of the model's own normalisation."""
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes, special_ids: tuple[int, ...]):
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        super().__init__([self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())], special_ids,
+                         self._processor.normalize("A").strip(WORD_START) == "a", hashlib.sha256(model).hexdigest())
+        # A model made with user_defined_symbols finds its specials in plain text; control symbols are never found.
+        found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
+        self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        rows = self._processor.encode(texts, num_threads=1)  # the corpus is prepared by many processes already
+        if self._finds_specials:
+            rows = [[self.unk_id if i in self.special_ids else i for i in row] for row in rows]
+        return rows
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        return self.encode(text), self._processor.encode(text, return_type="offset_mapping")["offsets"]
+
+    def decode(self, ids) -> str:
+        parts = []
+        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
+            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]
+        return " ".join(parts)
+
+    def continues_word(self) -> np.ndarray:
+        continues = np.array([not token.startswith(WORD_START) for token in self.tokens])
+        continues[list(self.special_ids)] = False
+        return continues
+
+    def spell(self, token: str) -> list[int]:
+        inner = not token.startswith(WORD_START)
+        return (self._encode_glued(token) if inner else self.encode(token[1:])) or [self.unk_id]
+
+    def _model_file(self) -> tuple[str, bytes]:
+        return vocabulary_file.SENTENCEPIECE_FILE, self._model
+
+    def _encode_glued(self, text: str) -> list[int]:
+        ids = self.encode(text)
+        inner = self.tokens[ids[0]].removeprefix(WORD_START) if ids else ""
+        if not inner:
+            return ids[1:]
+        glued = self._processor.piece_to_id(inner)
+        return ids if glued == self.unk_id else [glued, *ids[1:]]
+
+
+def load_tokenizer(path: str | os.PathLike, lowercase: bool | None = None) -> Tokenizer:
+    """Reads a vocab.txt, a SentencePiece .model, or a directory that holds one of them (local or gs://).
+
+    `lowercase` None: what tokenizer_config.json beside vocab.txt says, else uncased unless an entry has a capital letter.
+    Raises UserError for a vocabulary that cannot be used or does not fit `lowercase`.
+    """
+    file = vocabulary_file.find(epath.Path(path))
+    contents = file.read_bytes()
+    if file.suffix == ".model":
+        return _load_sentencepiece(file, contents, lowercase)
+    tokens = vocabulary_file.parse(contents, file)
+    return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
+
+
+def _load_sentencepiece(file: epath.Path, contents: bytes, lowercase: bool | None) -> SentencePieceTokenizer:
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=contents)
+        ids = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
+    except (RuntimeError, OSError, ValueError):
+        raise UserError(f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
+                        "`bert-jax train-vocab --method=unigram` makes one") from None
+    ids = {"[PAD]": ids.get("<pad>"), **ids, "[UNK]": processor.unk_id()}
+    missing = [name for name in SPECIAL_NAMES if ids.get(name) is None]
+    if missing:
+        raise UserError(f"{file} has no {', '.join(missing)}; train it with control_symbols=[CLS],[SEP],[MASK] and "
+                        "pad_id=0, or with `bert-jax train-vocab --method=unigram`")
+    tokenizer = SentencePieceTokenizer(contents, tuple(ids[name] for name in SPECIAL_NAMES))
+    if lowercase not in (None, tokenizer.lowercase):
+        casing = "uncased" if tokenizer.lowercase else "cased"
+        raise UserError(f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
+                        "is trained; leave lowercase out")
+    return tokenizer

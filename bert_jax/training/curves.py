@@ -1,0 +1,95 @@
+"""The picture of a run: losses, accuracies and learning rate over its steps, from metrics.jsonl."""
+
+import io
+import math
+import os
+
+import numpy as np
+
+from bert_jax.files import write_atomically
+from bert_jax.training.sinks import read_rows
+
+TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
+
+
+def draw_curves(metrics_file: str | os.PathLike, picture: str | os.PathLike, unigram: dict[str, float] | None = None,
+                title: str = "") -> bool:
+    """Writes the four panels as PNG; False, and no picture, while there are fewer than two training rows.
+
+    Args:
+      unigram: mlm_loss and mlm_accuracy of always predicting from word frequencies, drawn as a dashed line.
+    """
+    rows = read_rows(metrics_file)
+    train = [row for row in rows if row["kind"] == "train"]
+    held_out = [row for row in rows if row["kind"] == "evaluation"]
+    if len(train) < 2:
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second; and no global state, no display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6.4), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 2)
+    unigram = unigram or {}
+    _panel(panels[0, 0], "Masked language model: loss", "nats a token", "mlm_loss", train, held_out, unigram.get("mlm_loss"))
+    _panel(panels[0, 1], "Masked language model: accuracy", "%", "mlm_accuracy", train, held_out, unigram.get("mlm_accuracy"))
+    _panel(panels[1, 0], "Sentence pairs: accuracy", "%", "next_sentence_accuracy", train, held_out, None)
+    _panel(panels[1, 1], "Learning rate", "", "learning_rate", train, [], None)
+    if title:
+        figure.suptitle(title, fontsize=14)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(picture, buffer.getvalue())
+    return True
+
+
+def smoothed(values: np.ndarray, reach: int) -> np.ndarray:
+    """Mean over up to `reach` values to either side; NaNs are passed over.
+
+    A running mean of the past alone would draw training behind where it is, and held-out figures as better than it.
+    """
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    places = np.arange(len(values))
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        return (sums[high] - sums[low]) / (counts[high] - counts[low])
+
+
+def _panel(axes, title: str, unit: str, name: str, train, held_out, baseline) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    steps, values = _series(train, name)
+    scale = 100 if unit == "%" else 1
+    if name == "learning_rate" and len(values) and values.max() > 0:
+        exponent = math.floor(math.log10(values.max()))
+        scale, unit = 10.0**-exponent, f"$\\times\\,10^{{{exponent}}}$"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_ylabel(unit)
+    axes.set_xlabel("step")
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    if not len(steps):
+        axes.text(0.5, 0.5, "not measured in this run", transform=axes.transAxes, ha="center", va="center", color=BASELINE)
+        return
+    noisy = name != "learning_rate"
+    if noisy:
+        axes.plot(steps, scale * values, color=TRAIN, alpha=0.22, linewidth=0.8)
+    line = smoothed(values, len(values) // 50) if noisy else values
+    axes.plot(steps, scale * line, color=TRAIN, linewidth=1.8, label="training" if noisy else None)
+    places, points = _series(held_out, name)
+    if len(places):
+        axes.plot(places, scale * points, color=HELD_OUT, marker="o", markersize=4, linewidth=1.2, label="held out")
+    if baseline is not None:
+        axes.axhline(scale * baseline, color=BASELINE, linestyle="--", linewidth=1.2, label="token frequencies alone")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _series(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(row["step"], row[name]) for row in rows if name in row]
+    return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs])

@@ -1,0 +1,109 @@
+"""Metrics of a run: rates from the clock, and one `Metrics` that hands every row to the console, the file and TensorBoard."""
+
+import contextlib
+import os
+import time
+
+import jax
+from etils import epath
+
+from bert_jax.training import sinks
+
+
+class Rates:
+    """Throughput between two reports. Time spent inside `paused()` (evaluating, compiling, saving) does not count.
+
+    Nor does what is done before a pause while no step has been counted: parameters are still being made or placed then.
+
+    Args:
+      peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
+    """
+
+    def __init__(self, peak_flops: float | None = None, clock=time.perf_counter):
+        self._peak_flops, self._clock = peak_flops, clock
+        self._tokens_per_second: float | None = None
+        self._restart()
+
+    def count(self, sequences: int, tokens: int, flops: float = 0.0) -> None:
+        """Adds one step: sequences, tokens (sequences × length) and model FLOPs of its global batch."""
+        self._steps += 1
+        self._sequences += sequences
+        self._tokens += tokens
+        self._flops += flops
+
+    @contextlib.contextmanager
+    def paused(self):
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._start = self._start + self._clock() - start if self._steps else self._clock()
+
+    def report(self, tokens_left: int = 0) -> dict[str, float]:
+        """Rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""
+        seconds = self._clock() - self._start
+        if not self._steps or seconds <= 0:
+            return {}
+        rates = {name: amount / seconds for name, amount in (
+            ("steps_per_second", self._steps), ("sequences_per_second", self._sequences), ("tokens_per_second", self._tokens))}
+        if self._peak_flops:
+            rates["mfu"] = self._flops / seconds / self._peak_flops
+        # The estimate follows a mean over about ten reports, so that it does not jump.
+        now, before = rates["tokens_per_second"], self._tokens_per_second
+        self._tokens_per_second = now if before is None else 0.9 * before + 0.1 * now
+        rates["seconds_left"] = tokens_left / self._tokens_per_second
+        self._restart()
+        return rates
+
+    def _restart(self) -> None:
+        self._start, self._steps, self._sequences, self._tokens, self._flops = self._clock(), 0, 0, 0, 0.0
+
+
+class Metrics:
+    """Writes rows to the console, `workdir`/metrics.jsonl and `workdir`/tensorboard; on the first host only.
+
+    Args:
+      workdir: directory of the run, local or gs://.
+      start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
+      evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
+    """
+
+    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0, evaluated: bool = True):
+        self.file = epath.Path(workdir) / "metrics.jsonl"
+        self._console, self._sinks, self._step = None, [], start_step
+        if jax.process_index() == 0:
+            files = self._files(evaluated)
+            self._console = sinks.ConsoleLines(total_steps, start_step)  # last: a bar that a signal finds begun must be ended
+            self._sinks = [self._console, *files]
+
+    def _files(self, evaluated: bool = True) -> list:
+        return [sinks.JsonLines(self.file, self._step, evaluated), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]
+
+    def reload(self) -> None:
+        """Open the files again: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        if self._console is not None:
+            for sink in self._sinks[1:]:
+                sink.close()
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._sinks[1:] = self._files()
+
+    def advance(self, step: int) -> None:
+        """Moves the live bar; cheap enough for every step."""
+        if self._console is not None:
+            self._console.advance(step)
+
+    def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        """One row; kind is "train" or "evaluation"."""
+        self._step = step
+        for sink in self._sinks:
+            sink.write(step, kind, metrics)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()

@@ -1,0 +1,68 @@
+"""What a phase of pre-training says of its steps, and where a run gives up whose loss is not finite any more."""
+
+import jax
+from absl import logging
+
+from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.errors import UserError
+from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.optim.schedules import phase_starts
+from bert_jax.config.presets import training_flops
+
+MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
+
+
+class PhaseReporter:
+    """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
+
+    def __init__(self, metrics: Metrics, rates: Rates, config: Config, index: int):
+        phase = config.phases[index]
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
+        self._metrics, self._rates, self._config = metrics, rates, config
+        self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
+        self._flops = phase.batch_size * training_flops(
+            config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        self._phase_end = phase_starts(config)[index] + phase.steps
+        self._tokens_after = sum(_phase_tokens(later) for later in config.phases[index + 1:])
+        self._skipped = 0  # updates in a row
+
+    def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
+        self.finish()
+        self._pending = step, values
+
+    def finish(self) -> None:
+        """Fetches and writes what is still out."""
+        if self._pending is None:
+            return
+        (step, values), self._pending = self._pending, None
+        values = {name: float(value) for name, value in jax.device_get(values).items()}
+        self._rates.count(self._sequences, self._tokens, self._flops)
+        self._guard(step, values)
+        self._metrics.advance(step)
+        if due(step, self._config.log_every_steps) or step == self._config.total_steps:
+            left = (self._phase_end - step) * self._tokens + self._tokens_after
+            self._metrics.write(step, values | self._rates.report(left))
+
+    def is_finite(self) -> bool:
+        """Whether loss and gradient of the newest step were finite; waits for it."""
+        self.finish()
+        return not self._skipped
+
+    def _guard(self, step: int, values: dict[str, float]) -> None:
+        self._skipped = self._skipped + 1 if values["skipped"] else 0
+        if self._skipped:
+            logging.warning("step %d: loss %s, gradient norm %s; the update was left out",
+                            step, values["loss"], values["grad_norm"])
+        if self._skipped >= MAX_SKIPPED:
+            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
+                            "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
+                            "another --workdir")
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something that is done every `every` steps, 0 for never, is to be done after `step`."""
+    return every > 0 and step % every == 0
+
+
+def _phase_tokens(phase: PhaseConfig) -> int:
+    return phase.steps * phase.batch_size * phase.sequence_length

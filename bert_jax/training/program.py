@@ -1,0 +1,49 @@
+"""A jitted function that is compiled ahead of its first call, so that a signal can end the wait and no rate counts it."""
+
+import contextlib
+from collections.abc import Callable
+
+import jax
+
+from bert_jax.training.metrics import Rates
+from bert_jax.devices.signals import StopSignals
+
+
+class Program:
+    """A jitted function of (state or parameters, batch, …), compiled once per shape of the batch.
+
+    Args:
+      function: from `jax.jit`; only the shapes of the batch may differ between two calls.
+    """
+
+    def __init__(self, function):
+        self._function = function
+        self.compiled: dict[tuple, Callable] = {}
+        """By the shapes of the batch's arrays."""
+
+    def __call__(self, *arguments):
+        self.prepare(*arguments)
+        return self.compiled[_shapes(arguments)](*arguments)
+
+    def prepare(self, *arguments, signals: StopSignals | None = None, rates: Rates | None = None) -> None:
+        """Compiles for arguments like these if that has not been done yet.
+
+        Args:
+          signals: may end the wait.
+          rates: do not count it. The steps under way are waited for first, so that they are counted.
+
+        Raises:
+          Stopped: by `signals`.
+        """
+        shapes = _shapes(arguments)
+        if shapes in self.compiled:
+            return
+        jax.block_until_ready(arguments)
+        with contextlib.nullcontext() if rates is None else rates.paused():
+            compile_ = self._function.lower(*arguments).compile
+            self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
+
+
+def _shapes(arguments: tuple) -> tuple:
+    _, batch, *_ = arguments
+    return tuple(values.shape for values in batch.values())

@@ -1,0 +1,54 @@
+"""The train state: everything a step reads and writes, as one pytree."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.devices import sharding
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    step: jax.Array
+    """Updates begun so far, int32 []; skipped ones count."""
+    params: dict
+    optimizer_state: optax.OptState
+
+
+def abstract_state(model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for."""
+    shapes = jax.eval_shape(lambda: _initial(model, optimizer, seed=0))
+    return jax.tree.map(lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+                        shapes, sharding.shardings(mesh, shapes))
+
+
+def state_shardings(abstract: TrainState) -> TrainState:
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
+
+def create_state(model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
+    """State at step 0, made in place: no device ever holds more than its own part."""
+    where = state_shardings(abstract_state(model, optimizer, mesh))
+    return jax.jit(lambda: _initial(model, optimizer, seed), out_shardings=where)()
+
+
+def initializer(model, optimizer: optax.GradientTransformation, mesh: Mesh):
+    """`create_state` for many seeds: a compiled function of a uint32 seed."""
+    where = state_shardings(abstract_state(model, optimizer, mesh))
+    return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
+
+
+def reset_moments(state: TrainState) -> TrainState:
+    """Moments and bias-correction count back to zero, as `optimizer.init` makes them; step and parameters stay."""
+    return dataclasses.replace(state, optimizer_state=jax.tree.map(jnp.zeros_like, state.optimizer_state))
+
+
+def _initial(model, optimizer, seed: int | jax.Array) -> TrainState:
+    # The steps' dropout keys are fold_in(key(seed), step); initialisation folds in a number that no int32 step reaches.
+    params = model.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1)))
+    return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer_state=optimizer.init(params))

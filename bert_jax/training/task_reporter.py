@@ -1,0 +1,57 @@
+"""What a run of fine-tuning says of its steps: rows of metrics.jsonl, and the sums that its record needs at the end."""
+
+import math
+
+import jax
+import numpy as np
+
+from bert_jax.training.metrics import Metrics, Rates
+
+
+class Reporter:
+    """Rows are means over the steps since the last row, fetched once a row, so that the device never waits.
+
+    Args:
+      every: steps between two rows.
+      total: last step of the run.
+      tail: losses of this many last steps are averaged.
+      totals: of the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind that.
+    """
+
+    def __init__(self, metrics: Metrics, every: int, total: int, tail: int, totals: dict | None = None):
+        self.rates = Rates()
+        self.totals = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
+        self._metrics, self._every, self._total, self._tail, self._pending = metrics, every, total, tail, []
+        self._steps = self._tokens = 0
+
+    @property
+    def tail_loss(self) -> float:
+        """Mean over the steps of the tail whose loss is a number; NaN if there was none."""
+        return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
+
+    def dispatched(self, step: int, values: dict[str, jax.Array], shape: tuple[int, ...]) -> None:
+        self._pending.append(values)
+        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + int(np.prod(shape))
+        self.rates.count(shape[0], int(np.prod(shape)))
+        self._metrics.advance(step)
+        if step % self._every == 0 or step == self._total:
+            self.finish()
+
+    def finish(self) -> None:
+        """Fetches and writes what is still out."""
+        if not self._pending:
+            return
+        fetched, self._pending = jax.device_get(self._pending), []
+        self._add(fetched)
+        row = {name: float(np.mean([values[name] for values in fetched])) for name in fetched[0] if name != "skipped"}
+        row["learning_rate"] = float(fetched[-1]["learning_rate"])
+        row["skipped_steps"] = float(sum(values["skipped"] for values in fetched))
+        tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
+        self._metrics.write(self._step, row | self.rates.report(tokens_left))
+
+    def _add(self, fetched: list[dict]) -> None:
+        for step, values in enumerate(fetched, start=self._step - len(fetched) + 1):
+            self.totals["skipped"] += int(values["skipped"])
+            if step > self._total - self._tail and math.isfinite(values["loss"]):
+                self.totals["loss"] += float(values["loss"])
+                self.totals["steps"] += 1

@@ -1,0 +1,164 @@
+"""Whole runs whose work directory, or a step in it, is not what it was: deleted, taken by another process, copied, renamed."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from test_finetuning import compile_once, pretrained, run_config as task_config  # noqa: F401 (fixtures)
+from test_pretraining import finished, one_device, rows, run_config  # noqa: F401 (fixtures)
+from test_workdir import HOLD, contents
+
+from bert_jax.finetuning import loop
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.record import read_record
+from bert_jax.errors import UserError
+from bert_jax.finetuning.loop import finetune
+from bert_jax.training.metrics import Metrics
+from bert_jax.pretrained.loading import load
+from bert_jax.pretraining import pretrain
+
+# Orbax drops its other writes, never awaited, when the first one fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def once_after(monkeypatch, step: int, kind: str, action) -> None:
+    """Calls `action` when the first row of this kind at or after `step` has been written."""
+    write, done = Metrics.write, []
+
+    def patched(self, at, metrics, *arguments, **options):
+        write(self, at, metrics, *arguments, **options)
+        if not done and at >= step and kind in (*arguments, *options.values(), "train"):
+            done.append(action())
+    monkeypatch.setattr(Metrics, "write", patched)
+
+
+def run_id(workdir) -> str:
+    return json.loads((pathlib.Path(workdir) / "run.json").read_text())["run_id"]
+
+
+def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):  # noqa: F811
+    config, result = finished
+    workdir = tmp_path / "run"
+    shutil.copytree(config.workdir, workdir)
+    steps = workdir / "checkpoints"
+    assert {read_record(step / "record")["run_id"] for step in steps.iterdir()} == {run_id(workdir)}
+    shutil.rmtree(steps / "step_000000012")
+    shutil.copytree(steps / "step_000000008", steps / "step_000000012")
+    again = pretrain(dataclasses.replace(config, workdir=str(workdir)))
+    assert "step 12 in" in caplog.text and "it is step 8 under another number" in caplog.text
+    assert again == result and rows(workdir) == rows(config.workdir)
+    assert read_record(steps / "step_000000012" / "record")["step"] == 12
+
+
+def wait_for_steps(directory, *steps: int, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while Checkpoints(directory / "checkpoints", read_only=True).steps() != list(steps):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def once_saving(monkeypatch, step: int, action) -> None:
+    """Calls `action` when the save of this step has begun in the background."""
+    save, done = Checkpoints.save, []
+
+    def patched(self, at, *arguments, **options):
+        begun = save(self, at, *arguments, **options)
+        if not done and at == step:
+            done.append(action())
+        return begun
+    monkeypatch.setattr(Checkpoints, "save", patched)
+
+
+def delete_when_saved(path):
+    wait_for_steps(path, 4)
+    shutil.rmtree(path)
+
+
+def rename(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("lost_at, lose, left", [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
+                         ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"])
+def test_a_directory_lost_during_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left):
+    config = run_config(small_store, tmp_path / "run")
+    once_saving(monkeypatch, lost_at, lambda: lose(tmp_path / "run"))
+    assert pretrain(config).step == 12
+    assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == left
+    logged = [row["step"] for row in rows(config.workdir)]
+    assert logged == (list(range(7, 13)) if lost_at == 4 else [])  # from the next save, that of the evaluation at step 6, on
+    there = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"run.json", "config.json", "tokenizer", "tensorboard", *(["curves.png"] if logged else [])} <= there
+    longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))
+    assert pretrain(longer).step == 14
+    assert [row["step"] for row in rows(config.workdir)] == [*logged, 13, 14]
+
+
+def test_a_directory_taken_by_another_process_during_a_run_ends_it(small_store, tmp_path, monkeypatch):
+    path, holders = tmp_path / "run", []
+    config = run_config(small_store, path)
+
+    def take_away():
+        wait_for_steps(path, 4)  # Orbax would write the rest of a save that is under way into the new directory
+        path.rename(tmp_path / "elsewhere")
+        path.mkdir()
+        holders.append(subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE))
+        holders[0].stdout.readline()
+
+    once_after(monkeypatch, 5, "train", take_away)
+    try:
+        with pytest.raises(UserError, match=f"{path} is being written by process [0-9]+ on "):
+            pretrain(config)
+        assert [file.name for file in path.iterdir()] == ["owner.json"]
+        assert Checkpoints(tmp_path / "elsewhere" / "checkpoints", read_only=True).steps() == [4]
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+
+
+def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, tmp_path, monkeypatch, caplog):  # noqa: F811
+    work = tmp_path / "work"
+    once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
+    results = finetune(task_config(pretrained, work)).results
+    assert f"{work} was deleted, renamed or replaced during this run" in caplog.text
+    assert json.loads((work / "results.json").read_text()) == results
+    name = results["chosen"]["run"]
+    assert read_record(next((work / "checkpoints").iterdir()) / "record")["run_id"] == run_id(work)
+    assert load(work).predict(["The gardener digs before noon."])
+    before = contents(work)
+    monkeypatch.undo()
+    assert finetune(task_config(pretrained, work)).results["runs"] == results["runs"]
+    assert contents(work).keys() == before.keys() and (work / "runs" / name / "results.json").exists()
+
+
+def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):  # noqa: F811
+    """They were those of the first epoch, and the second is no better."""
+    work = tmp_path / "work"
+    monkeypatch.setattr(loop, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
+    once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
+    with pytest.raises(UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"):
+        finetune(task_config(pretrained, work, select="best"))
+    monkeypatch.undo()
+    shutil.rmtree(next((work / "runs").iterdir()))
+    assert finetune(task_config(pretrained, work, select="best")).results["metrics"]["accuracy"] > 0.8
+
+
+def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, caplog):  # noqa: F811
+    """They have the name and the figures of the chosen run, as they come from a command with another work directory."""
+    ours, theirs = (task_config(pretrained, tmp_path / name, epochs=1, keep="all") for name in ("ours", "theirs"))
+    results = finetune(ours).results
+    finetune(theirs)
+    published = tmp_path / "ours" / "checkpoints"
+    shutil.rmtree(published)
+    shutil.copytree(tmp_path / "theirs" / "checkpoints", published)
+    with pytest.raises(UserError, match="it is a step of another run"):
+        load(tmp_path / "ours")
+    assert finetune(ours).results["runs"] == results["runs"]
+    assert "it is a step of another run" in caplog.text and load(tmp_path / "ours").history["metrics"] == results["metrics"]

@@ -1,0 +1,295 @@
+"""Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written."""
+
+import dataclasses
+import fcntl
+import functools
+import json
+import logging
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import small_corpus
+from bert_jax import cli
+from bert_jax.devices import sharding
+from bert_jax.files import unsealed
+
+PARTS = ("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents")
+UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
+
+
+@pytest.fixture(scope="module")
+def place(small_store, tmp_path_factory) -> pathlib.Path:
+    """What the commands of the table are given: good inputs, bad ones, a finished run. No case may change any of it."""
+    place = tmp_path_factory.mktemp("bad")
+    (place / "corpus.txt").write_bytes((small_store.parent / "corpus.txt").read_bytes())
+    vocab = (small_store.parent / "vocab.txt").read_text()
+    (place / "vocab.txt").write_text(vocab)
+    shutil.copytree(small_store, place / "store")
+    (place / "nothing").mkdir()
+    (place / "empty.txt").write_bytes(b"")
+    (place / "blank.txt").write_bytes(b"\n \n\t\n")
+    (place / "latin1.txt").write_bytes("A plain line.\nThe café is shut.\n".encode("latin-1"))
+    (place / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (place / "other_field.jsonl").write_text('{"body": "fine"}\n')
+    (place / "broken.txt.gz").write_bytes(b"\x1f\x8b no gzip at all")
+    (place / "no_mask.txt").write_text(vocab.replace("[MASK]\n", "[HIDE]\n"))
+    (place / "twice.txt").write_text(vocab + vocab.splitlines()[-1] + "\n")
+    (place / "other_vocab.txt").write_text(vocab + "gherkin\n")
+    (place / "noise.model").write_bytes(b"\0\1\2\3 no model")
+    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
+    run("prepare", f"--input={place}/corpus.txt", f"--vocab={place}/other_vocab.txt", f"--output={place}/other_store")
+    run("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
+    for name in ("cut", "missing", "garbled", "newer", "retyped", "no_tokenizer"):
+        shutil.copytree(small_store, place / f"{name}_store")
+    os.truncate(place / "cut_store" / PARTS[0], 100)
+    (place / "missing_store" / PARTS[1]).unlink()
+    (place / "garbled_store" / "manifest.json").write_text('{"version": 1, "shards"')
+    shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
+    for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
+        manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
+        (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
+    (place / "config.json").write_text(json.dumps({
+        "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
+        "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
+        "evaluation": {"sequences": 16, "batch_size": 16},
+        "phases": [{"steps": 2, "sequence_length": 32, "batch_size": 8}]}))
+    (place / "broken.json").write_text('{"model": ')
+    (place / "phases.json").write_text('{"phases": "1000"}')
+    with pytest.MonkeyPatch.context() as patch:  # one device compiles sooner than eight
+        patch.setattr(sharding, "make_mesh", functools.partial(sharding.make_mesh, devices=jax.devices()[:1]))
+        run("pretrain", f"{place}/config.json", f"--workdir={place}/run")
+    shutil.copytree(place / "run", place / "broken_run")
+    (place / "broken_run" / "config.json").write_text("{")
+    for name, file in (("foreign_model", "config.json"), ("foreign_run", "metrics.jsonl")):
+        (place / name).mkdir()
+        (place / name / file).write_text("{}\n")
+    return place
+
+
+def run(*words: str) -> None:
+    assert cli._run(["bert-jax", *words]) == 0
+
+
+def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
+    """Contents of every file below `place` by name; None for a directory."""
+    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+            for path in sorted(place.rglob("*")) if path.name not in UNCHECKED}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A command, `@` standing for the directory with its inputs, and what its one line must say."""
+
+    name: str
+    command: str
+    says: tuple[str, ...]
+
+
+PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
+TRAIN_VOCAB = "train-vocab --input=@/corpus.txt --output=@/new.txt --size=200"
+PRETRAIN = "pretrain @/config.json --workdir=@/new"
+
+CASES = [
+    Case("no command", "pretain", ("unknown command 'pretain'", "pretrain")),
+    # Corpora.
+    Case("no such corpus", f"{PREPARE} --input=@/corpse.txt", ("corpse.txt", "no such file", "holds")),
+    Case("no such corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/corpse.txt", ("corpse.txt", "no such file")),
+    Case("a glob without matches", f"{PREPARE} --input=@/*.csv", ("'*.csv'", "matches", "holds")),
+    Case("an empty directory", f"{PREPARE} --input=@/nothing", ("nothing", "no file in or below")),
+    Case("an empty corpus", f"{PREPARE} --input=@/empty.txt", ("empty.txt", "0 bytes")),
+    Case("an empty corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/empty.txt", ("empty.txt", "0 bytes")),
+    Case("a blank corpus", f"{PREPARE} --input=@/blank.txt", ("no text", "gave no token")),
+    Case("a blank corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/blank.txt", ("blank.txt", "no text")),
+    Case("not UTF-8", f"{PREPARE} --input=@/latin1.txt", ("latin1.txt: byte 21 (0xe9) is not UTF-8", "--bad_utf8=replace")),
+    Case("not UTF-8 for a vocabulary", f"{TRAIN_VOCAB} --input=@/latin1.txt", ("latin1.txt: byte 21 (0xe9) is not UTF-8",)),
+    Case("a broken line of JSON", f"{PREPARE} --input=@/broken.jsonl", ("broken.jsonl:2", "not a JSON object")),
+    Case("JSON without the field", f"{PREPARE} --input=@/other_field.jsonl", ("no field 'text'", "'body'", "--text_field")),
+    Case("no gzip", f"{PREPARE} --input=@/broken.txt.gz", ("broken.txt.gz", "not a whole gzip file")),
+    Case("no language code", f"{PREPARE} --language=English", ("language='English'", "such as en, de or zh")),
+    Case("a number of workers", f"{PREPARE} --workers=-2", ("workers=-2", "0 for one a core")),
+    # Vocabularies.
+    Case("no vocabulary", f"{PREPARE} --vocab=@/vocabulary.txt", ("no vocabulary at", "vocabulary.txt", "train-vocab")),
+    Case("no [MASK]", f"{PREPARE} --vocab=@/no_mask.txt", ("no_mask.txt has no [MASK]", "[CLS]")),
+    Case("duplicates", f"{PREPARE} --vocab=@/twice.txt", ("twice.txt has duplicate entries", "on lines", "once")),
+    Case("no SentencePiece model", f"{PREPARE} --vocab=@/noise.model",
+         ("noise.model is not a SentencePiece model", "train-vocab")),
+    Case("a small vocabulary", f"{TRAIN_VOCAB} --size=7", ("size=7", "30522")),
+    Case("a method and a file that disagree", f"{TRAIN_VOCAB} --method=unigram", ("new.txt", "method=unigram", ".model")),
+    Case("a vocabulary below a file", f"{TRAIN_VOCAB} --output=@/corpus.txt/v.txt",
+         ("corpus.txt/v.txt", "cannot write", "choose")),
+    Case("held out", f"{TRAIN_VOCAB} --held_out=0.9", ("held_out=0.9", "0.5")),
+    # Where a store is to go.
+    Case("a store with another vocabulary", f"{PREPARE} --vocab=@/other_vocab.txt --output=@/store",
+         ("already holds a token store", "another vocabulary (wordpiece of", "choose another output or delete it")),
+    Case("a store of another corpus", f"{PREPARE} --input=@/few.txt --output=@/store",
+         ("already holds a token store", "few.txt")),
+    Case("a store below a file", f"{PREPARE} --output=@/corpus.txt/store", ("cannot write output=", "Not a directory")),
+    Case("a store over a file", f"{PREPARE} --output=@/corpus.txt", ("cannot write output=", "File exists")),
+    Case("a store among other files", f"{PREPARE} --output=@/foreign_run", ("metrics.jsonl", "choose an empty or new one")),
+    Case("missing options", "prepare --input=@/corpus.txt", ("--vocab", "--output", "required", "--help")),
+    # Stores.
+    Case("no store", f"{PRETRAIN} --data.path=@/nothing", ("nothing is not a token store", "bert-jax prepare")),
+    Case("no store there", f"{PRETRAIN} --data.path=@/nowhere", ("nowhere is not a token store", "bert-jax prepare")),
+    Case("a cut shard", f"{PRETRAIN} --data.path=@/cut_store", (PARTS[0], "has 100 bytes", "copy it again")),
+    Case("a missing shard", f"{PRETRAIN} --data.path=@/missing_store", (PARTS[1], "is missing", "copy it again")),
+    Case("a garbled manifest", f"{PRETRAIN} --data.path=@/garbled_store",
+         ("manifest.json is not JSON", "prepare the store again")),
+    Case("a newer manifest", f"{PRETRAIN} --data.path=@/newer_store", ("version 2", "reads version 1")),
+    Case("a manifest of wrong types", f"{PRETRAIN} --data.path=@/retyped_store", ("shards='many'", "must be a list")),
+    Case("a store without its vocabulary", f"{PRETRAIN} --data.path=@/no_tokenizer_store", ("no_tokenizer_store/tokenizer",)),
+    Case("inspect no store", "inspect @/nothing", ("nothing is not a token store",)),
+    Case("evaluation store of another vocabulary", f"{PRETRAIN} --data.eval_path=@/other_store",
+         ("data.eval_path=", "another vocabulary than data.path=", "prepare it again")),
+    Case("a vocabulary size that the store has not", f"{PRETRAIN} --model.vocab_size=30522",
+         ("model.vocab_size=30522", "200 entries", "leave model.vocab_size out")),
+    Case("fewer sequences than a batch", f"{PRETRAIN} --data.path=@/few_store --batch_size=64",
+         ("fewer than a batch of 64", "lower the batch size to at most")),
+    Case("no document to train on", f"{PRETRAIN} --data.path=@/few_store --data.held_out=0.9",
+         ("data.held_out=0.9", "3 documents")),
+    Case("no --data.path", f"{PRETRAIN} --data.path=", ("--data.path is missing", "bert-jax prepare")),
+    Case("no --workdir", "pretrain @/config.json", ("--workdir is missing", "checkpoints")),
+    # Options.
+    Case("heads that do not divide", f"{PRETRAIN} --model.num_heads=3",
+         ("model.hidden_size=16", "model.num_heads=3", "fit: 1, 2, 4")),
+    Case("more length than positions", f"{PRETRAIN} --sequence_length=128",
+         ("phases.0.sequence_length=128", "model.max_position_embeddings=64", "raise")),
+    Case("a batch that the mesh does not divide", f"{PRETRAIN} --batch_size=12",
+         ("phases.0.batch_size=12", "data=8", "nearest: 8 or 16")),
+    Case("a mesh for other devices", f"{PRETRAIN} --mesh.data=3", ("data=3", "there are 8", "mesh.data=8")),
+    Case("a mesh without size", f"{PRETRAIN} --mesh.fsdp=0", ("mesh.fsdp=0", "-1")),
+    Case("an unknown option", f"{PRETRAIN} --colour=red", ("unknown option --colour", "--help")),
+    Case("a mistyped option", f"{PRETRAIN} --model.hidden_sise=32",
+         ("--model.hidden_sise", "perhaps you meant --model.hidden_size")),
+    Case("a mistyped option of prepare", f"{PREPARE} --langauge=de", ("--langauge", "perhaps you meant --language")),
+    Case("a wrong type", f"{PRETRAIN} --model.num_layers=two", ("--model.num_layers", "two", "int")),
+    Case("an unknown choice", f"{PRETRAIN} --optimizer.name=sgd", ("--optimizer.name", "sgd", "'lamb'")),
+    Case("an unknown choice of train-vocab", f"{TRAIN_VOCAB} --method=magic", ("--method", "magic", "'unigram'")),
+    Case("an option without value", f"{PRETRAIN} --steps", ("--phases.0.steps",)),
+    Case("a loose word", f"{PRETRAIN} fast", ("unexpected word 'fast'", "--name=value")),
+    Case("no configuration", "pretrain", ("CONFIG", "usage")),
+    Case("no such configuration", "pretrain @/tiny.py", ("no configuration file", "tiny.py")),
+    Case("a configuration that is no JSON", "pretrain @/broken.json", ("broken.json is not JSON",)),
+    Case("a configuration of wrong types", "pretrain @/phases.json", ("phases='1000'", "must be a list")),
+    # Work directories.
+    Case("a work directory below a file", f"{PRETRAIN} --workdir=@/corpus.txt/run",
+         ("cannot write to the work directory", "--workdir")),
+    Case("a work directory over a file", f"{PRETRAIN} --workdir=@/corpus.txt",
+         ("cannot write to the work directory", "--workdir")),
+    Case("a work directory in /proc", f"{PRETRAIN} --workdir=/proc/run",
+         ("cannot write to the work directory /proc/run", "--workdir")),
+    Case("a run of another architecture", f"{PRETRAIN} --workdir=@/run --model.num_layers=2",
+         ("holds a run with other settings", "model.num_layers: 1 → 2", "another --workdir")),
+    Case("a run with another seed", f"{PRETRAIN} --workdir=@/run --seed=7",
+         ("other settings", "seed: 0 → 7", "another --workdir")),
+    Case("a run on another store", f"{PRETRAIN} --workdir=@/run --data.path=@/other_store",
+         ("other settings", "store_fingerprint", "another --workdir")),
+    Case("a foreign model", f"{PRETRAIN} --workdir=@/foreign_model",
+         ("already holds config.json but no run.json", "another --workdir")),
+    Case("a foreign run", f"{PRETRAIN} --workdir=@/foreign_run", ("already holds metrics.jsonl", "another --workdir")),
+    Case("a store as work directory", f"{PRETRAIN} --workdir=@/store", ("already holds manifest.json", "another --workdir")),
+    Case("a run with a damaged configuration", f"{PRETRAIN} --workdir=@/broken_run",
+         ("broken_run/config.json", "another --workdir")),
+    # Reading a run.
+    Case("evaluate no run", "evaluate @/nothing --data.path=@/store", ("nothing is not the work directory of a run",)),
+    Case("evaluate nothing", "evaluate", ("WORKDIR", "usage")),
+    Case("evaluate a damaged configuration", "evaluate @/broken_run --data.path=@/store",
+         ("broken_run/config.json is not JSON",)),
+    Case("evaluate on another vocabulary", "evaluate @/run --data.path=@/other_store",
+         ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer")),
+    Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
+    Case("fill-mask without a mask", "fill-mask @/run sparrow", ("no [MASK] in 'sparrow'", "write [MASK]")),
+    Case("fill-mask without a text", "fill-mask @/run", ("TEXT", "usage")),
+    Case("fill-mask in another encoding", "fill-mask @/run \udce9[MASK]", ("is not UTF-8",)),
+    Case("fill-mask beyond the model", f"fill-mask @/run {'[MASK]' * 80}", ("82 tokens", "64", "shorten")),
+    Case("fill-mask with too many candidates", "fill-mask @/run [MASK] --top_k=0", ("top_k=0", "200")),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_one_line_and_nothing_written(case, place, capfd, caplog):
+    before = snapshot(place)
+    capfd.readouterr()
+    status = cli._run(["bert-jax", *(word.replace("@", str(place)) for word in case.command.split())])
+    error = capfd.readouterr().err
+    assert status == 2, error
+    assert error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1, error
+    assert not [words for words in case.says if words not in error], error
+    assert snapshot(place) == before
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_second_writer_is_refused_by_the_name_of_the_first(place, capfd):
+    before = snapshot(place)
+    facts = '{"pid": 12345, "host": "elsewhere", "since": "noon"}'
+    (place / "run" / "owner.json").write_text(facts)
+    with open(place / "run" / "owner.json") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        capfd.readouterr()
+        assert cli._run(["bert-jax", "pretrain", f"{place}/config.json", f"--workdir={place}/run"]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert "is being written by process 12345 on elsewhere" in error and "another --workdir" in error
+    assert snapshot(place) == before and (place / "run" / "owner.json").read_text() == facts
+
+
+def test_a_store_that_is_being_written_is_left_alone(place, capfd):
+    (place / "busy").mkdir()
+    before = snapshot(place)
+    with open(place / "busy" / "prepare.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        capfd.readouterr()
+        command = PREPARE.replace("@/new", "@/busy").replace("@", str(place))
+        assert cli._run(["bert-jax", *command.split()]) == 2
+        error = capfd.readouterr().err
+        assert error.startswith("error: another `bert-jax prepare` is writing") and error.count("\n") == 1
+    shutil.rmtree(place / "busy")
+    assert {name for name in before if not name.startswith("busy")} == set(snapshot(place))
+
+
+@pytest.mark.parametrize("name", ["not UTF-8", "a mesh for other devices", "evaluate on another vocabulary"])
+def test_the_libraries_add_no_line_of_their_own(name, place):
+    """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
+    case = next(case for case in CASES if case.name == name)
+    words = [word.replace("@", str(place)) for word in case.command.split()]
+    finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 2 and finished.stdout == ""
+    assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
+
+
+ARRAY = "params.pooler.kernel"
+
+
+@pytest.mark.parametrize("command, says", [
+    ("pretrain @/config.json --workdir=RUN", "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
+     "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). "),
+    ("fill-mask RUN [MASK]", "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
+     "read (FAILED_PRECONDITION)); ")])
+def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
+    """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
+    import tensorstore
+
+    shutil.copytree(place / "run", tmp_path / "run")
+    state = tmp_path / "run" / "checkpoints" / "step_000000002" / "state"
+    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
+    for chunk in [key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key]:
+        arrays.write(chunk, b"not zstd").result()
+    words = [word.replace("@", str(place)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
+    finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
+
+
+def test_a_save_that_fails_is_one_line(place, tmp_path):
+    """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
+    command = shlex.join([sys.executable, "-m", "bert_jax", "pretrain", f"{place}/config.json", f"--workdir={tmp_path}/run",
+                          "--model.hidden_size=128", "--checkpoint.every_steps=1"])
+    finished = subprocess.run(["bash", "-c", f"ulimit -f 64 && {command}"], capture_output=True, text=True, timeout=300)  # KiB
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; ")

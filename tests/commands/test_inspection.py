@@ -1,0 +1,51 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from bert_jax.errors import UserError
+from bert_jax.commands.inspection import InspectConfig, run_inspect
+from synthetic_store import SyntheticStore, random_documents, write_store
+
+
+@pytest.fixture(scope="module")
+def store_path(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("inspection") / "store"
+    return write_store(SyntheticStore(random_documents(30)), directory, documents_per_shard=20)
+
+
+def printed(path, colour=False, **options):
+    console = Console(file=io.StringIO(), width=200, force_terminal=colour, color_system="truecolor" if colour else None)
+    run_inspect(str(path), InspectConfig(**options), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "none"])
+@pytest.mark.parametrize("unit", ["token", "span"])
+def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, unit):
+    text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
+    for expected in ("37", "Document 3", "more sentences", "[CLS]", "[MASK]", "padding", "sentences seen"):
+        assert expected in text
+    assert "100.000%" in text  # of the sentences
+    assert text.count("Example ") == 3
+    assert ("IsNext" in text) == (sentence_pairs == "nsp")
+
+
+def test_predicted_places_stand_out_in_colour(store_path):
+    assert "\x1b[1;37;41m[MASK]\x1b[0m" in printed(store_path, colour=True, document=3)
+
+
+def test_every_document_can_be_followed(store_path):
+    for document in range(37):
+        assert "Example " in printed(store_path, document=document, epoch=2, examples=1, report_sequences=10)
+
+
+def test_mistakes_are_named(store_path, tmp_path):
+    with pytest.raises(UserError, match="document=37, but .* has 37 documents"):
+        printed(store_path, document=37)
+    with pytest.raises(UserError, match="epoch=-1"):
+        printed(store_path, epoch=-1)
+    with pytest.raises(UserError, match="sequence_length=4"):
+        printed(store_path, sequence_length=4)
+    with pytest.raises(UserError, match="not a token store"):
+        printed(tmp_path)

@@ -1,0 +1,407 @@
+"""The store is what the text says, whatever the number of workers and whoever was killed on the way."""
+
+import contextlib
+import fcntl
+import gzip
+import json
+import pathlib
+import random
+import signal
+import string
+import subprocess
+import sys
+import time
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+import pytest
+
+from bert_jax.config import PrepareConfig
+from bert_jax.data.corpus import blocks, documentation
+from bert_jax.data.store import encoding, prepare, progress, writer as store_writer
+from bert_jax.data.store.store import open_store
+from bert_jax.errors import UserError
+
+LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+IDS = {token: index for index, token in enumerate(VOCABULARY)}
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    return str(tmp_path / "vocab.txt")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(prepare, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)
+
+
+def random_documents(count, seed=0):
+    """Lists of lines; some documents are longer than a block of the tests, some sentences too."""
+    rng = random.Random(seed)
+
+    def sentence():
+        words = ("".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 8))) for _ in range(rng.randrange(1, 12)))
+        return " ".join(words)
+
+    return [[sentence() for _ in range(rng.choice((1, 2, 5, 5, 5, 60)))] for _ in range(count)]
+
+
+def expected_ids(sentence):
+    return [IDS[("##" if index else "") + letter] for word in sentence.split() for index, letter in enumerate(word)]
+
+
+def write_corpus(path, documents):
+    text = "\n\n".join("\n".join(lines) for lines in documents) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+def run(input, vocab, output, **options):
+    return prepare.run_prepare(PrepareConfig(input=str(input), vocab=vocab, output=str(output),
+                                             **{"sentences": "lines", "workers": 1, **options}))
+
+
+def contents(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_the_store_holds_the_text(tmp_path, vocab, small_blocks):
+    documents = random_documents(200)
+    run(write_corpus(tmp_path / "a.txt", documents), vocab, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert store.num_documents == len(documents) and store.num_sentences == sum(map(len, documents))
+    assert len(store.manifest.shards) > 2
+    starts = store.sentence_starts(np.arange(store.num_sentences + 1))
+    tokens = store.tokens(np.arange(store.num_tokens)).tolist()
+    bounds = store.document_sentences
+    got = [[tokens[starts[s]:starts[s + 1]] for s in range(bounds[d], bounds[d + 1])] for d in range(len(documents))]
+    assert got == [[expected_ids(sentence) for sentence in lines] for lines in documents]
+    assert store.manifest.counts.text_bytes == sum(len(line) for lines in documents for line in lines)
+    assert store.tokenizer().tokens == VOCABULARY
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab, small_blocks):
+    write_corpus(tmp_path / "a.txt", random_documents(100))
+    write_corpus(tmp_path / "b.txt.gz", random_documents(100, seed=1))
+    (tmp_path / "c.txt").write_text("one sentence of a very long line. " * 500)
+    records = [{"text": "\n".join(lines)} for lines in random_documents(30, seed=2)]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
+    stores = []
+    for workers in (1, 2, 3):
+        run(f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl", vocab, tmp_path / f"store{workers}", workers=workers, sentences="split")
+        stores.append(contents(tmp_path / f"store{workers}"))
+    (tmp_path / "vocab.txt").unlink()
+    assert stores[0] == stores[1] == stores[2]
+
+
+def test_a_giant_line_stays_one_document(tmp_path, vocab, small_blocks):
+    (tmp_path / "a.txt").write_text("before\n\n" + "This is the same sentence again. " * 3000 + "\n\nafter")
+    run(tmp_path / "a.txt", vocab, tmp_path / "store", sentences="split")
+    store = open_store(tmp_path / "store")
+    assert store.document_sentences.tolist() == [0, 1, 3001, 3002]
+    lengths = np.diff(store.sentence_starts(np.arange(store.num_sentences + 1)))
+    assert set(lengths[1:3001]) == {len("Thisisthesamesentenceagain.")}
+
+
+def test_empty_sentences_and_documents_are_dropped_and_overlong_ones_cut(tmp_path, vocab, monkeypatch):
+    monkeypatch.setattr(encoding, "MAX_SENTENCE_CHARACTERS", 10)
+    (tmp_path / "a.txt").write_text("\u200b\n\u200b\n\nab\n\u200b\ncd\n\n\u200b\n\n" + "x" * 8 + " yy " + "z" * 12 + "\n§ §")
+    manifest = run(tmp_path / "a.txt", vocab, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert store.document_sentences.tolist() == [0, 2, 7]
+    assert np.diff(store.sentence_starts(np.arange(8))).tolist() == [2, 2, 8, 2, 10, 2, 2]
+    assert (manifest.counts.cut_sentences, manifest.counts.unknown_tokens) == (3, 2)
+
+
+def test_a_large_vocabulary_takes_32_bits(tmp_path):
+    words = [f"w{number}" for number in range(70_000)]
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *words]) + "\n")
+    (tmp_path / "a.txt").write_text("w69999 w0\n")
+    assert run(tmp_path / "a.txt", str(tmp_path / "vocab.txt"), tmp_path / "store").dtype == "uint32"
+    assert open_store(tmp_path / "store").tokens(np.arange(2)).tolist() == [len(VOCABULARY) + 69999, len(VOCABULARY)]
+
+
+def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
+    import sentencepiece
+
+    documents, model = random_documents(50), str(tmp_path / "small")
+    sentences = [line for lines in documents for line in lines]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_prefix=model, vocab_size=60, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2)
+    run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
+    store = open_store(tmp_path / "store")
+    assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
+    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode(sentences)
+    assert store.tokens(np.arange(store.num_tokens)).tolist() == [i for row in ids for i in row]
+
+
+def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch):
+    texts = ["\n".join(lines) for lines in random_documents(40)]
+    monkeypatch.setattr(documentation, "describe", lambda: (5000, "digest"))
+    monkeypatch.setattr(documentation, "documents", lambda: ((text, index / 40) for index, text in enumerate(texts, 1)))
+    run("docs:", vocab, tmp_path / "store")
+    write_corpus(tmp_path / "a.txt", [text.split("\n") for text in texts])
+    run(tmp_path / "a.txt", vocab, tmp_path / "same")
+    assert open_store(tmp_path / "store").num_documents == 40
+    stores = [contents(tmp_path / name) for name in ("store", "same")]
+    shards = [name for name in stores[0] if name.startswith("shard")]
+    assert len(shards) == 3 and all(stores[0][name] == stores[1][name] for name in shards)
+
+
+KILLED = """
+import sys
+from bert_jax.config import PrepareConfig
+from bert_jax.data import blocks, prepare, store_writer
+blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
+store_writer.SHARD_TOKENS = 20_000
+prepare.RECORD_SECONDS = 0
+if __name__ == "__main__":
+    prepare.run_prepare(PrepareConfig(input=sys.argv[1], vocab=sys.argv[2], output=sys.argv[3], sentences="lines", workers=2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
+    corpus = write_corpus(tmp_path / name, random_documents(1500))
+    (tmp_path / "killed.py").write_text(KILLED)
+    output = tmp_path / "store"
+    process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), corpus, vocab, str(output)])
+    deadline = time.monotonic() + 300
+    while not (output / "shard-00001.tokens").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (output / "manifest.json").exists()
+    with pytest.raises(UserError, match="not a token store"):
+        open_store(output)
+    first = (output / "shard-00000.tokens").read_bytes()
+    for shard in output.glob("shard-*.tokens"):
+        if shard.name != "shard-00000.tokens":
+            with shard.open("ab") as file:
+                file.write(b"written after the last record of the progress")
+    assert len(children) >= 2
+    run(corpus, vocab, output, workers=1)
+    assert "resuming in" in capsys.readouterr().out
+    assert (output / "shard-00000.tokens").read_bytes() == first
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(output) == contents(tmp_path / "whole")
+    while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def fails(match, tmp_path):
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=match) as error:
+        yield
+    assert "\n" not in str(error.value)
+    assert contents(tmp_path) == before and not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_found_late_leaves_nothing(tmp_path, vocab, small_blocks, workers):
+    (tmp_path / "a.txt").write_bytes(b"good text\n\n" * 500 + b"\xff")
+    with fails("a.txt: byte 5500 ", tmp_path):
+        run(tmp_path / "a.txt", vocab, tmp_path / "store", workers=workers)
+    manifest = run(tmp_path / "a.txt", vocab, tmp_path / "store", workers=workers, bad_utf8="replace")
+    assert manifest.counts.replaced_characters == 1
+
+
+def test_bad_requests(tmp_path, vocab):
+    corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
+    with fails("no such file", tmp_path):
+        run(tmp_path / "missing.txt", vocab, tmp_path / "store")
+    with fails("workers=-1", tmp_path):
+        run(corpus, vocab, tmp_path / "store", workers=-1)
+    with fails("language", tmp_path):
+        run(corpus, vocab, tmp_path / "store", sentences="split", language="English please")
+    (tmp_path / "blank.txt").write_text(" \n\u200b\n\n\ufeff\0\r\n")
+    with fails("holds no text", tmp_path):
+        run(tmp_path / "blank.txt", vocab, tmp_path / "store")
+    with fails("cannot write", tmp_path):
+        run(corpus, vocab, tmp_path / "a.txt" / "store")
+
+
+def test_an_output_that_holds_something_else(tmp_path, vocab):
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store"
+    store.mkdir()
+    (store / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="holds other files .thesis.tex"):
+        run(corpus, vocab, store)
+    assert [path.name for path in store.iterdir()] == ["thesis.tex"]
+    (store / "thesis.tex").unlink()
+    with progress.owned(store), pytest.raises(UserError, match="another `bert-jax prepare`"):
+        run(corpus, vocab, store)
+    run(corpus, vocab, store)
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_lock_that_its_owner_has_just_removed_is_none(tmp_path, vocab, monkeypatch, made_anew):
+    corpus, store, flock = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store", fcntl.flock
+
+    def late(file, operation):
+        flock(file, operation)
+        (store / "prepare.lock").unlink()
+        if made_anew:
+            (store / "prepare.lock").touch()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(UserError, match="has just ended"):
+        run(corpus, vocab, store)
+    monkeypatch.undo()
+    run(corpus, vocab, store)
+
+
+def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store"
+    first = run(corpus, vocab, store)
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    assert run(corpus, vocab, store, workers=2) == first
+    assert "already complete" in capsys.readouterr().out
+    (tmp_path / "other.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n")
+    for match, change in ((r"options.sentences: lines → split", {"sentences": "split"}),
+                          (r"another vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)", {"vocab": str(tmp_path / "other.txt")}),
+                          (r"sources.0.name: .*a.txt → .*vocab.txt", {"input": vocab})):
+        with pytest.raises(UserError, match=match):
+            run(**{"input": corpus, "vocab": vocab, "output": store, **change})
+    write_corpus(tmp_path / "a.txt", random_documents(4))
+    with pytest.raises(UserError, match=r"sources.0.bytes"):
+        run(corpus, vocab, store)
+    assert before == {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+
+
+@pytest.mark.parametrize("error, match", [(OSError(28, "No space left on device"), "No space left.*goes on"),
+                                          (BrokenProcessPool(), "worker process died")])
+def test_what_is_not_the_fault_of_the_input_can_be_continued(tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match):
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
+    append = store_writer.StoreWriter.append
+
+    def fail_late(writer, block, continues):
+        if writer.state.sentences > 100:
+            raise error
+        append(writer, block, continues)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=match):
+        patch.setattr(store_writer.StoreWriter, "append", fail_late)
+        run(corpus, vocab, store)
+    with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
+        run(corpus, vocab, store, sentences="split")
+    run(corpus, vocab, store)
+    assert "resuming in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+@pytest.fixture
+def interrupted(tmp_path, vocab, small_blocks, monkeypatch):
+    """(corpus, vocabulary, output) of a run that broke off with one shard closed and the next one open."""
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
+    append = store_writer.StoreWriter.append
+
+    def break_off(writer, block, continues):
+        if writer.state.shards and writer.state.sentences > 20:
+            raise OSError(28, "No space left on device")
+        append(writer, block, continues)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr(store_writer.StoreWriter, "append", break_off)
+        run(corpus, vocab, store)
+    assert (store / "shard-00001.tokens").stat().st_size > 100
+    return corpus, vocab, store
+
+
+def cut(data: bytes) -> bytes:
+    return data[:10]
+
+
+def flip(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+def lengthen(data: bytes) -> bytes:
+    """Of an open shard this would be text that the record does not know of yet."""
+    return data + b"more"
+
+
+@pytest.mark.parametrize("name, damage", [
+    ("shard-00000.tokens", cut), ("shard-00000.tokens", flip), ("shard-00000.documents", flip), ("shard-00000.sentences", lengthen),
+    ("shard-00001.tokens", cut), ("shard-00001.tokens", flip), ("shard-00001.sentences", flip)])
+def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrupted, capsys, name, damage):
+    corpus, vocab, store = interrupted
+    (store / name).write_bytes(damage((store / name).read_bytes()))
+    run(corpus, vocab, store)
+    shown = capsys.readouterr().out
+    assert f"{name} does not hold what the interrupted run wrote" in shown and "resuming in" not in shown
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_a_vocabulary_damaged_since_the_interruption_is_not_used(tmp_path, interrupted, capsys):
+    corpus, vocab, store = interrupted
+    (store / "tokenizer" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *reversed(VOCABULARY[5:])]) + "\n")
+    (store / "tokenizer" / "added_tokens.json").write_text("{}")
+    run(corpus, vocab, store)
+    assert "resuming in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
+    corpus, vocab, store = interrupted
+    path, draw = store / "progress.json", random.Random(0)
+    original = path.read_bytes()
+    made_from = progress.from_dict(progress.Progress, progress.unsealed(json.loads(original))).made_from
+    expected = progress.resume(store, made_from)
+    for place in range(len(original)):
+        changed = bytearray(original)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        try:
+            assert progress.resume(store, made_from) == expected, place
+        except UserError as error:
+            assert "\n" not in str(error), place
+
+
+def test_progress_of_earlier_versions_is_resumed(tmp_path, interrupted, capsys):
+    """It has no checksum, no hashes of the open shard and says nothing of wrapped lines."""
+    corpus, vocab, store = interrupted
+    values = json.loads((store / "progress.json").read_text())
+    del values["checksum"], values["writer"]["open_hashes"]
+    for source in values["made_from"]["sources"]:
+        source.pop("wrap_column", None)
+    (store / "progress.json").write_text(json.dumps(values))
+    run(corpus, vocab, store)
+    assert "resuming in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_a_complete_store_that_was_damaged_is_not_called_complete(tmp_path, vocab):
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(3)), tmp_path / "store"
+    run(corpus, vocab, store)
+    (store / "shard-00000.tokens").write_bytes(bytes((store / "shard-00000.tokens").stat().st_size))
+    with pytest.raises(UserError, match="content of shard-00000.tokens.*delete the store"):
+        run(corpus, vocab, store)
+
+
+def test_real_text_with_the_published_vocabulary(tmp_path, shared_data):
+    """Every id decodes to the text it came from, as far as an uncased vocabulary keeps text."""
+    documents = gzip.decompress((shared_data / "wiki" / "wiki_valid.txt.gz").read_bytes()).decode().split("\n\n")[:60]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    run(tmp_path / "a.txt", str(shared_data / "vocab" / "uncased" / "vocab.txt"), tmp_path / "store", sentences="split")
+    store = open_store(tmp_path / "store")
+    tokenizer, bounds = store.tokenizer(), store.document_tokens
+    assert store.num_documents == len(documents)
+    for number, document in enumerate(documents):
+        whole = tokenizer.encode_batch(document.strip().split("\n"))
+        assert store.tokens(np.arange(bounds[number], bounds[number + 1])).tolist() == [i for ids in whole for i in ids]

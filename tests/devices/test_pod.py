@@ -1,0 +1,207 @@
+"""A pod stood in for by two processes of two virtual devices each, over gloo on this machine."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.training.sinks import read_rows
+from test_finetuning import pretrained  # noqa: F401
+from test_pretraining import rows, run_config
+
+pytestmark = pytest.mark.slow
+DEVICES = "--xla_force_host_platform_device_count={}"
+STARTED: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def no_host_outlives_its_test():
+    yield
+    while STARTED:
+        STARTED.pop().kill()
+
+
+def launch(config, hosts: int) -> list[subprocess.Popen]:
+    file = pathlib.Path(config.workdir).with_suffix(".json")
+    file.write_text(json.dumps(to_dict(config)))
+    return start(["pretrain", str(file)], config.workdir, hosts)
+
+
+def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
+    """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for host in range(hosts):
+        environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
+        if hosts > 1:
+            environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(hosts), "JAX_PROCESS_ID": str(host)}
+        with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
+            own = last if host == hosts - 1 else ()
+            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments, *own], env=environment,
+                                              stdout=log, stderr=subprocess.STDOUT))
+    STARTED.extend(processes)
+    return processes
+
+
+def logs(config) -> str:
+    return "\n".join(path.read_text() for path in pathlib.Path(config.workdir).parent.glob("*.log"))
+
+
+def finish(processes, config, seconds: float = 240) -> list[int]:
+    try:
+        return [process.wait(seconds) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise AssertionError(logs(config)) from None
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def pod_config(store, workdir, **changes):
+    return run_config(store, workdir, mesh=MeshConfig(data=2, fsdp=2), checkpoint=CheckpointConfig(every_steps=4, keep_last=5), **changes)
+
+
+def test_two_hosts_train_as_one(small_store, tmp_path):
+    """Only the first host writes; losses are those of one process with four devices up to the order of float32 sums."""
+    one, two = (pod_config(small_store, tmp_path / name) for name in ("one", "two"))
+    assert finish(launch(one, 1), one) == [0], logs(one)
+    assert finish(launch(two, 2), two) == [0, 0], logs(two)
+    assert [row["step"] for row in rows(two.workdir)] == list(range(1, 13))
+    for ours, theirs in zip(rows(two.workdir), rows(one.workdir), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
+
+
+def lines(workdir) -> list[str]:
+    """What each of two hosts has printed."""
+    return [pathlib.Path(workdir).with_suffix(suffix).read_text() for suffix in (".log", ".1.log")]
+
+
+DIFFERENCES = {"--seed=7": "the hosts do not run the same thing: seed is 0 on host 0 and 7 on host 1.",
+               "--mesh.fsdp=1": "the hosts do not run the same thing: mesh.fsdp is 2 on host 0 and 1 on host 1.",
+               "--data.path=nothing": "nothing is not a token store (no manifest.json)"}
+
+
+@pytest.mark.parametrize("option", DIFFERENCES)
+def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(small_store, tmp_path, option):
+    config = pod_config(small_store, tmp_path / "run")
+    (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
+    assert finish(start(["pretrain", str(tmp_path / "run.json")], config.workdir, 2, (option,)), config) == [2, 2], logs(config)
+    first, second = lines(config.workdir)
+    assert DIFFERENCES[option] in first and DIFFERENCES[option] in second and first.count("\n") == second.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_work_directory_that_the_first_host_refuses_ends_the_second_too(small_store, tmp_path):
+    config = pod_config(small_store, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert finish(launch(config, 2), config) == [2, 2], logs(config)
+    first, second = lines(config.workdir)
+    assert first.startswith(f"error: {config.workdir} already holds metrics.jsonl")
+    assert second.startswith(f"error: host 0 has stopped: {config.workdir} already holds metrics.jsonl")
+
+
+def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_path):  # noqa: F811
+    """The same elsewhere is the same; one label of another is not."""
+    work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
+    shutil.copytree(pretrained / "data", tmp_path / "data")
+    train = (tmp_path / "data" / "train.tsv").read_text()
+    (tmp_path / "data" / "train.tsv").write_text(train.replace("\tgarden\n", "\tharbour\n", 1))
+    processes = start(task(pretrained, work, "--epochs=1"), work, 2, (f"--data.dir={tmp_path / 'data'}",))
+    assert finish(processes, here) == [2, 2], logs(here)
+    for printed in lines(work):
+        assert re.search("error: the hosts do not run the same thing: features_fingerprint is [0-9a-f]{64} on host 0", printed)
+    assert not work.exists()
+
+
+def wait_for_text(config, text: str, process, seconds: float = 400):
+    deadline = time.monotonic() + seconds
+    while text not in logs(config):
+        assert process.poll() is None and time.monotonic() < deadline, logs(config)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path, compiled):
+    phase = PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3)
+    config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))
+    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
+    processes = launch(config, 2)
+    wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
+    processes[1].send_signal(signal.SIGTERM)
+    assert finish(processes, config, 180) == [143, 143], logs(config)
+    stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
+    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
+    # The notice may take long enough to reach the hosts that they have begun to train.
+    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if stopped else ["nothing needs to be saved\n"]
+    assert [logs(config).count(line) for line in said] == [1] * len(said)  # by the first host alone
+
+    shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))
+    assert finish(launch(shorter, 1), shorter) == [0], logs(config)
+    assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 4))
+
+
+def task(home, workdir, *options: str) -> list[str]:
+    """A command of two runs, 20 steps an epoch, on a mesh of four devices."""
+    return ["finetune", "text", f"--init_from={home / 'pretrained'}", f"--data.dir={home / 'data'}", f"--workdir={workdir}",
+            "--mesh.data=2", "--mesh.fsdp=2", "--options.max_length=16", "--batch_size=16", "--learning_rate=2e-3",
+            "--log_every_steps=1", "--seeds=2", *options]
+
+
+def results_of(arguments: list[str], workdir, hosts: int) -> dict:
+    """results.json, when the command has ended well on every host."""
+    here = types.SimpleNamespace(workdir=workdir)
+    assert finish(start(arguments, workdir, hosts), here) == [0] * hosts, logs(here)
+    return json.loads((workdir / "results.json").read_text())
+
+
+def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
+    works = [tmp_path / "one", tmp_path / "two"]
+    # The train state and the weights that count are saved at the same step, each in the background of the other.
+    one, two = (results_of(task(pretrained, work, "--epochs=2", "--save_every_steps=20", "--select=best"), work, hosts)
+                for hosts, work in enumerate(works, 1))
+    for ours, theirs in zip(two["runs"], one["runs"], strict=True):
+        logs_of_run = [read_rows(work / "runs" / ours["run"] / "metrics.jsonl") for work in works]
+        expected, losses = ([row["loss"] for row in run if row["kind"] == "train"] for run in logs_of_run)
+        assert len(losses) == 40 and losses == pytest.approx(expected, abs=2e-5)
+        assert ours["metrics"] == theirs["metrics"] and ours["training_loss"] == pytest.approx(theirs["training_loss"], abs=2e-5)
+    assert two["chosen"]["run"] == one["chosen"]["run"]
+    files = [sorted(path.name for path in (work / "predictions/dev").iterdir()) for work in works]
+    assert files[0] == files[1] != []
+
+
+def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):  # noqa: F811
+    """Ctrl-C on one host, in the second run, whose steps begin at 0 again, as a save of its second epoch is under way."""
+    work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
+    first, second = (work / "runs" / f"batch16_rate0.002_epochs10_seed{seed}" for seed in (0, 1))
+    arguments = task(pretrained, work, "--epochs=10")
+    processes = start(arguments, work, 2)
+    deadline = time.monotonic() + 240
+    while len(read_rows(second / "metrics.jsonl")) < 40:
+        assert processes[0].poll() is None and time.monotonic() < deadline, logs(here)
+        time.sleep(0.02)
+    processes[1].send_signal(signal.SIGINT)
+    assert finish(processes, here, 180) == [143, 130], logs(here)
+    stopped = Checkpoints(second / "training", read_only=True).latest_step()
+    assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 200
+    before = (first / "metrics.jsonl").read_bytes()
+
+    assert len(results_of(arguments, work, 1)["runs"]) == 2
+    assert (first / "metrics.jsonl").read_bytes() == before
+    steps = [row["step"] for row in read_rows(second / "metrics.jsonl") if row["kind"] == "train"]
+    assert steps == list(range(1, 201))

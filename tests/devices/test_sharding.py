@@ -1,0 +1,148 @@
+"""Meshes, the table of partition rules, and the rows that a process loads."""
+
+import io
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from rich.console import Console
+
+from bert_jax.devices import sharding
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.training.state import abstract_state, create_state, reset_moments
+
+MODEL = BertForPreTraining(ModelConfig(vocab_size=60, vocab_pad_multiple=8, hidden_size=16, num_layers=2, num_heads=4,
+                                       max_position_embeddings=16, norm_position="pre"))
+
+
+@pytest.mark.parametrize("config, shape", [
+    (MeshConfig(), (8, 1, 1)), (MeshConfig(fsdp=2, tensor=2), (2, 2, 2)), (MeshConfig(data=1, fsdp=-1), (1, 8, 1)),
+    (MeshConfig(data=4, fsdp=1, tensor=2), (4, 1, 2)), (MeshConfig(data=1, tensor=-1), (1, 1, 8)),
+])
+def test_mesh_shapes(config, shape):
+    mesh = sharding.make_mesh(config)
+    assert tuple(mesh.shape.items()) == tuple(zip(("data", "fsdp", "tensor"), shape))
+    assert set(mesh.devices.flat) == set(jax.devices())
+
+
+@pytest.mark.parametrize("config, count, parts", [
+    (MeshConfig(data=3), 8, ["data=3 × fsdp=1 × tensor=1", "needs 3 devices", "there are 8", "mesh.data=8"]),
+    (MeshConfig(data=2, fsdp=2), 8, ["needs 4 devices", "mesh.data=4 or mesh.fsdp=4 or mesh.tensor=2"]),
+    (MeshConfig(fsdp=3), 8, ["a multiple of 3 devices", "there are 8", "mesh.fsdp=2"]),
+    (MeshConfig(tensor=16), 8, ["a multiple of 16 devices", "there are 8", "mesh.tensor=8"]),
+    (MeshConfig(data=3, fsdp=3), 8, ["needs 9 devices", "mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]),
+])
+def test_a_mesh_that_does_not_fit_the_devices(config, count, parts):
+    with pytest.raises(UserError) as error:
+        sharding.make_mesh(config, jax.devices()[:count])
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_every_remedy_of_a_wrong_mesh_works():
+    for data, fsdp, tensor in [(3, 1, 1), (2, 2, 1), (-1, 3, 1), (-1, 1, 16), (3, 3, 1), (4, 4, 4), (-1, 4, 4)]:
+        given = dict(data=data, fsdp=fsdp, tensor=tensor)
+        with pytest.raises(UserError) as error:
+            sharding.make_mesh(MeshConfig(**given))
+        for remedy in str(error.value).split("what fits: ")[1].split(" or "):
+            changes = {key: int(value) for key, value in re.findall(r"mesh\.(\w+)=(-?\d+)", remedy)}
+            assert sharding.make_mesh(MeshConfig(**(given | changes))).size == 8
+
+
+def test_batches_that_do_not_split():
+    mesh = sharding.make_mesh(MeshConfig(data=4, fsdp=2))
+    sharding.check_batch(Config(phases=(PhaseConfig(batch_size=32, micro_batches=4),)), mesh)
+    with pytest.raises(UserError, match=r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"):
+        sharding.check_batch(Config(phases=(PhaseConfig(), PhaseConfig(batch_size=20))), mesh)
+    with pytest.raises(UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"):
+        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
+    with pytest.raises(UserError, match=r"batch_size=4 .*nearest: 8$"):
+        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=4),)), mesh)
+
+
+def test_every_large_parameter_and_moment_is_split():
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    specs = {}
+    state = abstract_state(MODEL, optimizer(OptimizerConfig(name="adamw")), mesh)
+    for path, leaf in jax.tree.leaves_with_path(state):
+        specs[jax.tree_util.keystr(path, simple=True, separator="/")] = leaf.sharding.spec
+    assert specs["params/embeddings/word/table"] == P("tensor", "fsdp")
+    assert specs["params/encoder/attention/query/kernel"] == P(None, "fsdp", "tensor", None)
+    assert specs["params/encoder/attention/output/kernel"] == P(None, "tensor", None, "fsdp")
+    assert specs["params/encoder/feed_forward/intermediate/kernel"] == P(None, "fsdp", "tensor")
+    assert specs["params/encoder/feed_forward/output/kernel"] == P(None, "tensor", "fsdp")
+    assert all(any(spec) for path, spec in specs.items() if path.endswith(("kernel", "table")))
+    assert all(not any(spec) for path, spec in specs.items() if "norm/" in path or path.endswith(("step", "count")))
+    for moment in ("mu", "nu"):
+        for path, spec in specs.items():
+            if path.startswith("params/"):
+                assert specs[f"optimizer_state/0/{moment}/{path.removeprefix('params/')}"] == spec
+
+
+def test_gathered_parameters_keep_the_tensor_axis_only():
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    where = sharding.gathered(sharding.shardings(mesh, jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))))
+    assert where["encoder"]["attention"]["query"]["kernel"].spec == P(None, None, "tensor", None)
+    assert all("fsdp" not in leaf.spec for leaf in jax.tree.leaves(where))
+
+
+def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=1, tensor=8))
+    spec, remarks = sharding.partition_spec(mesh, "encoder/attention/query/kernel", (2, 16, 4, 4))
+    assert spec == P(None, "fsdp", None, None) and remarks == ["4 is not divisible by tensor=8: whole on every device"]
+    params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(sharding.table(mesh, params))
+    text = console.export_text()
+    assert re.search(r"encoder/attention/query/kernel +│ 2 × 16 × 4 × 4 .*4 is not divisible by tensor=8", text)
+    assert re.search(r"embeddings/word/table +│ 64 × 16 +│ tensor, fsdp", text)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_names_every_array_in_full(width):
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=4))
+    params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(sharding.table(mesh, params))
+    text = console.export_text()
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
+    assert "…" not in text and not [name for name in names if f" {name} " not in text]
+
+
+def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
+    adamw = optimizer(OptimizerConfig())
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    single = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    state, plain = create_state(MODEL, adamw, mesh, seed=3), create_state(MODEL, adamw, single, seed=3)
+    assert state.params["embeddings"]["word"]["table"].addressable_data(0).shape == (32, 8)
+    for leaf, plan in zip(jax.tree.leaves(state), jax.tree.leaves(abstract_state(MODEL, adamw, mesh))):
+        assert (leaf.sharding, leaf.shape, leaf.dtype) == (plan.sharding, plan.shape, plan.dtype)
+    jax.tree.map(np.testing.assert_array_equal, state, plain)
+
+
+def test_reset_moments_equals_a_fresh_optimizer():
+    adamw, mesh = optimizer(OptimizerConfig()), sharding.make_mesh(MeshConfig(fsdp=2))
+    used = jax.tree.map(lambda leaf: jax.device_put(np.full(leaf.shape, 7, leaf.dtype), leaf.sharding),
+                        abstract_state(MODEL, adamw, mesh))
+    reset = reset_moments(used)
+    assert reset.step == 7
+    jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, adamw.init(used.params))
+    jax.tree.map(np.testing.assert_array_equal, reset.params, used.params)
+    assert reset.optimizer_state[0].mu["pooler"]["kernel"].sharding == used.optimizer_state[0].mu["pooler"]["kernel"].sharding
+
+
+@pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, tensor=-1)])
+def test_host_rows_and_global_arrays(config):
+    mesh = sharding.make_mesh(config, jax.devices()[::-1])
+    rows = sharding.host_rows(mesh, 16)
+    assert rows.dtype == np.int64
+    np.testing.assert_array_equal(rows, np.arange(16))  # one process loads everything, once
+    batch = sharding.to_global(mesh, {"input_ids": np.arange(32, dtype=np.int32).reshape(16, 2)[rows]}, 16)
+    ids = batch["input_ids"]
+    np.testing.assert_array_equal(ids, np.arange(32).reshape(16, 2))
+    assert ids.sharding == sharding.batch_sharding(mesh)
+    assert ids.addressable_data(0).shape[0] == 16 // (mesh.shape["data"] * mesh.shape["fsdp"])

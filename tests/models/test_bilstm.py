@@ -1,0 +1,132 @@
+"""The BiLSTM against one written out in NumPy, its features against the paper's list, and a frozen encoder below it."""
+
+import dataclasses
+import re
+
+import jax
+import numpy as np
+import pretrained_model
+import pytest
+
+from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.models import bilstm
+from bert_jax.models.task import BertForTask
+from bert_jax.finetuning.programs import fitting_head
+
+BATCH, LENGTH, HIDDEN, LAYERS, SIZE = 3, 6, 8, 5, 4
+MASK = (np.arange(LENGTH)[None] < np.array([[6], [3], [1]])).astype(np.int32)
+CONFIG = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=2, max_position_embeddings=8)
+
+
+def head(features="last", **options):
+    return HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), features=features, lstm_size=SIZE, **options)
+
+
+def states(seed=0):
+    return list(np.random.default_rng(seed).standard_normal((LAYERS + 1, BATCH, LENGTH, HIDDEN)).astype(np.float32))
+
+
+@pytest.fixture(autouse=True)
+def no_rank_promotion():
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def numpy_lstm(params, tokens):
+    """One direction over the tokens of one sequence, [n, I] to [n, S], float64."""
+    parts = [[np.asarray(params[name], np.float64)[..., SIZE * gate:SIZE * (gate + 1)]
+              for name in ("kernel", "recurrent", "bias")] for gate in range(4)]
+    hidden = cell = np.zeros(SIZE)
+    outputs = []
+    for token in tokens:
+        into, forget, new, out = (token @ kernel + hidden @ recurrent + bias for kernel, recurrent, bias in parts)
+        into, forget, out = (1 / (1 + np.exp(-gate)) for gate in (into, forget, out))
+        cell = forget * cell + into * np.tanh(new)
+        hidden = out * np.tanh(cell)
+        outputs.append(hidden)
+    return np.array(outputs)
+
+
+def test_scores_equal_numpy():
+    tagger, hidden_states = head(), states()
+    params = jax.tree.map(lambda x: x + 0.3 * np.random.default_rng(x.size).standard_normal(x.shape).astype(np.float32),
+                          bilstm.init(jax.random.key(0), tagger, CONFIG))
+    scores = jax.jit(bilstm.apply, static_argnames="head")(params, hidden_states, MASK, head=tagger)
+    for row in range(BATCH):
+        x = hidden_states[-1][row, :MASK[row].sum()]
+        for layer in ("layer_0", "layer_1"):
+            ahead, behind = numpy_lstm(params[layer]["forward"], x), numpy_lstm(params[layer]["backward"], x[::-1])[::-1]
+            x = np.concatenate([ahead, behind], axis=-1)
+        expected = x @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
+        np.testing.assert_allclose(scores[row, :len(x)], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_features_are_those_of_table_7():
+    s = states(1)
+    weights, scale = np.random.default_rng(2).standard_normal(LAYERS).astype(np.float32), np.float32(1.7)
+    share = np.exp(weights) / np.exp(weights).sum()
+    share_of_four = np.exp(weights[1:]) / np.exp(weights[1:]).sum()
+    expected = {
+        "embeddings": s[0], "last": s[-1], "second_to_last": s[-2], "sum_last_four": s[-4] + s[-3] + s[-2] + s[-1],
+        "concat_last_four": np.concatenate(s[-4:], axis=-1),
+        "weighted_last_four": scale * sum(w * x for w, x in zip(share_of_four, s[-4:])),
+        "weighted_all": scale * sum(w * x for w, x in zip(share, s[1:]))}
+    for name, value in expected.items():
+        tagger = head(name)
+        params = jax.eval_shape(lambda key: bilstm.init(key, tagger, CONFIG), jax.random.key(0))
+        assert params["layer_0"]["forward"]["kernel"].shape == (value.shape[-1], 4 * SIZE)
+        assert ("mix" in params) == name.startswith("weighted")
+        if "mix" in params:
+            params["mix"] = {"weights": weights[-params["mix"]["weights"].shape[0]:], "scale": scale}
+        np.testing.assert_allclose(bilstm.features(params, s, name), value, rtol=1e-5, atol=1e-6)
+
+
+def test_fresh_weights_are_the_mean_of_the_layers():
+    params = bilstm.init(jax.random.key(0), head("weighted_all"), CONFIG)
+    mixed = bilstm.features(params, states(), "weighted_all")
+    np.testing.assert_allclose(mixed, np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_trains_the_head_and_not_the_encoder():
+    model = BertForTask(CONFIG, head("weighted_last_four"), ComputeConfig(layers="scan"))
+    random = np.random.default_rng(4)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: 0.1 * random.standard_normal(x.shape, np.float32), shapes)
+    batch = {"input_ids": random.integers(5, 20, (BATCH, LENGTH)).astype(np.int32), "attention_mask": MASK,
+             "token_type_ids": np.zeros((BATCH, LENGTH), np.int32)}
+
+    def loss(params, key):
+        scores = model.apply(params, batch, key)
+        return (scores * MASK[:, :, None]).var(), scores
+
+    function = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (value, scores), gradients = function(params, jax.random.key(5))
+    assert scores.shape == (BATCH, LENGTH, 3) and scores.dtype == np.float32
+    for part, tree in gradients.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            assert np.any(leaf) == (part == "head"), (part, path)
+    assert np.isfinite(value) and function(params, jax.random.key(6))[0][0] != value  # dropout
+
+
+def test_features_that_cannot_be():
+    shallow = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=2, num_heads=2)
+    for features in ("concat_last_four", "weighted_last_four"):
+        with pytest.raises(UserError, match="needs 4 layers and the model has 2"):
+            bilstm.init(jax.random.key(0), head(features), shallow)
+    with pytest.raises(UserError, match="belongs to tagging, not to span"):
+        BertForTask(CONFIG, HeadConfig(kind="span", features="last"))
+
+
+def test_a_stored_head_is_kept_only_where_its_parameters_are_the_ones_wanted():
+    stored = pretrained_model.stored_model(head=head())
+    assert fitting_head(stored, head(dropout=0.5))[0] is stored
+    for changes, said in (({"lstm_size": 2 * SIZE}, "width 8 on last"),
+                          ({"features": "sum_last_four"}, "width 4 on sum_last_four"),
+                          ({"crf": True}, r"\(O, B-X, I-X\), a CRF, a BiLSTM of width 4 on last")):
+        encoder, note = fitting_head(stored, dataclasses.replace(head(), **changes))
+        assert encoder.head is None and encoder.parts == () and any(path.startswith("encoder/") for path in encoder.arrays)
+        assert re.search(f"has a head for .* width 4 on last, this task needs .*{said}: the encoder is taken", note)
+    plain = HeadConfig(kind="tagging", labels=("O", "B-X"), lstm_size=8)  # without features there is no BiLSTM to be of a width
+    stored = pretrained_model.stored_model(head=plain)
+    assert fitting_head(stored, dataclasses.replace(plain, lstm_size=16))[0] is stored

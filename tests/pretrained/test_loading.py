@@ -1,0 +1,380 @@
+"""`load`: kinds of directories recognised, our checkpoints read by slices and checked, arrays placed on any mesh."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
+
+import bert_jax
+from bert_jax.checkpoints.record import sealed
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
+from bert_jax.errors import UserError
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.formats import huggingface, tf_checkpoint
+from bert_jax.formats.conversion import convert
+from bert_jax.pretrained import loading
+from bert_jax.formats import own_checkpoint
+from bert_jax.formats.fit import check_fit
+from bert_jax.pretrained.loading import load, open_stored, place
+from bert_jax.formats.stored import StoredArray
+from bert_jax.devices.sharding import make_mesh, partition_spec
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run")
+    return place, write_workdir(place, 2, 5, config=PADDED)
+
+
+def flip_bits(step: pathlib.Path) -> None:
+    """In a hundred places of every file with arrays: which file holds parameters, and which optimizer state, is left to chance."""
+    for file in (step / "state" / "ocdbt.process_0" / "d").iterdir():
+        contents = bytearray(file.read_bytes())
+        for place in range(1, 101):
+            contents[len(contents) * place // 101] ^= 1
+        file.write_bytes(contents)
+
+
+def assert_are(params: dict, written: dict) -> None:
+    """Bit for bit, but for the padding of the vocabulary."""
+    found, expected = leaf_paths(params), leaf_paths(written)
+    assert set(found) == set(expected)
+    for path, values in expected.items():
+        values = values[:len(WORDS)] if path in ("embeddings/word/table", "mlm/bias") else values
+        assert found[path].dtype == np.float32 and np.asarray(found[path]).tobytes() == values.tobytes(), path
+
+
+def test_a_work_directory_gives_its_newest_step(workdir, monkeypatch):
+    place, written = workdir
+    opened, original = [], own_checkpoint.open_array
+    monkeypatch.setattr(own_checkpoint, "open_array", lambda state, path: opened.append(path) or original(state, path))
+    model = load(place)
+    assert_are(model.params, written[5])
+    assert (model.kind, model.history["step"], model.history["metrics"]) == ("bert_jax", 5, {"mlm_loss": 2.5})
+    assert model.history["config"]["seed"] == 3 and model.head is None and model.tokenizer.tokens == WORDS
+    assert model.config == CONFIG  # the padding of the vocabulary is gone
+    assert {path.split("/")[0] for path in opened} == {"params"}, "optimizer state was read"
+
+
+def test_one_step_of_it_and_a_step_taken_elsewhere(workdir, tmp_path):
+    place, written = workdir
+    step = place / "checkpoints" / "step_000000002"
+    assert_are(load(step).params, written[2])
+    shutil.copytree(step, tmp_path / "taken")
+    alone = load(tmp_path / "taken")
+    assert_are(alone.params, written[2])
+    with pytest.raises(UserError, match="has no vocabulary"):
+        alone.encode("the cat")
+
+
+def test_arrays_are_read_by_slices(workdir):
+    stored, words = open_stored(workdir[0]), workdir[1][5]["embeddings"]["word"]["table"]
+    array = stored.arrays["embeddings/word/table"]
+    assert array.shape == (len(WORDS), 16) and words.shape == (32, 16)
+    np.testing.assert_array_equal(array.read((slice(3, 7), slice(None, None))), words[3:7])
+    np.testing.assert_array_equal(array.read((slice(20, None), slice(4, 6))), words[20:24, 4:6])
+
+
+def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog):
+    place = tmp_path / "run"
+    shutil.copytree(workdir[0], place)
+    flip_bits(place / "checkpoints" / "step_000000005")
+    before = sorted(place.rglob("*"))
+    assert_are(load(place).params, workdir[1][2])
+    assert "step_000000005" in caplog.text and "cannot be used" in caplog.text and "step_000000002 is used" in caplog.text
+    assert sorted(place.rglob("*")) == before
+    with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
+        load(place / "checkpoints" / "step_000000005")
+    flip_bits(place / "checkpoints" / "step_000000002")
+    with pytest.raises(UserError, match="step_000000005: .*; step_000000002: "):
+        load(place)
+
+
+def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
+    """In a work directory; a step that lies away from any run opens by itself."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    written = {place: write_workdir(place, step, run_id=place.name) for place, step in ((ours, 2), (theirs, 5))}
+    for place in written:
+        (place / "run.json").write_text(json.dumps({"run_id": place.name}))
+    for number in ("5", "7"):
+        shutil.copytree(theirs / "checkpoints" / "step_000000005", ours / "checkpoints" / f"step_00000000{number}")
+    assert_are(load(ours).params, written[ours][2])
+    assert f"step_000000007 of {ours} cannot be used (it is step 5 under another number)" in caplog.text
+    assert f"step_000000005 of {ours} cannot be used (it is a step of another run, 'theirs', not of 'ours')" in caplog.text
+    with pytest.raises(UserError, match="it is a step of another run"):  # its vocabulary would be that of ours
+        load(ours / "checkpoints" / "step_000000005")
+    shutil.copytree(theirs / "checkpoints" / "step_000000005", tmp_path / "best_step")
+    for taken in (theirs, theirs / "checkpoints" / "step_000000005", tmp_path / "best_step"):
+        assert_are(load(taken).params, written[theirs][5])
+
+
+def test_a_run_from_before_there_were_ids_opens_and_takes_no_step_of_one_with_an_id(tmp_path):
+    ours = tmp_path / "ours"
+    written = write_workdir(ours, 2)
+    (ours / "run.json").write_text("{}")
+    write_workdir(tmp_path / "theirs", 5, run_id="theirs")
+    shutil.copytree(tmp_path / "theirs" / "checkpoints" / "step_000000005", ours / "checkpoints" / "step_000000005")
+    assert_are(load(ours).params, written[2])
+
+
+def test_a_run_below_a_fine_tuning_directory_has_an_id_of_its_own(tmp_path):
+    runs = {name: tmp_path / "runs" / name for name in ("seed0", "seed1")}
+    written = {name: write_workdir(place, 2, run_id=f"mine/{name}") for name, place in runs.items()}
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "mine"}))
+    assert_are(load(runs["seed0"]).params, written["seed0"][2])
+    shutil.rmtree(runs["seed0"] / "checkpoints")
+    shutil.copytree(runs["seed1"] / "checkpoints", runs["seed0"] / "checkpoints")
+    with pytest.raises(UserError, match="it is a step of another run, 'mine/seed1', not of 'mine/seed0'"):
+        load(runs["seed0"])
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda content: content["config"]["model"].update(vocab_size=99), r"mlm/bias: stored \[24\], by the configuration \[99\]"),
+    (lambda content: content["config"].pop("model"), "step_000000005: KeyError: 'model'"),
+    (lambda content: content.pop("metrics"), "step_000000005: KeyError: 'metrics'")])
+def test_a_record_that_lies_under_a_good_checksum(tmp_path, change, says):
+    write_workdir(tmp_path, 5)
+    file = next((tmp_path / "checkpoints" / "step_000000005" / "record").iterdir())
+    content = json.loads(file.read_text())["content"]
+    change(content)
+    file.write_text(json.dumps(sealed(content)))
+    with pytest.raises(UserError, match=says):
+        load(tmp_path)
+
+
+def test_a_damaged_run_json_is_named(tmp_path):
+    write_workdir(tmp_path, 5)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match="run.json is not JSON"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4, 2), (8, 1, 1)])
+def test_on_a_mesh_every_device_reads_its_part(shape):
+    stored, mesh = stored_model(), make_mesh(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), shape))))
+    reads = {}
+
+    def counted(path, array):
+        def read(index):
+            reads.setdefault(path, []).append(index)
+            return array.read(index)
+        return StoredArray(array.shape, array.dtype, read)
+
+    counting = dataclasses.replace(stored, arrays={path: counted(path, array) for path, array in stored.arrays.items()})
+    whole, parts = leaf_paths(place(stored)), leaf_paths(place(counting, mesh))
+    for path, array in parts.items():
+        spec = partition_spec(mesh, path, array.shape)[0]
+        assert array.sharding.spec == spec and np.array_equal(array, whole[path]), path
+        pieces = np.prod([mesh.shape[axis] for axis in spec if axis] or [1])
+        assert len(reads[path]) == pieces, f"{path} was read {len(reads[path])} times, it has {pieces} parts"
+        assert array.addressable_shards[0].data.size * pieces == array.size
+
+
+def test_on_a_mesh_the_model_says_the_same(workdir):
+    texts, options = ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"], {"layers": "all", "attentions": True}
+    mesh, compute = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), ComputeConfig(dtype="float32", layers="scan")
+    one, eight = (load(workdir[0], mesh=m, compute=compute) for m in (None, mesh))
+    found, expected = (jax.tree.leaves(vars(model.encode(texts, **options))) for model in (eight, one))
+    for a, b in zip(found, expected, strict=True):
+        assert a == b if isinstance(a, str) else np.allclose(a, b, atol=2e-6)
+    for a, b in zip(one.fill_mask("the [MASK] sat", 3)[0], eight.fill_mask("the [MASK] sat", 3)[0]):
+        assert (a.token, a.probability) == (b.token, pytest.approx(b.probability, abs=1e-6))
+    for options in ({"pooling": "cls"}, {"pooling": "max", "normalize": True}, {"layers": "second_to_last"}):
+        np.testing.assert_allclose(one.embed(texts, **options), eight.embed(texts, **options), atol=2e-6)
+    assert one.next_sentence("a dog", "ran") == pytest.approx(eight.next_sentence("a dog", "ran"), abs=1e-6)
+
+
+def test_a_hugging_face_directory_gives_the_same_model(tmp_path):
+    stored = stored_model(kind="bert_jax")
+    huggingface.write_huggingface(stored, tmp_path, "float32")
+    model = load(tmp_path)
+    assert model.kind == "huggingface" and model.tokenizer.tokens == WORDS
+    for path, values in leaf_paths(model.params).items():
+        assert np.array_equal(values, stored.arrays[path].read(...)), path
+
+
+def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
+    huggingface.write_huggingface(stored_model(kind="bert_jax"), tmp_path, "test")
+    stored, file = open_stored(tmp_path), tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(UserError, match="model.safetensors has become shorter"):
+        place(stored)
+
+
+def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        (directory / name).parent.mkdir(exist_ok=True, parents=True)
+        (directory / name).write_text("{}")
+    return directory
+
+
+@pytest.mark.parametrize("names, path, opener", [
+    (["config.json", "model.safetensors"], "", "huggingface"),
+    (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
+    (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
+    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
+    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
+    (["model.ckpt-100.index", "events.out"], "", "tf1"),
+    (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
+    (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax")])
+def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
+    for module, name, kind in ((huggingface, "open_huggingface", "huggingface"), (tf_checkpoint, "open_tf_checkpoint", "tf1"),
+                               (own_checkpoint, "open_checkpoint", "bert_jax")):
+        monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
+    place = make(tmp_path / "m", *names) / path
+    assert open_stored(place) == (opener, str(place))
+
+
+@pytest.mark.parametrize("names, path, message", [
+    ([], "", "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing"),
+    (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
+    (["pytorch_model.bin", "config.json", "vocab.txt"], "", "model.bin is a pickle, which can run code.*save_pretrained"),
+    (["model.pt"], "", "model.pt is a pickle"), (["model.pth"], "model.pth", "model.pth is a pickle"),
+    (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"), (["m.pkl"], "m.pkl", "is a pickle"),
+    (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
+    (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
+    (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
+    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY"),
+    (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
+    (["checkpoints/notes.txt"], "", "there is no checkpoint below")])
+def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load(make(tmp_path / "m", *names) / path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        with pytest.raises(UserError, match=f"hf download {name} --local-dir DIRECTORY .* give DIRECTORY$"):
+            load(name)
+
+
+@pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "",
+                                  "x" * 5000])
+def test_other_places_are_refused(path):
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_a_bucket_without_its_package_is_one_line(monkeypatch):
+    class Remote:
+        def is_dir(self):
+            raise ImportError("Please install gcsfs to access Google Storage")
+    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
+        load("gs://bucket/bert")
+
+
+def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
+    class Unreachable(Exception):
+        """As TensorFlow's FailedPreconditionError, which is no OSError."""
+
+    class Remote:
+        def is_dir(self):
+            raise Unreachable("cannot resolve host:\n\t when reading")
+    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
+        load("gs://bucket/bert")
+
+
+@pytest.fixture
+def recorded(workdir, tmp_path):
+    """A work directory whose run.json names its tokenizer, as runs leave it."""
+    shutil.copytree(workdir[0], tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"tokenizer_fingerprint": TOKENIZER.fingerprint}))
+    return tmp_path / "run"
+
+
+def exchange(directory: pathlib.Path) -> None:
+    """Two lines of the vocabulary in each other's place."""
+    words = [*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]
+    (directory / "tokenizer" / "vocab.txt").write_text("\n".join(words) + "\n")
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints/step_000000002"])
+def test_another_tokenizer_beside_a_checkpoint_is_refused(recorded, below):
+    assert load(recorded / below).tokenizer.fingerprint == TOKENIZER.fingerprint
+    exchange(recorded)
+    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {TOKENIZER.fingerprint[:12]}.*Restore"
+    exchanged = load_tokenizer(recorded / "tokenizer")
+    with pytest.raises(UserError, match=says.format(exchanged.fingerprint[:12], "lower case")) as caught:
+        open_stored(recorded / below)  # which --init_from, convert and predict call too
+    assert "\n" not in str(caught.value)
+    TOKENIZER.save(recorded / "tokenizer")
+    (recorded / "tokenizer" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match=says.format("", "cased")):
+        load(recorded / below)
+
+
+def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(recorded, tmp_path):
+    convert(recorded, tmp_path / "converted", to="bert_jax")
+    exchange(tmp_path / "converted")
+    with pytest.raises(UserError, match="not the tokenizer of this model"):
+        load(tmp_path / "converted")
+    one = tmp_path / "grid" / "runs" / "seed0"  # of fine-tuning, with --keep=all
+    shutil.copytree(recorded, one)
+    (one / "run.json").rename(tmp_path / "grid" / "run.json")
+    assert load(one).tokenizer.tokens == WORDS
+    exchange(one)
+    with pytest.raises(UserError, match="runs/seed0/tokenizer is not the tokenizer of this model"):
+        load(one)
+
+
+def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
+    for content in ({}, {"source": {"kind": "tf1"}}):
+        (recorded / "run.json").write_text(json.dumps(content))
+        assert load(recorded).tokenizer.tokens == WORDS
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:-1]) + "\n")  # one short, 24 rows: may be padding
+    assert load(recorded).tokenizer.tokens == WORDS[:-1]
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
+    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*no padding"):
+        load(recorded)
+
+
+def test_arrays_that_do_not_fit_are_named_with_both_shapes():
+    arrays = stored_model().arrays
+    with pytest.raises(UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
+        check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
+    with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
+        check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
+    with pytest.raises(UserError, match=r"embeddings/extra: stored \[5, 4, 4\], by the configuration none"):
+        check_fit(stored_model(arrays=arrays | {"embeddings/extra": arrays["encoder/attention/key/bias"]}))
+    with pytest.raises(UserError, match="vocabulary of 24 entries for a word table of 20 rows"):
+        check_fit(stored_model(config=dataclasses.replace(CONFIG, vocab_size=20)))
+    for head in (None, HeadConfig(labels=("a", "b")), HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)):
+        check_fit(stored_model(head=head))
+
+
+def test_half_precision_becomes_float32():
+    stored = stored_model()
+
+    def half(array):
+        return StoredArray(array.shape, np.dtype(np.float16), lambda index: array.read(index).astype(np.float16))
+
+    halves = {path: half(array) for path, array in stored.arrays.items()}
+    for path, values in leaf_paths(place(dataclasses.replace(stored, arrays=halves))).items():
+        assert values.dtype == np.float32
+        np.testing.assert_array_equal(values, stored.arrays[path].read(...).astype(np.float16).astype(np.float32))
+
+
+def test_loading_and_encoding_need_no_tensorflow(workdir):
+    code = ("import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
+            "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))")
+    done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
+    assert json.loads(done.stdout) == [], done.stderr
+
+
+def test_the_public_names():
+    assert bert_jax.load is load and bert_jax.PretrainedModel is loading.PretrainedModel

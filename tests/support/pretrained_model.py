@@ -1,0 +1,49 @@
+"""A small model of every part, made of seeded random parameters, and its checkpoint as a run would leave it."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, ModelConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
+TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
+CONFIG = ModelConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=5, num_heads=4, intermediate_size=24,
+                     max_position_embeddings=40)
+PARTS = ("pooler", "mlm", "next_sentence")
+
+
+def random_params(model, seed: int = 0) -> dict:
+    """Parameters in which no bias is zero and no scale one, so that each shows in the outputs."""
+    random = np.random.default_rng(seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map_with_path(lambda path, leaf: np.asarray(
+        0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32), shapes)
+
+
+def stored_model(config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, **changes) -> StoredModel:
+    """The model as a reader would describe it."""
+    model = BertForPreTraining(config, parts=parts) if head is None else BertForTask(config, head)
+    arrays = {path: StoredArray(values.shape, values.dtype, values.__getitem__)
+              for path, values in leaf_paths(random_params(model)).items()}
+    return dataclasses.replace(StoredModel("test", "somewhere", config, arrays, tokenizer, head), **changes)
+
+
+def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = None) -> dict[int, dict]:
+    """A work directory with these steps; the parameters of each, drawn from the step as the seed."""
+    TOKENIZER.save(directory / "tokenizer")
+    written = {}
+    with Checkpoints(directory / "checkpoints", CheckpointConfig(keep_last=9), run_id=run_id) as checkpoints:
+        for step in steps:
+            written[step] = random_params(BertForPreTraining(config), step)
+            state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}
+            checkpoints.save(step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5})
+    return written

@@ -1,0 +1,237 @@
+"""Texts from .txt files, standard input and the command line: read, answered as `load` does, refused where they do not fit."""
+
+import copy
+import dataclasses
+import io
+import pickle
+import random
+import sys
+
+import difficult_text
+import pytest
+from google_tokenization import google_basic
+from pretrained_model import CONFIG
+from test_finetuning import compile_once, one_device  # noqa: F401 (fixtures)
+from test_prediction import LABELS, write_model
+
+import bert_jax
+from bert_jax.cli import _run
+from bert_jax.errors import UserError
+from bert_jax.tasks import plain_text, ner
+from bert_jax.tasks.recorded import recorded_pairs
+from bert_jax.tasks.text import from_plain
+
+TEXTS = ["the cat sat on a mat.", "a big dog ran", "the old bird flew in the tree house, on the mat"]
+
+
+def predict(model, *options) -> int:
+    return _run(["bert-jax", "predict", str(model), *map(str, options)])
+
+
+def answers(printed: str) -> list[list[str]]:
+    header, *rows = printed.splitlines()
+    assert header == "index\tprediction\tprobability"
+    return [row.split("\t") for row in rows]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Models of single texts, of pairs, of a record that does not say, and of tags."""
+    home = tmp_path_factory.mktemp("models")
+    kinds = {"text": ("text", {"pairs": False}), "pairs": ("text", {"pairs": True}), "old": ("text", {}), "rte": ("rte", {}),
+             "ner": ("ner", {}), "swag": ("swag", {})}
+    return {name: write_model(home / name, task, dataclasses.replace(CONFIG, num_layers=1), **recorded)
+            for name, (task, recorded) in kinds.items()}
+
+
+def test_a_file_a_directory_standard_input_and_a_text_are_answered_alike(models, tmp_path, capsys, monkeypatch):
+    (tmp_path / "texts.txt").write_text("\n\n".join(TEXTS) + "\n")
+    (tmp_path / "texts").mkdir()
+    for name, text in zip("cab", TEXTS):
+        (tmp_path / "texts" / f"{name}.txt").write_text(text + "\n")
+    labels = bert_jax.load(models["text"]).predict(TEXTS)
+    expected = [[label.name, f"{label.probabilities[label.name]:.4f}"] for label in labels]
+    assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}") == 0
+    found = answers(capsys.readouterr().out)
+    assert [row[0] for row in found] == ["0", "2", "4"]  # of lines: the blank ones have no answer
+    assert [row[1:] for row in found] == expected
+    assert predict(models["text"], f"--input={tmp_path / 'texts'}") == 0
+    found = answers(capsys.readouterr().out)
+    assert [row[0] for row in found] == ["a.txt", "b.txt", "c.txt"]
+    assert [row[1:] for row in found] == [expected[1], expected[2], expected[0]]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\r\n".join(TEXTS).encode())))
+    assert predict(models["text"], "--input=-", f"--output={tmp_path / 'out.tsv'}") == 0
+    assert [row[1:] for row in answers((tmp_path / "out.tsv").read_text())] == expected
+    assert capsys.readouterr().out == ""
+    assert predict(models["text"], f"--text={TEXTS[2]}") == 0
+    assert answers(capsys.readouterr().out) == [["0", *expected[2]]]
+
+
+def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
+    pair = TEXTS[0], TEXTS[1]
+    for name in ("pairs", "old", "rte"):
+        (label,) = bert_jax.load(models[name]).predict(pair)
+        assert predict(models[name], "--text=" + "\t".join(pair)) == 0
+        assert answers(capsys.readouterr().out) == [["0", label.name, f"{label.probabilities[label.name]:.4f}"]]
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("pairs", "a cat", "error: --text: the model reads pairs of texts, written with one tab between the two; found 'a cat'"),
+    ("rte", "a cat\t", "the model reads pairs of texts"),
+    ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
+    ("text", "a\tb\tc", "error: --text: the model reads single texts, but there is a tab"),
+    ("old", "a\tb\tc", "error: --text: --text has a tab, so all are taken for pairs of texts, written with one tab between"),
+    ("swag", "a cat", "error: plain text does not say what swag asks of it"),
+    ("ner", " \u200b ", "holds no words"), ("text", "\udcff", "is not UTF-8"),
+    ("text", " ", "error: --text=' ' is blank; give --text=TEXT or --input=FILE"),
+    ("text", "", "error: give one of --input=FILE and --text=TEXT")])
+def test_a_text_that_the_model_cannot_read(models, capsys, name, text, message):
+    assert predict(models[name], f"--text={text}") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_word_of_the_command_line_is_not_taken_for_a_boolean(models, capsys):
+    """`--text=true` was once turned into True, as options that are true or false are."""
+    assert predict(models["ner"], "--text=true") == 0
+    assert capsys.readouterr().out.splitlines()[1].split("\t")[:4] == ["0", "0", "4", "true"]
+
+
+def test_files_without_text_are_named(tmp_path, monkeypatch):
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    with pytest.raises(UserError, match="blank.txt holds no text"):
+        plain_text.read(str(tmp_path / "blank.txt"))
+    with pytest.raises(UserError, match="blank.txt is empty"):
+        plain_text.read(str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"fine\nna\xefve\n")))
+    with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
+        plain_text.read("-")
+
+
+def test_what_is_plain_text(tmp_path):
+    (tmp_path / "classes" / "pos").mkdir(parents=True)
+    (tmp_path / "passages").mkdir()
+    (tmp_path / "file.txt").touch()
+    names = ("classes", "passages", "file.txt", "file.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
+    heads = ("classification", "regression", "tagging", "choice")
+    plain = {(name, head) for name in names for head in heads if plain_text.is_plain(str(tmp_path / name), head)}
+    assert plain == {("passages", "classification"), ("passages", "regression"), ("passages", "tagging"),
+                     ("file.txt", "classification"), ("file.txt", "regression")}
+
+
+def test_microsofts_own_file_of_mrpc_is_read_in_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(LABELS, "mrpc", ("not_equivalent", "equivalent"))
+    model, file = write_model(tmp_path / "mrpc", "mrpc"), tmp_path / "msr_paraphrase_test.txt"
+    file.write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta cat\ta dog\n")
+    assert predict(model, f"--input={file}") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_an_input_whose_name_has_braces_is_named_as_it_is(models, tmp_path, capsys):
+    (tmp_path / "data{1}.tsv").write_text("text\ttext_pair\na cat\ta dog\n")
+    assert predict(models["text"], f"--input={tmp_path / 'data{1}.tsv'}") == 2
+    assert f"example 0 of {tmp_path / 'data{1}.tsv'} is a pair" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path, capsys, pairs):
+    """Once answered without a word; by a record that does not say which, still so."""
+    right, wrong = (("a cat", "a dog"), "a cat") if pairs else ("a cat", ("a cat", "a dog"))
+    model = bert_jax.load(models["pairs" if pairs else "text"])
+    assert len(model.predict([right, right])) == len(bert_jax.load(models["old"]).predict([right, wrong])) == 2
+    seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
+    with pytest.raises(UserError, match=rf"text 1 of the list is {seen}, but .* was fine-tuned on {taught} \(text\)"):
+        model.predict([right, wrong])
+    rows = {True: "text\ttext_pair\na cat\ta dog\n", False: "text\na cat\n"}
+    for name, both in (("right", pairs), ("wrong", not pairs)):
+        (tmp_path / f"{name}.tsv").write_text(rows[both])
+    name = "pairs" if pairs else "text"
+    assert predict(models[name], f"--input={tmp_path / 'right.tsv'}") == 0
+    assert predict(models[name], f"--input={tmp_path / 'wrong.tsv'}") == 2
+    assert f"example 0 of {tmp_path / 'wrong.tsv'} is {seen}" in capsys.readouterr().err
+    assert predict(models["old"], f"--input={tmp_path / 'wrong.tsv'}") == 0
+
+
+def test_tasks_of_the_benchmark_say_which_they_read(models):
+    with pytest.raises(UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"):
+        bert_jax.load(models["rte"]).predict("a cat")
+
+
+@pytest.mark.parametrize("task, data, recorded, pairs", [
+    ("mrpc", {}, None, True), ("sst2", {}, True, False), ("text", {}, None, None), ("text", {}, False, False),
+    ("text", {}, True, True), ("text", {"pair_column": "b"}, None, True), ("text", {}, ["damaged"], None),
+    ("squad_v1", {}, None, None), ("", {}, None, None)])
+def test_what_a_record_says_of_pairs(task, data, recorded, pairs):
+    config = {"finetune": {"task": task, "data": data}, **({} if recorded is None else {"pairs": recorded})}
+    assert recorded_pairs({"config": config if task else None}) is pairs
+
+
+def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("a cat\n")
+    for output, file in ((tmp_path / "out.tsv", tmp_path / "out.tsv"), (f"{tmp_path}/", tmp_path / "predictions_test.tsv"),
+                         (tmp_path, tmp_path / "predictions_test.tsv")):
+        file.write_text("mine")
+        assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}") == 2
+        assert f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err and file.read_text() == "mine"
+        assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}", "--overwrite") == 0
+        assert len(file.read_text().splitlines()) == 2
+    itself = f"--output={tmp_path}/../{tmp_path.name}/texts.txt"
+    assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", itself, "--overwrite") == 2
+    assert "would replace the input" in capsys.readouterr().err and (tmp_path / "texts.txt").read_text() == "a cat\n"
+
+
+def test_words_are_those_of_google_at_their_places():
+    generator, alphabet = random.Random(0), "".join(difficult_text.texts())
+    texts = ["Anna's cat (Kim) lives in New York, U.S.", "cafe\u0301, na\u00efve foo\u200bbar \u200b 東京 a", "", "\x0b3.5%",
+             *("".join(generator.choices(alphabet, k=40)) for _ in range(200))]
+    for text in texts:
+        spans = plain_text.words(text)
+        assert all(0 <= start < end <= len(text) for start, end in spans)
+        assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:]))
+        said = ["".join(google_basic(text[start:end], lowercase=False)) for start, end in spans]
+        assert said == google_basic(text, lowercase=False)
+
+
+def test_tags_of_a_text_have_the_places_of_their_words(models, tmp_path, capsys):
+    model, text = bert_jax.load(models["ner"]), "The cat's big  mat, (old)"
+    (found,) = model.predict(text)
+    assert [text[one.start:one.end] for one in found] == [word for word, _ in found] == (
+        ["The", "cat", "'", "s", "big", "mat", ",", "(", "old", ")"])
+    (same,) = model.predict([tuple(word for word, _ in found)])
+    assert found == same and all(type(one) is tuple for one in same)
+    again = pickle.loads(pickle.dumps(found[4])), copy.copy(found[4])
+    assert [(one, one.start, one.end) for one in again] == [(found[4], 10, 13)] * 2
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text(text)
+    for source, index in ((f"--text={text}", "0"), (f"--input={tmp_path / 'texts'}", "one.txt")):
+        assert predict(models["ner"], source) == 0
+        header, *rows = capsys.readouterr().out.splitlines()
+        assert header == "index\tstart\tend\tword\ttag"
+        assert rows == [f"{index}\t{one.start}\t{one.end}\t{one[0]}\t{one[1]}" for one in found]
+    assert predict(models["ner"], f"--text={text}", f"--output={tmp_path}/") == 0
+    assert (tmp_path / "test_predictions.tsv").exists()
+
+
+def test_a_file_of_words_is_still_read_in_columns(models, tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("the\ncat's\n\nmat\n")
+    assert predict(models["ner"], f"--input={tmp_path / 'words.txt'}") == 0
+    assert [line.split(" ")[0] for line in capsys.readouterr().out.split("\n")] == ["the", "cat's", "", "mat", "", ""]
+    assert ner.from_plain([plain_text.PlainText("", "a b", "7")], ("O",)).index == ("7",)
+
+
+def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
+    """Lines with and without one were once answered as single texts, without a word. In files of a directory it is layout."""
+    (tmp_path / "lines.txt").write_text("a\tb\nc\n")
+    pair, single = plain_text.read(str(tmp_path / "lines.txt"))
+    assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
+    with pytest.raises(UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"):
+        from_plain([pair, single], ("x",), None)
+    with pytest.raises(UserError, match="lines.txt, line 1: the model reads single texts, but there is a tab"):
+        from_plain([single, pair], ("x",), False)
+    (tmp_path / "other.txt").write_text("c")
+    (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
+    files = plain_text.read(str(tmp_path))
+    for pairs in (None, False):
+        assert from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"] and from_plain(files, ("x",), pairs).second is None
+    (tmp_path / "lines.txt").write_text("a\tb")
+    (tmp_path / "other.txt").write_text("c\td")
+    assert from_plain(plain_text.read(str(tmp_path)), ("x",), None).second == ["b", "d"]

@@ -1,0 +1,371 @@
+"""Tagged words from file to sequences and back: CoNLL forms, windows against their definition, predictions that read back."""
+
+import dataclasses
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.config import HeadConfig
+from bert_jax.errors import UserError
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.training.task_step import loss_sums, predictions
+from bert_jax.tasks.ner import conll
+from bert_jax.tasks import ner
+from bert_jax.data.sequences.batching import padded
+from bert_jax.data.sequences.features import without_edges
+from bert_jax.tasks.ner.word_windows import windows
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "Bo", "##b", "lives", "in", "New", "York", ".", "##s"]
+TOKENIZER = WordPieceTokenizer(PIECES, lowercase=False)
+FOUR_COLUMNS = """-DOCSTART- -X- O O
+
+Ann NNP B-NP I-PER
+Bob NNP I-NP B-PER
+lives VBZ B-VP O
+
+New NNP B-NP I-LOC
+Yorks NNP I-NP I-LOC
+
+-DOCSTART- -X- O O
+
+in IN B-PP O
+"""
+
+
+def write(path, text, name="train.txt"):
+    (path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return TaskDataConfig(dir=str(path))
+
+
+def load(path, text, split="train", labels=None, **options):
+    data = dataclasses.replace(write(path, text, f"{split}.txt"), **options)
+    return ner.load("ner", data, split, labels)
+
+
+def test_four_columns(tmp_path):
+    examples = load(tmp_path, FOUR_COLUMNS)
+    assert [sentence.words for sentence in examples.sentences] == [("Ann", "Bob", "lives"), ("New", "Yorks"), ("in",)]
+    assert [sentence.tags for sentence in examples.sentences] == [("B-PER", "B-PER", "O"), ("B-LOC", "I-LOC"), ("O",)]
+    assert [sentence.document for sentence in examples.sentences] == [0, 0, 1]
+    assert examples.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and len(examples) == 3 and examples.has_answers
+    assert examples.sentences[1].places[1] == f"{tmp_path}/train.txt, line 8"
+    head = ner.head("ner", examples.labels)
+    assert head.kind == "tagging" and head.outputs == 5
+
+
+@pytest.mark.parametrize("text", [
+    FOUR_COLUMNS.replace("\n", "\r\n"),
+    FOUR_COLUMNS.rstrip("\n"),  # no blank line at the end
+    "\ufeff" + FOUR_COLUMNS.replace("\n\n", "\n\n \n\n"),  # byte order mark, several blank lines
+    FOUR_COLUMNS.replace(" ", "\t"),
+    FOUR_COLUMNS.replace("I-PER", "B-PER").replace("NP I-LOC\nY", "NP B-LOC\nY"),  # IOB2
+    FOUR_COLUMNS.replace("I-PER", "S-PER").replace("B-PER", "S-PER").replace("I-LOC\nY", "B-LOC\nY").replace("I-LOC", "E-LOC"),
+])
+def test_forms_that_say_the_same(tmp_path, text):
+    def content(examples):
+        return [(sentence.words, sentence.tags, sentence.document) for sentence in examples.sentences]
+    assert content(load(tmp_path, text)) == content(load(tmp_path, FOUR_COLUMNS))
+
+
+@pytest.mark.parametrize("text, options, words, tags", [
+    ("Ann\tB-PER\nNew York\tO\n", {}, ("Ann", "New York"), ("B-PER", "O")),  # a blank is part of a word between tabs
+    ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
+    ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
+    ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),
+])
+def test_other_columns(tmp_path, text, options, words, tags):
+    sentence, = load(tmp_path, text, **options).sentences
+    assert (sentence.words, sentence.tags, sentence.document) == (words, tags, None)
+
+
+def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
+    """Its sentences once had a window each, whatever the option: no context, and nothing said so."""
+    body = FOUR_COLUMNS.partition("\n\n")[2]
+    assert FOUR_COLUMNS.startswith("-DOCSTART-") and body.startswith("Ann")
+    found, marked = (load(tmp_path, text) for text in (body, FOUR_COLUMNS))
+    assert [(one.words, one.document) for one in found.sentences] == [(one.words, one.document) for one in marked.sentences]
+    windows_of = [ner.features(examples, TOKENIZER, TaskOptions(max_length=16)) for examples in (found, marked)]
+    assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
+    unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))
+    assert [sentence.document for sentence in unmarked.sentences] == [None] * 3
+    (tmp_path / "two.conllu").write_text("Ann\n\nBob\n\n# newdoc\nin\n\n")
+    assert [sentence.document for sentence in conll.read(tmp_path / "two.conllu", TaskDataConfig())] == [0, 0, 1]
+
+
+def test_universal_dependencies(tmp_path):
+    rest = "\t_" * 6
+    text = (f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n"
+            f"2.1\tx\t_\t_{rest}\n\n# newdoc id = 2\n1\t#\t#\tSYM{rest}\n\n")
+    data = write(tmp_path, text, "train.conllu")
+    first, second = ner.load("ner", data, "train").sentences
+    assert (first.words, first.tags, first.document) == (("do", "n't"), ("AUX", "PART"), 0)
+    assert (second.words, second.document) == (("#",), 1)
+    assert ner.load("ner", dataclasses.replace(data, tag_column=3), "train").labels == ("#", "do", "not")
+
+
+@pytest.mark.parametrize("text, options, line, message", [
+    (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
+    (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
+    ("Ann\t\tO\n", {}, 1, "an empty column"),
+    ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
+    ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
+    ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
+    ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
+    ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
+    ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
+    ("Ann\nBob\n", {}, 1, "a word without a tag"),
+    (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
+])
+def test_bad_files_are_named_with_their_line(tmp_path, text, options, line, message):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, text, **options)
+    assert f"train.txt, line {line}: " in str(caught.value) and message in str(caught.value)
+
+
+def test_splits_and_types_that_are_not_there(tmp_path):
+    data = write(tmp_path, FOUR_COLUMNS)
+    assert ner.splits("ner", data) == ("train",)
+    assert ner.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
+    examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
+    features = ner.features(examples, TOKENIZER, TaskOptions())
+    assert ner.score(examples, features, one_hot(features, 3)) == {
+        "precision": 0, "recall": 0, "f1": 0, "accuracy": 1, "f1_PER": 0}
+
+
+def test_other_errors(tmp_path):
+    with pytest.raises(UserError, match="no dev data; looked for dev.txt, .* found nothing"):
+        ner.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
+    with pytest.raises(UserError, match="holds no words"):
+        load(tmp_path, "-DOCSTART- O\n\n\n")
+    with pytest.raises(UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"):
+        load(tmp_path, "Ann O\nBob B-ORG\n", "dev", ("O", "B-PER", "I-PER"))
+
+
+def brute_force_owner(first, end, ranges, starts):
+    """Of all windows that hold words first … end - 1, the one with most tokens on the poorer side, then on the richer."""
+    sides = {(low, high): sorted((starts[first] - starts[low], starts[high] - starts[end]))
+             for low, high in ranges if low <= first and end <= high}
+    return max(sides.values()), sides
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_predict_each_word_once_with_the_most_context(seed):
+    random = np.random.default_rng(seed)
+    room, step = (40, 20) if seed % 2 else (30, 8)
+    sentences = [random.integers(1, 4, random.integers(1, 30 if seed < 4 else 6)) for _ in range(random.integers(1, 25))]
+    found = windows(sentences, room, step)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(sentences))])
+    assert sorted(np.concatenate([window.predicted for window in found])) == list(range(len(starts) - 1))
+    assert all(starts[window.end] - starts[window.first] <= room for window in found)
+    # Nothing more fits, but for part of a word on either side.
+    assert all(starts[window.end] - starts[window.first] >= min(starts[-1], room - 4) for window in found)
+    ranges = [(window.first, window.end) for window in found]
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    for window in found:
+        for first, end in zip([0, *ends], ends):
+            inside = np.intersect1d(window.predicted, np.arange(first, end))
+            if len(inside) and starts[end] - starts[first] <= room:
+                best, sides = brute_force_owner(first, end, ranges, starts)
+                assert len(inside) == end - first and sides[window.first, window.end] == best
+        # Both sides have half of what a group leaves (but for part of a word), unless the document ends there.
+        group = max(step, starts[window.predicted[-1] + 1] - starts[window.predicted[0]])
+        if window.first > 0 and window.end < len(starts) - 1:
+            assert starts[window.predicted[0]] - starts[window.first] >= (room - group) // 2 - 3
+            assert starts[window.end] - starts[window.predicted[-1] + 1] >= (room - group) // 2 - 3
+
+
+def test_one_window_holds_a_short_document():
+    window, = windows([np.array([1, 2]), np.array([1]), np.array([3, 3])], room=10, step=5)
+    assert (window.first, window.end, window.predicted.tolist()) == (0, 5, [0, 1, 2, 3, 4])
+
+
+def test_first_pieces_carry_the_tags(tmp_path):
+    examples = load(tmp_path, FOUR_COLUMNS + "\u200b NNP B-NP O\n???York NNP B-NP I-LOC\n")
+    features = ner.features(examples, TOKENIZER, TaskOptions(max_length=16))
+    by_name = [[PIECES[i] for i in ids] for ids in features.input_ids]
+    assert by_name == ["[CLS] Ann Bo ##b lives New York ##s [SEP]".split(),
+                       "[CLS] in [UNK] [UNK] [UNK] [UNK] York [SEP]".split()]
+    classes, first, last = zip(*map(without_edges, features.labels))
+    tags = [["" if label < 0 else examples.labels[label] for label in row] for row in classes]
+    assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
+    assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]] and features.example.tolist() == [0, 2]
+    assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
+    assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
+    alone = ner.features(examples, TOKENIZER, TaskOptions(max_length=16, context=False))
+    assert [len(ids) for ids in alone.input_ids] == [6, 5, 8] and alone.example.tolist() == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Three documents of sentences with 1 to 14 words, and windows that hold about one of them."""
+    random = np.random.default_rng(7)
+    lines = []
+    for _ in range(3):
+        lines += ["-DOCSTART- O", ""]
+        for _ in range(12):
+            words = random.choice(["Ann", "Bob", "lives", "Yorks", "?"], random.integers(1, 15))
+            lines += [f"{word} {random.choice(['O', 'B-PER', 'B-LOC'])}" for word in words] + [""]
+    examples = load(tmp_path_factory.mktemp("long"), "\n".join(lines))
+    return examples, ner.features(examples, TOKENIZER, TaskOptions(max_length=20))
+
+
+def one_hot(features, classes):
+    rows = [without_edges(labels)[0] for labels in features.labels]
+    return [np.where(np.arange(classes) == row[:, None], 1.0, 0.0).astype(np.float32) for row in rows]
+
+
+def test_gold_logits_score_one_and_read_back(long, tmp_path):
+    examples, features = long
+    logits = one_hot(features, len(examples.labels))
+    assert ner.score(examples, features, logits)["f1"] == ner.score(examples, features, logits)["accuracy"] == 1
+    logits[3] = -logits[3]
+    worse = ner.score(examples, features, logits)
+    assert 0.5 < worse["f1"] < 1 and 0.5 < worse["accuracy"] < 1
+    assert worse.keys() == {"precision", "recall", "f1", "accuracy", "f1_PER", "f1_LOC"}
+    file, by_type = ner.write_predictions(examples, features, logits, tmp_path, "dev")
+    assert file.endswith("/predictions.conll") and worse.items() < json.loads(pathlib.Path(by_type).read_text()).items()
+    gold = [list(s.tags) for s in examples.sentences]
+    for column, tags in ((2, gold), (3, ner.predicted_tags(examples, features, logits))):
+        again = conll.read(file, TaskDataConfig(tag_column=column))
+        assert [list(s.tags) for s in again] == tags
+        assert [(s.words, s.document) for s in again] == [(s.words, s.document) for s in examples.sentences]
+
+
+def test_unlabelled_words_are_predicted(long, tmp_path):
+    labelled, features = long
+    text = "\n\n".join(("-DOCSTART-\n\n" if i % 12 == 0 else "") + "\n".join(s.words) for i, s in enumerate(labelled.sentences))
+    examples = load(tmp_path, text, "test", labelled.labels)
+    assert not examples.has_answers
+    unlabelled = ner.features(examples, TOKENIZER, TaskOptions(max_length=20))
+    for found, known in zip(unlabelled.labels, features.labels, strict=True):
+        found, known = without_edges(found), without_edges(known)
+        np.testing.assert_array_equal(found, [np.minimum(known[0], 0), *known[1:]])
+    file, = ner.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
+    assert file.endswith("/test_predictions.conll")
+    assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
+
+
+@dataclasses.dataclass(frozen=True)
+class Emissions:
+    """In the place of a model: the same scores for a piece wherever it stands; [pieces, C] under "pieces"."""
+
+    head: HeadConfig
+
+    def apply(self, params, batch, dropout_key=None):
+        return params["pieces"][batch["input_ids"]]
+
+
+def with_crf(examples, favoured):
+    """A model that favours these labels, by piece, and O elsewhere, with random parameters of a CRF; and its parameters."""
+    random, count = np.random.default_rng(0), len(examples.labels)
+    pieces = np.zeros((len(PIECES), count), np.float32)
+    pieces[range(len(PIECES)), [examples.labels.index(favoured.get(piece, "O")) for piece in PIECES]] = 5
+    crf = {"transitions": random.random((count, count), np.float32), "start": random.random(count, np.float32),
+           "end": random.random(count, np.float32)}
+    return Emissions(HeadConfig(kind="tagging", labels=examples.labels, crf=True)), {"pieces": pieces, "crf": crf}
+
+
+def decoded(model, params, examples, options):
+    features = ner.features(examples, TOKENIZER, options)
+    rows = predictions(model, params, padded(features, np.arange(len(features)), len(features)))
+    return ner.predicted_tags(examples, features, [np.asarray(row)[:len(ids)] for row, ids in zip(rows, features.input_ids)])
+
+
+TWO_SENTENCES = "-DOCSTART- O\n\n? O\nlives O\nAnn B-PER\n\nYork B-PER\nin O\n"
+
+
+def test_a_crf_does_not_go_on_from_one_sentence_to_the_next(tmp_path):
+    examples = load(tmp_path, TWO_SENTENCES)
+    model, params = with_crf(examples, {"Ann": "B-PER", "York": "I-PER"})
+    together, alone = TaskOptions(max_length=16), TaskOptions(max_length=16, context=False)
+    assert len(ner.features(examples, TOKENIZER, together)) == 1
+    first, second = decoded(model, params, examples, together)
+    assert first == ["O", "O", "B-PER"] and not second[0].startswith("I-")
+    assert [first, second] == decoded(model, params, examples, alone)
+    losses = []
+    for options in (together, alone):
+        features = ner.features(examples, TOKENIZER, options)
+        losses.append(loss_sums(model, params, padded(features, np.arange(len(features)), 4), None))
+    assert float(losses[0]["loss"]) == pytest.approx(float(losses[1]["loss"]), rel=1e-5) and losses[0]["weight"] == 5
+
+
+def test_a_part_of_a_sentence_may_begin_inside_an_entity(tmp_path):
+    examples = load(tmp_path, "Ann B-PER\n" + 8 * "Ann I-PER\n" + "in O\n")
+    model, params = with_crf(examples, {"Ann": "I-PER"})
+    options = TaskOptions(max_length=8)
+    assert len(ner.features(examples, TOKENIZER, options)) > 1  # six words a window
+    (tags,) = decoded(model, params, examples, options)
+    assert tags[1:] == ["I-PER"] * 8 + ["O"] and tags[0] != "I-PER"
+
+
+@pytest.mark.parametrize("text, options, warned", [
+    ("Ann\nlives\n", {"tag_column": 2}, False), ("Ann\nlives\n", {"tag_column": 1, "word_column": 2}, False),
+    ("Ann NN\nlives VB\n", {"tag_column": 3}, True), ("NN Ann\nVB lives\n", {"tag_column": 4, "word_column": 2}, True),
+])
+def test_a_file_to_predict_may_lack_the_columns_of_the_training_file(tmp_path, caplog, text, options, warned):
+    with caplog.at_level("WARNING", logger="absl"):
+        examples = load(tmp_path, text, "test", ("O", "B-PER", "I-PER"), **options)
+    assert [sentence.words for sentence in examples.sentences] == [("Ann", "lives")] and not examples.has_answers
+    assert (f"data.tag_column={options['tag_column']}, but there are 2 columns" in caplog.text) == warned
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    builders = pytest.importorskip("tensorflow_datasets")
+
+    class TinyTags(builders.core.GeneratorBasedBuilder):
+        VERSION = builders.core.Version("1.0.0")
+
+        def _info(self):
+            names = ["O", "B-PER", "I-PER"]
+            return builders.core.DatasetInfo(builder=self, features=builders.features.FeaturesDict({
+                "tokens": builders.features.Sequence(builders.features.Text()),
+                "ner": builders.features.Sequence(builders.features.ClassLabel(names=names))}))
+
+        def _split_generators(self, manager):
+            good, bad = (["Ann", "Bob", "lives"], [1, 2, 0]), (["Ann", "Bob"], [0])
+            return {"train": self._rows(good), "validation": self._rows(good, bad), "test": self._rows(([], []))}
+
+        def _rows(self, *rows):
+            for key, (words, tags) in enumerate(rows):
+                yield key, {"tokens": words, "ner": tags}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    path = tmp_path_factory.mktemp("tfds")
+    TinyTags(data_dir=str(path)).download_and_prepare()
+    return TaskDataConfig(tfds="tiny_tags", tfds_dir=str(path))
+
+
+def test_tfds(builder):
+    examples = ner.load("ner", builder, "train")
+    sentence, = examples.sentences
+    assert (sentence.words, sentence.tags, sentence.document) == (("Ann", "Bob", "lives"), ("B-PER", "I-PER", "O"), None)
+    assert examples.labels == ("O", "B-PER", "I-PER")
+    with pytest.raises(UserError, match="tiny_tags, split validation, example .: 2 words and 1 tags"):
+        ner.load("ner", builder, "dev", examples.labels)
+    with pytest.raises(UserError, match="example 0: 0 words and 0 tags"):
+        ner.load("ner", builder, "test", examples.labels)
+    with pytest.raises(UserError, match="no field 'pos' among ner, tokens"):
+        ner.load("ner", dataclasses.replace(builder, label_column="pos"), "train")
+
+
+def test_a_treebank_as_parts_of_speech(shared_data, tmp_path):
+    for split in ("dev", "test"):
+        text = gzip.decompress((shared_data / "ud" / f"en_ewt-ud-{split}.conllu.gz").read_bytes())
+        (tmp_path / f"{split}.conllu").write_bytes(text)
+    data = TaskDataConfig(train=str(tmp_path / "dev.conllu"), test=str(tmp_path / "test.conllu"))
+    examples = ner.load("ner", data, "train")
+    assert len(examples) == 2001 and len(examples.labels) == 17  # the universal parts of speech
+    test = ner.load("ner", data, "test", examples.labels)
+    assert len(test) == 2077
+    tokenizer = load_tokenizer(shared_data / "vocab" / "cased" / "vocab.txt")
+    features = ner.features(test, tokenizer, TaskOptions(max_length=256))
+    assert sum((labels >= 0).sum() for labels in features.labels) == sum(len(s.words) for s in test.sentences)
+    assert max(map(len, features.input_ids)) <= 256
+    assert ner.score(test, features, one_hot(features, 17))["f1"] == 1

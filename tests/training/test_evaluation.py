@@ -1,0 +1,163 @@
+"""`bert-jax evaluate` of models that no run of ours has left: converted ones, whole and in parts, and what it refuses."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import numpy_bert
+import pytest
+from pretrained_model import CONFIG, PARTS, stored_model
+from test_prediction import write_model
+
+from bert_jax import cli
+from bert_jax.devices import sharding
+from bert_jax.console.command_line import load_config
+from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig
+from bert_jax.data.store.store import open_store
+from bert_jax.training.evaluation import Evaluation, default_config
+from bert_jax.formats import conversion
+from bert_jax.formats.conversion import write_bert_jax
+from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.pretrained.loading import load
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    make_mesh = sharding.make_mesh
+    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
+
+
+@pytest.fixture
+def source(small_store):
+    """Random parameters for the vocabulary of the small store, as a reader would describe them."""
+    tokenizer = open_store(str(small_store)).tokenizer()
+    config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size)
+
+    def make(parts=PARTS, head=None, **sizes):
+        return stored_model(dataclasses.replace(config, **sizes), parts, head, tokenizer, kind="bert_jax")
+    return make
+
+
+def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
+    """The figures and what is printed above them."""
+    capsys.readouterr()
+    words = ["evaluate", str(directory), f"--data.path={store}", "--evaluation.sequences=32", "--evaluation.batch_size=16"]
+    assert cli._run(["bert-jax", *words, *options]) == 0
+    *above, figures = capsys.readouterr().out.splitlines()
+    return json.loads(figures), "\n".join(above)
+
+
+def error(capsys, *words: str) -> str:
+    """The one line with which a command is refused."""
+    capsys.readouterr()
+    assert cli._run(["bert-jax", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    return said
+
+
+def expected(directory, store, length: int) -> dict[str, float]:
+    """The figures by the float64 model in NumPy, on the sequences of all documents."""
+    model = load(directory)
+    config = dataclasses.replace(Config(), phases=(PhaseConfig(sequence_length=length),),
+                                 evaluation=dataclasses.replace(Config().evaluation, sequences=32, batch_size=16))
+    mesh = sharding.make_mesh(MeshConfig())
+    batches = Evaluation(model.network, config, 0, open_store(str(store)), "all", mesh, sharding.shardings(mesh, model.params))
+    words, pairs = [], []
+    for batch in batches._batches():
+        output = numpy_bert.forward(model.params, model.config, batch)
+        chances = np.log(numpy_bert.softmax(output["mlm_logits"]))
+        real = batch["masked_weights"] > 0
+        right = chances.argmax(-1) == batch["masked_ids"]
+        chosen = np.take_along_axis(chances, batch["masked_ids"][:, :, None], axis=-1)[:, :, 0]
+        words += [*zip(chosen[real], right[real])]
+        labels, follows = batch["next_sentence_labels"], np.log(numpy_bert.softmax(output["next_sentence_logits"]))
+        pairs += [*zip(follows[np.arange(len(labels)), labels], follows.argmax(-1) == labels)]
+    (mlm_loss, mlm_accuracy), (pair_loss, pair_accuracy) = np.mean(words, axis=0), np.mean(pairs, axis=0)
+    return {"mlm_loss": -mlm_loss, "perplexity": np.exp(-mlm_loss), "mlm_accuracy": mlm_accuracy,
+            "next_sentence_loss": -pair_loss, "next_sentence_accuracy": pair_accuracy}
+
+
+def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, capsys):
+    (tmp_path / "theirs").mkdir()
+    write_huggingface(source(), tmp_path / "theirs", "theirs")
+    assert cli._run(["bert-jax", "convert", f"{tmp_path}/theirs", f"{tmp_path}/ours", "--to=bert_jax"]) == 0
+    figures, said = evaluate(tmp_path / "ours", small_store, capsys)
+    assert figures.pop("step") == 0 and figures == pytest.approx(expected(tmp_path / "ours", small_store, 40), rel=1e-4)
+    assert "all documents; what it was trained on is unknown" in said and "Sequences of 40 tokens" in said
+    assert "word frequencies alone" in said
+    shorter, said = evaluate(tmp_path / "ours", small_store, capsys, "--sequence_length=24")
+    assert shorter["mlm_loss"] == pytest.approx(expected(tmp_path / "ours", small_store, 24)["mlm_loss"], rel=1e-4)
+    assert "Sequences of 24 tokens" in said
+    says = error(capsys, "evaluate", f"{tmp_path}/theirs", f"--data.path={small_store}")
+    assert f"convert what it holds first: bert-jax convert {tmp_path}/theirs NEW --to=bert_jax" in says
+
+
+def without(stored, *parts: str):
+    """The same parameters but for these parts."""
+    kept = {path: array for path, array in stored.arrays.items() if path.split("/")[0] not in parts}
+    return dataclasses.replace(stored, arrays=kept)
+
+
+def test_a_model_without_one_of_the_heads_has_the_other_figures(source, small_store, tmp_path, capsys):
+    whole = source()
+    models = {"all": whole, "only words": without(whole, "pooler", "next_sentence"), "only pairs": without(whole, "mlm")}
+    for name, stored in models.items():
+        (tmp_path / name).mkdir()
+        write_bert_jax(stored, tmp_path / name)
+    everything = expected(tmp_path / "all", small_store, 40)
+    figures, said = evaluate(tmp_path / "only words", small_store, capsys)
+    assert {name: value for name, value in figures.items() if name != "step"} == pytest.approx(
+        {name: value for name, value in everything.items() if not name.startswith("next")}, rel=1e-4)
+    figures, said = evaluate(tmp_path / "only pairs", small_store, capsys)
+    assert {name: value for name, value in figures.items() if name != "step"} == pytest.approx(
+        {name: value for name, value in everything.items() if name.startswith("next")}, rel=1e-4)
+    assert "MLM" not in said
+    says = error(capsys, "evaluate", f"{tmp_path}/only pairs", f"--data.path={small_store}", "--data.sentence_pairs=none")
+    assert "no head for masked words (beside the encoder: next_sentence, pooler)" in says
+
+
+def test_one_segment_is_measured_without_pairs(source, small_store, tmp_path, capsys):
+    write_bert_jax(source(("mlm",), type_vocab_size=1), tmp_path)
+    figures, said = evaluate(tmp_path, small_store, capsys)
+    assert set(figures) == {"step", "mlm_loss", "perplexity", "mlm_accuracy"} and "data.sentence_pairs=none" in said
+
+
+def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, capsys):
+    models = {"bare": source(()), "tuned": source(head=HeadConfig(labels=("a", "b"))), "wordless": source(),
+              "foreign": stored_model(kind="tf1")}
+    models["wordless"] = dataclasses.replace(models["wordless"], tokenizer=None)
+    for name, stored in models.items():
+        (tmp_path / name).mkdir()
+        write_bert_jax(stored, tmp_path / name)
+    for name, says in (("bare", "has no head for masked words or pairs (beside the encoder: nothing)"),
+                       ("tuned", "holds a fine-tuned model, and evaluate measures the objectives of pre-training"),
+                       ("wordless", "has no vocabulary"),
+                       ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer")):
+        assert says in error(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
+    assert "sequence_length=128 is longer than model.max_position_embeddings=40" in error(
+        capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128")
+
+
+def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, small_store, capsys):
+    """Its record once kept "pairs", which is no option of pre-training: `evaluate` said that, and not what is missing."""
+    write_model(tmp_path / "tuned", "text", pairs=False)
+    conversion.convert(tmp_path / "tuned", tmp_path / "encoder", to="bert_jax", parts="encoder")
+    assert default_config(str(tmp_path / "encoder")).model.num_layers == CONFIG.num_layers
+    said = error(capsys, "evaluate", f"{tmp_path}/encoder", f"--data.path={small_store}")
+    assert "has no head for masked words or pairs (beside the encoder: pooler)" in said
+
+
+def test_the_configuration_of_a_saved_model_can_be_opened(source, tmp_path):
+    """With the options that only models have: how vectors are made of texts, or the task it was fine-tuned on."""
+    saved = dataclasses.replace(source(), embedding=EmbeddingConfig(pooling="cls"))
+    (tmp_path / "saved").mkdir()
+    write_bert_jax(saved, tmp_path / "saved")
+    assert "embedding" in json.loads((tmp_path / "saved" / "config.json").read_text())
+    write_model(tmp_path / "tuned", "text", pairs=False)
+    conversion.convert(tmp_path / "tuned", tmp_path / "copy", to="bert_jax")
+    assert load_config(str(tmp_path / "saved" / "config.json")) == Config(model=saved.model)
+    assert load_config(str(tmp_path / "copy" / "config.json")).model.num_layers == CONFIG.num_layers

@@ -1,0 +1,273 @@
+"""The compiled step: one result on every mesh and for every number of micro-batches, and what it does when things go wrong."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.devices import sharding
+from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.training.state import abstract_state, state_shardings
+from bert_jax.training.step import make_eval_step, make_train_step
+
+BATCH, LENGTH, MASKED, VOCABULARY = 16, 12, 4, 64
+SINGLE = None  # in place of a mesh: the first device alone
+CUBE = MeshConfig(data=2, fsdp=2, tensor=2)
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    """Broadcasting over a missing axis, or a copy to the device that nobody asked for, is an error."""
+    with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
+        yield
+
+
+def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
+    model = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=32,
+                        max_position_embeddings=LENGTH, hidden_dropout=dropout, attention_dropout=dropout)
+    phase = PhaseConfig(steps=100, warmup_steps=2, sequence_length=LENGTH, batch_size=BATCH, learning_rate=0.01,
+                        micro_batches=micro_batches)
+    config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
+    return BertForPreTraining(model, config.compute), config
+
+
+def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
+    """Rows with very different numbers of predictions, so that a mean of means would show."""
+    random = np.random.default_rng(step)
+    lengths = random.integers(LENGTH // 2, LENGTH + 1, BATCH)
+    weights = (np.arange(MASKED) < random.integers(0, MASKED + 1, BATCH)[:, None]).astype(np.float32)
+    arrays = {"input_ids": random.integers(5, VOCABULARY, (BATCH, LENGTH)), "masked_weights": weights,
+              "token_type_ids": np.broadcast_to(np.arange(LENGTH) > LENGTH // 2, (BATCH, LENGTH)),
+              "attention_mask": np.arange(LENGTH) < lengths[:, None],
+              "masked_positions": random.integers(0, LENGTH // 2, (BATCH, MASKED)) * (weights > 0),
+              "masked_ids": random.integers(5, VOCABULARY, (BATCH, MASKED)) * (weights > 0)}
+    if pairs:
+        arrays["next_sentence_labels"] = random.integers(0, 2, BATCH)
+    return {name: array.astype(array.dtype if name == "masked_weights" else np.int32) for name, array in arrays.items()}
+
+
+@functools.cache
+def compiled(model, config, mesh: MeshConfig | None):
+    """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
+    mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
+    shardings = state_shardings(abstract_state(model, optimizer(config.optimizer), mesh))
+    return mesh, shardings, make_train_step(model, optimizer(config.optimizer), config, 0, mesh, shardings)
+
+
+@functools.cache
+def initial_parameters(model) -> dict:
+    """Large, biases too: dropout then matters, and no gradient vanishes by symmetry."""
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: (0.3 * random.normal(size=leaf.shape)).astype(np.float32),
+                        jax.eval_shape(lambda: model.init(jax.random.key(0))))
+
+
+class Run:
+    """A tiny training run on one mesh; every mesh starts from the same parameters."""
+
+    def __init__(self, model, config, mesh: MeshConfig | None):
+        self.mesh, self.shardings, self.step = compiled(model, config, mesh)
+        abstract = abstract_state(model, optimizer(config.optimizer), self.mesh)
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
+        self.state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), self.shardings)
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, float]:
+        self.state, metrics = self.step(self.state, sharding.to_global(self.mesh, arrays, BATCH))
+        return {name: float(jax.device_get(value)) for name, value in metrics.items()}
+
+
+def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
+    run = Run(model, config, mesh)
+    history = [run(batch(step)) for step in range(steps)]
+    return history, jax.device_get(run.state.params)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Four steps with dropout on one device."""
+    return losses(*tiny(), SINGLE)
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2)],
+                         ids=lambda mesh: f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}")
+def test_every_mesh_gives_the_losses_of_one_device_with_dropout(mesh, reference):
+    history, params = losses(*tiny(), mesh)
+    for step, (found, expected) in enumerate(zip(history, reference[0])):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=2e-6), step
+        assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5), step
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, reference[1])
+
+
+def test_dropout_is_on_in_that_comparison_and_new_at_every_step(reference):
+    still, _ = losses(*tiny(dropout=0.0), SINGLE, steps=1)
+    assert abs(still[0]["loss"] - reference[0][0]["loss"]) > 1e-3
+    run = Run(*tiny(), SINGLE)
+    # lr is 0 at step 0, so the second step sees the same parameters and the same batch: only dropout differs.
+    assert abs(run(batch(0))["loss"] - run(batch(0))["loss"]) > 1e-3
+
+
+@pytest.mark.parametrize("mesh, micro_batches", [(SINGLE, 2), (CUBE, 4)])
+def test_micro_batches_equal_the_whole_batch(mesh, micro_batches, whole_batch):
+    history, params = losses(*tiny(dropout=0.0, micro_batches=micro_batches), mesh, steps=3)
+    for found, expected in zip(history, whole_batch[0]):
+        assert found == pytest.approx(expected, rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, whole_batch[1])
+
+
+def test_micro_batches_move_no_row_to_another_device():
+    model, config = tiny(dropout=0.0, micro_batches=2)
+    mesh, _, step = compiled(model, config, MeshConfig(data=8))
+    rows = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch(0).items()}
+    program = step.lower(abstract_state(model, optimizer(config.optimizer), mesh), rows).compile().as_text()
+    assert "all-reduce" in program  # of gradients and sums
+    assert not any(word in program for word in ("all-gather", "all-to-all", "collective-permute"))
+
+
+@pytest.fixture(scope="module")
+def whole_batch():
+    return losses(*tiny(dropout=0.0), SINGLE, steps=3)
+
+
+def test_metrics_equal_a_hand_calculation_over_the_whole_batch(whole_batch):
+    model, config = tiny(dropout=0.0)
+    arrays = batch(0)
+    output = jax.device_get(jax.jit(model.apply)(jax.device_put(initial_parameters(model)), jax.device_put(arrays)))
+    log = output.mlm_logits - np.log(np.exp(output.mlm_logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(log, arrays["masked_ids"][:, :, None], -1)[:, :, 0]
+    weights = arrays["masked_weights"]
+    mlm_loss = -(weights * chosen).sum() / weights.sum()
+    sentence = output.next_sentence_logits
+    logp = sentence - np.log(np.exp(sentence).sum(-1, keepdims=True))
+    sentence_loss = -logp[np.arange(BATCH), arrays["next_sentence_labels"]].mean()
+    found = whole_batch[0][0]
+    assert found["mlm_loss"] == pytest.approx(mlm_loss, rel=1e-5)
+    assert found["next_sentence_loss"] == pytest.approx(sentence_loss, rel=1e-5)
+    assert found["loss"] == pytest.approx(mlm_loss + sentence_loss, rel=1e-5)
+    right = weights * (output.mlm_logits.argmax(-1) == arrays["masked_ids"])
+    assert found["mlm_accuracy"] == pytest.approx(right.sum() / weights.sum(), abs=1e-6)
+    assert found["next_sentence_accuracy"] == pytest.approx((sentence.argmax(-1) == arrays["next_sentence_labels"]).mean())
+    assert (found["learning_rate"], found["skipped"]) == (0.0, 0.0)
+
+
+def test_first_steps_follow_the_optimizer_applied_by_hand(whole_batch):
+    """Gradient of the plain loss, clipped, through the optimizer, times the scheduled rate."""
+    model, config = tiny(dropout=0.0)
+    transformation = optimizer(config.optimizer)
+
+    def loss(params, arrays):
+        output = model.apply(params, arrays)
+        log = jax.nn.log_softmax(output.mlm_logits)
+        mlm = -jnp.take_along_axis(log, arrays["masked_ids"][:, :, None], -1)[:, :, 0] * arrays["masked_weights"]
+        sentence = jax.nn.log_softmax(output.next_sentence_logits)
+        return (jnp.sum(mlm) / jnp.sum(arrays["masked_weights"])
+                - jnp.mean(jnp.take_along_axis(sentence, arrays["next_sentence_labels"][:, None], -1)))
+
+    @jax.jit
+    def by_hand(params, state, arrays, rate):
+        gradients = jax.grad(loss)(params, arrays)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients)))
+        gradients = jax.tree.map(lambda g: jnp.where(norm > 1, g / norm, g), gradients)
+        updates, state = transformation.update(gradients, state, params)
+        return jax.tree.map(lambda p, u: p - rate * u, params, updates), state, norm
+
+    with jax.transfer_guard("allow"):
+        params, state = initial_parameters(model), transformation.init(initial_parameters(model))
+        for step, rate in enumerate((0.0, 0.005, 0.01 * 98 / 100)):
+            params, state, norm = by_hand(params, state, batch(step), rate)
+            assert whole_batch[0][step]["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+            assert whole_batch[0][step]["learning_rate"] == pytest.approx(rate, rel=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, whole_batch[1])
+
+
+def test_an_unrolled_stack_gives_the_same_under_sharding(reference):
+    history, _ = losses(*tiny(layers="loop"), CUBE, steps=3)
+    for found, expected in zip(history, reference[0]):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=2e-6)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing_but_the_step():
+    run = Run(*tiny(), CUBE)
+    run(batch(0)), run(batch(1))
+    before = jax.device_get(run.state)
+    for bad in (np.nan, np.inf):
+        metrics = run(batch(2) | {"masked_weights": np.full((BATCH, MASKED), bad, np.float32)})
+        assert metrics["skipped"] == 1 and not np.isfinite(metrics["loss"])
+    after = jax.device_get(run.state)
+    assert after.step == before.step + 2
+    jax.tree.map(np.testing.assert_array_equal, (after.params, after.optimizer_state), (before.params, before.optimizer_state))
+    assert run(batch(3))["skipped"] == 0
+    assert not np.array_equal(jax.device_get(run.state.params["pooler"]["kernel"]), after.params["pooler"]["kernel"])
+
+
+def test_a_batch_without_predictions_or_pairs_still_has_finite_numbers():
+    run = Run(*tiny(dropout=0.0), SINGLE)
+    metrics = run(batch(0, pairs=False) | {"masked_weights": np.zeros((BATCH, MASKED), np.float32)})
+    assert metrics == {"loss": 0, "mlm_loss": 0, "mlm_accuracy": 0, "learning_rate": 0, "grad_norm": 0, "skipped": 0}
+
+
+def test_the_state_is_donated_and_stays_sharded():
+    run = Run(*tiny(), CUBE)
+    old = run.state
+    run(batch(0))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
+    for leaf, where in zip(jax.tree.leaves(run.state), jax.tree.leaves(run.shardings)):
+        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+
+
+@pytest.mark.slow
+def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
+    """Two processes of two devices each, joined as on a pod, against one device."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    script = tmp_path / "host.py"
+    script.write_text(HOST)
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "2", "JAX_NUM_PROCESSES": "2",
+                                "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_COORDINATOR_ADDRESS": address,
+                                "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])}
+    hosts = [subprocess.Popen([sys.executable, script], env=environment | {"JAX_PROCESS_ID": str(index)}, text=True,
+                              stdout=subprocess.PIPE) for index in range(2)]
+    try:
+        outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert sorted(outputs[0]["rows"] + outputs[1]["rows"]) == list(range(BATCH))
+    expected, _ = losses(*tiny(), SINGLE, steps=3)
+    for output in outputs:
+        assert output["losses"] == pytest.approx([metrics["loss"] for metrics in expected], rel=2e-6)
+
+
+HOST = """
+import json
+from bert_jax import hardware, sharding
+hardware.initialize_distributed()
+hardware.initialize_distributed()
+import test_step
+run = test_step.Run(*test_step.tiny(), test_step.MeshConfig(data=2, fsdp=2))
+rows = sharding.host_rows(run.mesh, test_step.BATCH)
+losses = [run({name: array[rows] for name, array in test_step.batch(step).items()})["loss"] for step in range(3)]
+print(json.dumps({"rows": rows.tolist(), "losses": losses}))
+"""
+
+
+def test_evaluation_sums_over_the_global_batch():
+    model, config = tiny()
+    run = Run(model, config, CUBE)
+    evaluate = make_eval_step(model, run.mesh, run.shardings.params)
+    sums = jax.device_get(evaluate(run.state.params, sharding.to_global(run.mesh, batch(0), BATCH)))
+    still, _ = losses(*tiny(dropout=0.0), SINGLE, steps=1)
+    assert sums["mlm_weight"] == batch(0)["masked_weights"].sum() and sums["next_sentence_count"] == BATCH
+    assert sums["mlm_loss"] / sums["mlm_weight"] == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
+    assert sums["next_sentence_loss"] / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)
