@@ -239,7 +239,7 @@ def results(arguments: list[str]) -> int:
 
     first, words = positional(arguments, usage(results), "DIR")
     further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    options = parse(ResultsConfig(), words[len(further):], *described(results))
+    options = parse(ResultsConfig(), words[len(further) :], *described(results))
     from bert_jax.finetuning.results_table import run_results
 
     run_results([first, *further], options)
@@ -266,9 +266,19 @@ def convert(arguments: list[str]) -> int:
 
 
 COMMANDS = {
-    "demo": demo, "train-vocab": train_vocab, "extend-vocab": extend_vocab, "prepare": prepare, "inspect": inspect,
-    "info": info, "config": config, "pretrain": pretrain, "evaluate": evaluate, "fill-mask": fill_mask,
-    "finetune": finetune, "predict": predict, "results": results,
+    "demo": demo,
+    "train-vocab": train_vocab,
+    "extend-vocab": extend_vocab,
+    "prepare": prepare,
+    "inspect": inspect,
+    "info": info,
+    "config": config,
+    "pretrain": pretrain,
+    "evaluate": evaluate,
+    "fill-mask": fill_mask,
+    "finetune": finetune,
+    "predict": predict,
+    "results": results,
     "convert": convert,
 }
 
@@ -277,8 +287,11 @@ def _command(name: str):
     """Return the command of this name; UserError with the nearest one if there is none."""
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
-        raise UserError(f"unknown command {name!r}" + (f"; perhaps you meant {close[0]}" if close else "")
-                        + f"; commands: {', '.join(COMMANDS)}")
+        raise UserError(
+            f"unknown command {name!r}"
+            + (f"; perhaps you meant {close[0]}" if close else "")
+            + f"; commands: {', '.join(COMMANDS)}"
+        )
     return COMMANDS[name]
 
 
@@ -313,13 +326,18 @@ def _run(argv: list[str]) -> int:
     except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
         if debug:
             traceback.print_exc()
-        print(f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr
+        )
         return 2
     except Exception as error:
         if debug or not _of_cloud_storage(error, words):
             raise
-        print(f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the network and "
-              "your credentials (--debug shows the whole traceback)", file=sys.stderr)
+        print(
+            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the network and "
+            "your credentials (--debug shows the whole traceback)",
+            file=sys.stderr,
+        )
         return 2
 
 
@@ -331,7 +349,9 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
 
 def _left(status: int) -> int:
     """`status`; ends the process here if a signal has ended the command while XLA compiles, which Python would wait for."""
-    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):  # signals.COMPILING, which would import jax
+    if any(
+        thread.name.startswith("compiling") for thread in threading.enumerate()
+    ):  # signals.COMPILING, which would import jax
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -86,7 +86,7 @@ def parse_object(text: bytes) -> dict:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 20 or not -2**63 <= int(digits) < 2**64:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
         raise ValueError(f"has a number beyond 64 bits, {digits:.30}")
     return int(digits)
 
@@ -100,7 +100,7 @@ def _float(digits: str) -> float:
 def _unique(pairs: list[tuple]) -> dict:
     values = dict(pairs)
     if len(values) < len(pairs):
-        (name, count), = collections.Counter(name for name, _ in pairs).most_common(1)
+        ((name, count),) = collections.Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"has {count} values named {name!r:.120}")
     return values
 

@@ -81,16 +81,22 @@ def pretrain(config: Config) -> Result:
 
     result = Result(0, {}, 0)
     with StopSignals() as signals, contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(open_workdir(
-            config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer))
-        checkpoints = closing.enter_context(Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id,
-                                                        lost=workdir.is_lost))
+        workdir = closing.enter_context(
+            open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer)
+        )
+        checkpoints = closing.enter_context(
+            Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id, lost=workdir.is_lost)
+        )
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
         restored = checkpoints.restore(abstract)
-        state = signals.wait(lambda: create_state(model, optimizer, mesh, config.seed)) if restored is None else restored.state
+        state = (
+            signals.wait(lambda: create_state(model, optimizer, mesh, config.seed))
+            if restored is None
+            else restored.state
+        )
         report = None
         if restored is None and source is not None:
             params, report = initialize(source, abstract.params, tokenizer, state.params)
@@ -103,15 +109,28 @@ def pretrain(config: Config) -> Result:
         if result.step >= config.total_steps and not evaluates_first:
             return result
         metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
-        run = _Run(config, mesh, model, optimizer, shardings, training, evaluation_store, workdir, checkpoints, metrics,
-                   signals)
+        run = _Run(
+            config,
+            mesh,
+            model,
+            optimizer,
+            shardings,
+            training,
+            evaluation_store,
+            workdir,
+            checkpoints,
+            metrics,
+            signals,
+        )
         for index, phase in enumerate(config.phases):
             resumed = position["phase"] == index
             owed = evaluates_first and resumed
             if (owed or result.step < starts[index] + phase.steps) and not result.exit_code:
                 if result.step == starts[index] and phase.moments == "reset":
                     state = reset_moments(state)
-                state, result = _train_phase(run, index, state, result.step, position["examples_seen"] if resumed else 0, owed)
+                state, result = _train_phase(
+                    run, index, state, result.step, position["examples_seen"] if resumed else 0, owed
+                )
     return dataclasses.replace(result, exit_code=signals.exit_code)
 
 
@@ -132,8 +151,9 @@ class _Run:
     signals: StopSignals
 
 
-def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int,
-                 evaluates_first: bool) -> tuple[TrainState, Result]:
+def _train_phase(
+    run: _Run, index: int, state: TrainState, begin: int, seen: int, evaluates_first: bool
+) -> tuple[TrainState, Result]:
     """Trains from step `begin`, after `seen` sequences of phase `index`, to the end of that phase or until told to stop.
 
     Args:
@@ -142,14 +162,32 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
     config, mesh, phase = run.config, run.mesh, run.config.phases[index]
     end, examples = phase_starts(config)[index] + phase.steps, run.training[index]
     run.signals.saving = None  # the phase before has saved its end
-    evaluation = None if run.evaluation_store is None else Evaluation(
-        run.model, config, index, run.evaluation_store, "all" if config.data.eval_path else "held_out", mesh, run.shardings.params)
+    evaluation = (
+        None
+        if run.evaluation_store is None
+        else Evaluation(
+            run.model,
+            config,
+            index,
+            run.evaluation_store,
+            "all" if config.data.eval_path else "held_out",
+            mesh,
+            run.shardings.params,
+        )
+    )
     unigram = None if evaluation is None else evaluation.unigram(examples)
     train_step = Program(make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings))
     rates = Rates(_peak_flops())
     reporter = PhaseReporter(run.metrics, rates, config, index)
-    stream = batches(examples, seen, phase.batch_size, sharding.host_rows(mesh, phase.batch_size), end - begin,
-                     loader=config.data.loader, prefetch=config.data.prefetch)
+    stream = batches(
+        examples,
+        seen,
+        phase.batch_size,
+        sharding.host_rows(mesh, phase.batch_size),
+        end - begin,
+        loader=config.data.loader,
+        prefetch=config.data.prefetch,
+    )
     step, evaluated, wanted = begin, {}, False
 
     def save() -> None:
@@ -179,7 +217,9 @@ def _train_phase(run: _Run, index: int, state: TrainState, begin: int, seen: int
                 if step == end:
                     break
                 if step > begin:
-                    wanted = wanted or due(step, config.checkpoint.every_steps) or evaluated and config.checkpoint.keep_best
+                    wanted = (
+                        wanted or due(step, config.checkpoint.every_steps) or evaluated and config.checkpoint.keep_best
+                    )
                     # A state whose loss is not finite would push out a good one; the next that is finite is saved.
                     if wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0)):
                         save()
@@ -214,13 +254,17 @@ def _lacks_evaluation(config: Config, evaluation_store: Store | None, step: int)
     """Whether the evaluation after `step`, to which the run has come before, is not in its log."""
     if evaluation_store is None or not _evaluates(config, step):
         return False
-    logged = [row["step"] for row in read_rows(epath.Path(config.workdir) / "metrics.jsonl") if row["kind"] == "evaluation"]
+    logged = [
+        row["step"] for row in read_rows(epath.Path(config.workdir) / "metrics.jsonl") if row["kind"] == "evaluation"
+    ]
     return from_first(step not in logged)
 
 
 def _check_given(config: Config) -> None:
-    for name, value, meaning in (("data.path", config.data.path, "the token store that bert-jax prepare wrote"),
-                                 ("workdir", config.workdir, "a directory for checkpoints and metrics")):
+    for name, value, meaning in (
+        ("data.path", config.data.path, "the token store that bert-jax prepare wrote"),
+        ("workdir", config.workdir, "a directory for checkpoints and metrics"),
+    ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
 
@@ -244,17 +288,21 @@ def _open_stores(config: Config) -> tuple[Store, Store | None]:
         return store, store if config.data.held_out else None
     evaluation_store = open_store(config.data.eval_path, config.data.cache)
     if evaluation_store.tokenizer().fingerprint != store.tokenizer().fingerprint:
-        raise UserError(f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than "
-                        f"data.path={config.data.path}; prepare it again with the same --vocab")
+        raise UserError(
+            f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than "
+            f"data.path={config.data.path}; prepare it again with the same --vocab"
+        )
     return store, evaluation_store
 
 
 def _with_vocabulary(config: Config, store: Store) -> Config:
     given = config.model.vocab_size
     if given not in (None, store.vocab_size):
-        raise UserError(f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} "
-                        "entries; leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other "
-                        "vocabulary")
+        raise UserError(
+            f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} "
+            "entries; leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other "
+            "vocabulary"
+        )
     return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
 
 
@@ -267,14 +315,18 @@ def _training_examples(store: Store, config: Config, index: int) -> Examples:
 
 def _fingerprints(config: Config, store: Store, evaluation_store: Store | None, source: StoredModel | None) -> dict:
     """Of what the options PER_HOST name, which must be the same on every host."""
-    return {"store_fingerprint": store.fingerprint, "tokenizer_fingerprint": store.manifest.tokenizer.fingerprint,
-            "evaluation_store_fingerprint": None if evaluation_store is None else evaluation_store.fingerprint,
-            "evaluation_split": "all" if config.data.eval_path else "held_out",
-            "init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
+    return {
+        "store_fingerprint": store.fingerprint,
+        "tokenizer_fingerprint": store.manifest.tokenizer.fingerprint,
+        "evaluation_store_fingerprint": None if evaluation_store is None else evaluation_store.fingerprint,
+        "evaluation_split": "all" if config.data.eval_path else "held_out",
+        "init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays),
+    }
 
 
-def _announce(config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int,
-              report: Report | None) -> None:
+def _announce(
+    config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int, report: Report | None
+) -> None:
     """Every derived quantity that people check before they leave a run alone."""
     if jax.process_index() != 0:
         return
@@ -282,15 +334,21 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
     device = hardware.hardware()
     print_ = lambda text: console.print(text, markup=False, soft_wrap=True)
     print_(f"{device}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
-    print_(f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
-           f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}")
-    print_(f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them "
-           "to train on")
+    print_(
+        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
+    )
+    print_(
+        f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them "
+        "to train on"
+    )
     for index, phase in enumerate(config.phases):
         epoch = training[index].num_examples(0)
-        print_(f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
-               f"({phase.batch_size * phase.sequence_length:,} tokens per step), {phase.steps * phase.batch_size / epoch:.3g} "
-               f"epochs of {epoch:,} sequences")
+        print_(
+            f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
+            f"({phase.batch_size * phase.sequence_length:,} tokens per step), {phase.steps * phase.batch_size / epoch:.3g} "
+            f"epochs of {epoch:,} sequences"
+        )
     # A pipe or a log file has no width of its own, and rich would take 80 columns.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
     if device.num_devices > 1:
@@ -299,8 +357,11 @@ def _announce(config: Config, mesh, store: Store, training: list[Examples], abst
         wide.print(report.table())
     if step:
         left = config.total_steps - step
-        print_(f"resuming from step {step:,} of {config.workdir}" if left > 0 else
-               f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on")
+        print_(
+            f"resuming from step {step:,} of {config.workdir}"
+            if left > 0
+            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
+        )
 
 
 def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:

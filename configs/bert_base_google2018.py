@@ -11,10 +11,12 @@ from bert_jax.config.presets import google2018, model_config
 
 
 def get_config() -> Config:
-    return google2018(Config(
-        model=model_config("base"),
-        phases=(
-            PhaseConfig(steps=900_000, sequence_length=128, batch_size=256, max_predictions=20),
-            PhaseConfig(steps=100_000, sequence_length=512, batch_size=256, max_predictions=77),
-        ),
-    ))
+    return google2018(
+        Config(
+            model=model_config("base"),
+            phases=(
+                PhaseConfig(steps=900_000, sequence_length=128, batch_size=256, max_predictions=20),
+                PhaseConfig(steps=100_000, sequence_length=512, batch_size=256, max_predictions=77),
+            ),
+        )
+    )

@@ -38,8 +38,14 @@ def ours(directory: str, vocab: str, arrays: str):
     features = glue.features(examples, tokenizer, TaskOptions())
     batches = TrainingBatches(features, BATCH, window=WINDOW)
     lengths = [len(ids) for ids in features.input_ids]
-    np.savez(arrays, ids=np.concatenate(features.input_ids), lengths=lengths, labels=features.labels,
-             vocab_size=tokenizer.vocab_size, sorted=np.concatenate([batches.indices(step) for step in range(batches.steps_per_epoch)]))
+    np.savez(
+        arrays,
+        ids=np.concatenate(features.input_ids),
+        lengths=lengths,
+        labels=features.labels,
+        vocab_size=tokenizer.vocab_size,
+        sorted=np.concatenate([batches.indices(step) for step in range(batches.steps_per_epoch)]),
+    )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     head = HeadConfig(labels=examples.labels)
     programs = make_programs(FinetuneConfig(), ModelConfig(vocab_size=tokenizer.vocab_size, **MINI), head, mesh)
@@ -75,8 +81,13 @@ def peer(arrays: str) -> None:
         sequences = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
         labels, vocab_size, by_length = stored["labels"], int(stored["vocab_size"]), stored["sorted"]
     orders = {"plain": np.random.default_rng(0).permutation(len(sequences)), "sorted": by_length}
-    config = transformers.BertConfig(vocab_size=vocab_size, hidden_size=MINI["hidden_size"], num_attention_heads=MINI["num_heads"],
-                                     num_hidden_layers=MINI["num_layers"], intermediate_size=4 * MINI["hidden_size"])
+    config = transformers.BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=MINI["hidden_size"],
+        num_attention_heads=MINI["num_heads"],
+        num_hidden_layers=MINI["num_layers"],
+        intermediate_size=4 * MINI["hidden_size"],
+    )
     model = transformers.BertForSequenceClassification(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-6, weight_decay=0.01)
     position = 0
@@ -86,22 +97,27 @@ def peer(arrays: str) -> None:
         ids = torch.zeros((len(chosen), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, index in enumerate(chosen):
-            ids[row, :len(sequences[index])] = torch.from_numpy(sequences[index].astype(np.int64))
-            mask[row, :len(sequences[index])] = 1
+            ids[row, : len(sequences[index])] = torch.from_numpy(sequences[index].astype(np.int64))
+            mask[row, : len(sequences[index])] = 1
         loss = model(input_ids=ids, attention_mask=mask, labels=torch.from_numpy(labels[chosen].astype(np.int64))).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads", flush=True)
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads",
+        flush=True,
+    )
     for line in sys.stdin:
         request = json.loads(line)
         began = time.perf_counter()
         for number in range(position, position + request["steps"]):
-            step(orders[request["order"]][number * BATCH:(number + 1) * BATCH])
+            step(orders[request["order"]][number * BATCH : (number + 1) * BATCH])
         print(json.dumps(time.perf_counter() - began), flush=True)
-        position += request["steps"] if request["order"] == "sorted" else 0  # both orders see the same part of the epoch
+        position += (
+            request["steps"] if request["order"] == "sorted" else 0
+        )  # both orders see the same part of the epoch
 
 
 def main() -> None:
@@ -118,8 +134,12 @@ def main() -> None:
         rates: dict[str, list[float]] = {"ours": []}
         other = None
         if "peer" in options:
-            other = subprocess.Popen([options["peer"], __file__, f"--serve={arrays}"], stdin=subprocess.PIPE, text=True,
-                                     stdout=subprocess.PIPE)
+            other = subprocess.Popen(
+                [options["peer"], __file__, f"--serve={arrays}"],
+                stdin=subprocess.PIPE,
+                text=True,
+                stdout=subprocess.PIPE,
+            )
             print("peer:", other.stdout.readline().strip(), flush=True)
             rates |= {"plain": [], "sorted": []}
 
@@ -143,8 +163,10 @@ def main() -> None:
     for side, values in rates.items():
         name = "ours" if side == "ours" else f"transformers, {side} order"
         ratio = statistics.median(a / b for a, b in zip(rates["ours"], values))
-        print(f"{name}: median {statistics.median(values):.0f} sequences/s, {min(values):.0f} to {max(values):.0f}; "
-              f"ours is {ratio:.2f} times as fast")
+        print(
+            f"{name}: median {statistics.median(values):.0f} sequences/s, {min(values):.0f} to {max(values):.0f}; "
+            f"ours is {ratio:.2f} times as fast"
+        )
 
 
 if __name__ == "__main__":

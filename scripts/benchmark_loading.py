@@ -34,13 +34,16 @@ print(json.dumps({{"import s": imported - start, "load s": loaded - imported, "l
                   "beyond the imports MiB": memory("VmHWM") - before}}))
 """
 OURS = MEASURE.format(
-    imports="import jax, bert_jax; load = bert_jax.load; jax.devices()", load="jax.block_until_ready(load(sys.argv[1]).params)",
-    read="import numpy\ntotal = sum(float(numpy.asarray(leaf).sum()) for leaf in jax.tree.leaves(model))")
+    imports="import jax, bert_jax; load = bert_jax.load; jax.devices()",
+    load="jax.block_until_ready(load(sys.argv[1]).params)",
+    read="import numpy\ntotal = sum(float(numpy.asarray(leaf).sum()) for leaf in jax.tree.leaves(model))",
+)
 THEIRS = MEASURE.format(
     imports="import torch, transformers; from transformers import AutoModelForPreTraining as model, BertForPreTraining\n"
-            "transformers.utils.logging.set_verbosity_error()",
+    "transformers.utils.logging.set_verbosity_error()",
     load="model.from_pretrained(sys.argv[1], dtype=torch.float32)",
-    read="with torch.no_grad():\n    total = sum(float(parameter.sum()) for parameter in model.parameters())")
+    read="with torch.no_grad():\n    total = sum(float(parameter.sum()) for parameter in model.parameters())",
+)
 
 
 def main() -> None:
@@ -48,9 +51,11 @@ def main() -> None:
     parser.add_argument("--peer", default="", help="a Python with torch and transformers")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    programs = ({"bert_jax": (sys.executable, OURS, "huggingface")}
-                | ({"transformers": (options.peer, THEIRS, "huggingface")} if options.peer else {})
-                | {"own checkpoint": (sys.executable, OURS, "bert_jax")})
+    programs = (
+        {"bert_jax": (sys.executable, OURS, "huggingface")}
+        | ({"transformers": (options.peer, THEIRS, "huggingface")} if options.peer else {})
+        | {"own checkpoint": (sys.executable, OURS, "bert_jax")}
+    )
     found: dict[str, list[dict]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as directory:
         write_base(pathlib.Path(directory))

@@ -20,8 +20,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "
 import original_procedure  # noqa: E402
 
 PASSES = 5  # over the text: five runs of the original, five epochs of ours
-HEADER = ("", "sequences", "IsNext", "mean length", "padding", "cut off", "seen twice", "sentences seen",
-          "10/25/50/75/90 % of lengths")
+HEADER = (
+    "",
+    "sequences",
+    "IsNext",
+    "mean length",
+    "padding",
+    "cut off",
+    "seen twice",
+    "sentences seen",
+    "10/25/50/75/90 % of lengths",
+)
 
 
 def original_row(store: Store, sequence_length: int, short: float) -> list[str]:
@@ -32,28 +41,48 @@ def original_row(store: Store, sequence_length: int, short: float) -> list[str]:
     examples = [example for examples in passes for example in examples]
     lengths = np.array([example.num_first + example.num_second + 3 for example in examples])
     text = PASSES * store.num_tokens
-    return _row("original", len(examples), 1 - np.mean([example.is_random for example in examples]), lengths, sequence_length,
-                sum(example.truncated for example in examples) / text,
-                sum(example.duplicated for example in examples) / text, seen / store.num_sentences)
+    return _row(
+        "original",
+        len(examples),
+        1 - np.mean([example.is_random for example in examples]),
+        lengths,
+        sequence_length,
+        sum(example.truncated for example in examples) / text,
+        sum(example.duplicated for example in examples) / text,
+        seen / store.num_sentences,
+    )
 
 
 def our_row(store: Store, sequence_length: int, short: float) -> list[str]:
-    config = Config(data=DataConfig(short_sequence_probability=short), phases=(PhaseConfig(sequence_length=sequence_length),))
+    config = Config(
+        data=DataConfig(short_sequence_probability=short), phases=(PhaseConfig(sequence_length=sequence_length),)
+    )
     examples = Examples(store, config, split="all")
     counts = [examples.num_examples(epoch) for epoch in range(PASSES)]
     reports = [epoch_report(examples, epoch, limit=counts[epoch]) for epoch in range(PASSES)]
-    lengths = np.concatenate([examples.rows(np.full(count, epoch), np.arange(count)).lengths
-                              for epoch, count in enumerate(counts)])
+    lengths = np.concatenate(
+        [examples.rows(np.full(count, epoch), np.arange(count)).lengths for epoch, count in enumerate(counts)]
+    )
     is_next, truncated, duplicated, seen = np.mean(
-        [(report.is_next, report.truncated, report.duplicated, report.sentences_seen) for report in reports], axis=0)
+        [(report.is_next, report.truncated, report.duplicated, report.sentences_seen) for report in reports], axis=0
+    )
     return _row("bert_jax", len(lengths), is_next, lengths, sequence_length, truncated, duplicated, seen)
 
 
 def _row(name, count, is_next, lengths, sequence_length, truncated, duplicated, seen) -> list[str]:
     quantiles = "/".join(f"{q:.0f}" for q in np.percentile(lengths, (10, 25, 50, 75, 90)))
     padding = 1 - lengths.mean() / sequence_length
-    return [name, f"{count / PASSES:,.0f}", f"{is_next:.1%}", f"{lengths.mean():.1f}", f"{padding:.1%}",
-            f"{truncated:.1%}", f"{duplicated:.1%}", f"{seen:.3%}", quantiles]
+    return [
+        name,
+        f"{count / PASSES:,.0f}",
+        f"{is_next:.1%}",
+        f"{lengths.mean():.1f}",
+        f"{padding:.1%}",
+        f"{truncated:.1%}",
+        f"{duplicated:.1%}",
+        f"{seen:.3%}",
+        quantiles,
+    ]
 
 
 def main(path: str, *sequence_lengths: str) -> None:

@@ -29,16 +29,30 @@ def compare(tokenizer, examples, features, index: int) -> dict[str, int]:
     text, context = examples.contexts[question.context], features.contexts[question.context]
     gold = text[slice(*question.span)]
     ours = squad_windows.read(text, context, *squad_windows.answer_tokens(context, *question.span))
-    windows = original_squad.make_windows(text, question.text, (gold, question.span[0]),
-                                          lambda part: [tokenizer.tokens[i] for i in tokenizer.encode(part)],
-                                          OPTIONS.max_length, OPTIONS.doc_stride, OPTIONS.max_query_length)
-    theirs = original_squad.read(text, next(window for window in windows if window.end),
-                                 lambda part: " ".join(google_basic(part, tokenizer.lowercase)))
+    windows = original_squad.make_windows(
+        text,
+        question.text,
+        (gold, question.span[0]),
+        lambda part: [tokenizer.tokens[i] for i in tokenizer.encode(part)],
+        OPTIONS.max_length,
+        OPTIONS.doc_stride,
+        OPTIONS.max_query_length,
+    )
+    theirs = original_squad.read(
+        text,
+        next(window for window in windows if window.end),
+        lambda part: " ".join(google_basic(part, tokenizer.lowercase)),
+    )
     labels = [(window.start, window.end) for window in windows]
     same = labels == [tuple(row) for row in features.labels[features.example == index].tolist()]
     if not same or ours != gold:
         print(f"{question.id}: gold {gold!r}, ours {ours!r}, original {theirs!r}")
-    return {"questions": 1, "exact by offsets": ours == gold, "exact by get_final_text": theirs == gold, "same labels": same}
+    return {
+        "questions": 1,
+        "exact by offsets": ours == gold,
+        "exact by get_final_text": theirs == gold,
+        "same labels": same,
+    }
 
 
 def main(vocabulary: str, file: str, questions: str = "0") -> None:
@@ -48,8 +62,10 @@ def main(vocabulary: str, file: str, questions: str = "0") -> None:
     read = time.perf_counter()
     features = squad.features(examples, tokenizer, OPTIONS)
     made = time.perf_counter()
-    print(f"{len(examples):,} questions on {len(examples.contexts):,} contexts read in {read - start:.1f} s; "
-          f"{len(features):,} windows made in {made - read:.1f} s")
+    print(
+        f"{len(examples):,} questions on {len(examples.contexts):,} contexts read in {read - start:.1f} s; "
+        f"{len(features):,} windows made in {made - read:.1f} s"
+    )
     counts = collections.Counter()
     for index in range(int(questions) or len(examples)):
         counts.update(compare(tokenizer, examples, features, index))

@@ -29,7 +29,14 @@ def readings(kind: str, peer: str, vocabulary: str, lowercase: bool, texts: list
     if kind == "google":
         ids = {token: i for i, token in enumerate(oracle.read_tokens(vocabulary))}
         return [[ids[piece] for piece in google(text, ids.keys(), lowercase)] for text in texts]
-    command = [peer, str(TESTS / "oracles" / "make_tokenizer_oracle.py"), "encode", kind, vocabulary, str(lowercase).lower()]
+    command = [
+        peer,
+        str(TESTS / "oracles" / "make_tokenizer_oracle.py"),
+        "encode",
+        kind,
+        vocabulary,
+        str(lowercase).lower(),
+    ]
     given = "".join(json.dumps(text) + "\n" for text in texts)
     done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode:
@@ -37,7 +44,9 @@ def readings(kind: str, peer: str, vocabulary: str, lowercase: bool, texts: list
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def compare(kinds, peer: str, vocabulary: str, lowercase: bool, texts: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+def compare(
+    kinds, peer: str, vocabulary: str, lowercase: bool, texts: list[str]
+) -> Iterator[tuple[str, list[str], list[str]]]:
     """(kind, texts that differ, words of those that differ when they stand alone) for each of `kinds`."""
     encode = WordPieceTokenizer(oracle.read_tokens(vocabulary), lowercase).encode_batch
     ours = encode(texts)
@@ -45,7 +54,9 @@ def compare(kinds, peer: str, vocabulary: str, lowercase: bool, texts: list[str]
         theirs = readings(kind, peer, vocabulary, lowercase, texts)
         differing = [text for text, a, b in zip(texts, ours, theirs, strict=True) if a != b]
         words = [word for text in differing for word in text.split()]
-        alone = zip(words, encode(words), readings(kind, peer, vocabulary, lowercase, words), strict=True) if words else ()
+        alone = (
+            zip(words, encode(words), readings(kind, peer, vocabulary, lowercase, words), strict=True) if words else ()
+        )
         yield kind, differing, [word for word, a, b in alone if a != b]
 
 
@@ -55,18 +66,26 @@ def main(text: str, vocabularies: dict[str, str], peer: str) -> None:
     print(f"{text}: {len(lines):,} lines, {sum(len(line.split()) for line in lines):,} words")
     for casing, vocabulary in vocabularies.items():
         for kind, differing, words in compare(kinds, peer, vocabulary, casing == "uncased", lines):
-            known = [] if kind == "google" else [difficult_text.reasons(line, kind, casing == "uncased") for line in differing]
+            known = (
+                []
+                if kind == "google"
+                else [difficult_text.reasons(line, kind, casing == "uncased") for line in differing]
+            )
             why = Counter(reason for reasons in known for reason in reasons or ["NO KNOWN REASON"])
-            print(f"{casing:8} {kind:7} {len(differing):>3} lines and {len(words):>3} words differ"
-                  + "".join(f"\n{'':17}{count} × {reason}" for reason, count in why.items()))
+            print(
+                f"{casing:8} {kind:7} {len(differing):>3} lines and {len(words):>3} words differ"
+                + "".join(f"\n{'':17}{count} × {reason}" for reason, count in why.items())
+            )
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write("".join(f"{token}\n" for token in difficult_text.vocabulary()))
         file.flush()
         for casing in vocabularies:
             for kind, differing, _ in compare(kinds, peer, file.name, casing == "uncased", difficult_text.texts()):
                 groups = [name for name, group in difficult_text.TEXTS.items() if not {*group}.isdisjoint(differing)]
-                print(f"difficult text, {casing}, {kind}: {len(differing)} of {len(difficult_text.texts())} differ"
-                      + "".join(f"\n{'':17}{name}" for name in groups))
+                print(
+                    f"difficult text, {casing}, {kind}: {len(differing)} of {len(difficult_text.texts())} differ"
+                    + "".join(f"\n{'':17}{name}" for name in groups)
+                )
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
-METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"}}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 
 
 def execute(file: pathlib.Path, model: str, timeout: float = 600) -> nbformat.NotebookNode:
@@ -29,8 +31,9 @@ def execute(file: pathlib.Path, model: str, timeout: float = 600) -> nbformat.No
     notebook = nbformat.read(file, as_version=4)
     # No installed kernel is looked for: the one that is left is the interpreter that runs this.
     kernels = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-    client = NotebookClient(notebook, km=kernels, timeout=timeout, record_timing=False,
-                            resources={"metadata": {"path": str(file.parent)}})
+    client = NotebookClient(
+        notebook, km=kernels, timeout=timeout, record_timing=False, resources={"metadata": {"path": str(file.parent)}}
+    )
     with tempfile.TemporaryDirectory() as settings:  # a user's own IPython start-up files stay out of it
         own = {"BERT_JAX_MODEL": model, "JAX_PLATFORMS": "cpu", "IPYTHONDIR": settings}
         client.execute(cleanup_kc=True, env={**os.environ, **own})

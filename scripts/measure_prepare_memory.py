@@ -21,8 +21,10 @@ def main() -> int:
         for kind in peaks:
             peaks[kind] = max(peaks[kind], sum(memory(pid, kind) for pid in tree))
         time.sleep(0.5)
-    print(f"peak of all processes: {peaks['Rss'] / 1e6:,.0f} MB resident, {peaks['Pss'] / 1e6:,.0f} MB proportional; "
-          f"{time.monotonic() - started:,.1f} s with start-up")
+    print(
+        f"peak of all processes: {peaks['Rss'] / 1e6:,.0f} MB resident, {peaks['Pss'] / 1e6:,.0f} MB proportional; "
+        f"{time.monotonic() - started:,.1f} s with start-up"
+    )
     return process.returncode
 
 

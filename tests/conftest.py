@@ -41,5 +41,9 @@ def small_store(tmp_path_factory) -> pathlib.Path:
     place = tmp_path_factory.mktemp("small")
     corpus = small_corpus.write(place / "corpus.txt", 300)
     run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(place / "vocab.txt"), size=200))
-    run_prepare(PrepareConfig(input=str(corpus), vocab=str(place / "vocab.txt"), output=str(place / "store"), sentences="lines", workers=1))
+    run_prepare(
+        PrepareConfig(
+            input=str(corpus), vocab=str(place / "vocab.txt"), output=str(place / "store"), sentences="lines", workers=1
+        )
+    )
     return place / "store"

@@ -7,10 +7,18 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, read_object
 
-ODD = {"": "is not JSON", "[]": "must hold a JSON object, not []", "null": "not None", '{"a": ' * 100_000: "nested without end",
-       '{"a": 1e400}': "beyond 64 bits, 1e400", '{"a": -9223372036854775809}': "beyond 64 bits",
-       '{"a": 1' + "0" * 5_000 + "}": "beyond 64 bits, 1000", '{"a": 1, "b": {"c": 1, "c": 1}}': "2 values named 'c'",
-       r'{"a": ["\ud800"]}': "surrogates not allowed", '{"a": 1}}': "is not JSON"}
+ODD = {
+    "": "is not JSON",
+    "[]": "must hold a JSON object, not []",
+    "null": "not None",
+    '{"a": ' * 100_000: "nested without end",
+    '{"a": 1e400}': "beyond 64 bits, 1e400",
+    '{"a": -9223372036854775809}': "beyond 64 bits",
+    '{"a": 1' + "0" * 5_000 + "}": "beyond 64 bits, 1000",
+    '{"a": 1, "b": {"c": 1, "c": 1}}': "2 values named 'c'",
+    r'{"a": ["\ud800"]}': "surrogates not allowed",
+    '{"a": 1}}': "is not JSON",
+}
 
 
 @pytest.mark.parametrize("text", ODD, ids=lambda text: text[:20])
@@ -24,14 +32,19 @@ def test_what_no_writer_means_is_refused(tmp_path, text):
 
 
 def test_what_json_can_say_is_read_as_the_library_reads_it(tmp_path):
-    for text in ('{"a": [1, -9223372036854775808, 18446744073709551615], "b": {"c": null, "d": 1e308, "e": true}}',
-                 r'{"a": "\ud83d\ude00 \u00e9 é", "\\ud800": "\\ud800"}', '{"a": 0.1, "A": 1}', "{}"):
+    for text in (
+        '{"a": [1, -9223372036854775808, 18446744073709551615], "b": {"c": null, "d": 1e308, "e": true}}',
+        r'{"a": "\ud83d\ude00 \u00e9 é", "\\ud800": "\\ud800"}',
+        '{"a": 0.1, "A": 1}',
+        "{}",
+    ):
         assert parse_object(text.encode()) == json.loads(text)
     assert str(parse_object(b'{"a": NaN, "b": -Infinity}')) == "{'a': nan, 'b': -inf}"  # as Python writes them
 
 
-@pytest.mark.parametrize("contents, says", [(b"\xff{}", "is not JSON"), (b"\xef\xbb\xbf{}", "is not JSON"),
-                                            (None, "Is a directory")])
+@pytest.mark.parametrize(
+    "contents, says", [(b"\xff{}", "is not JSON"), (b"\xef\xbb\xbf{}", "is not JSON"), (None, "Is a directory")]
+)
 def test_what_is_no_text_is_refused(tmp_path, contents, says):
     (tmp_path / "x").mkdir() if contents is None else (tmp_path / "x").write_bytes(contents)
     with pytest.raises(UserError, match=says):

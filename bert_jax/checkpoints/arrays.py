@@ -47,6 +47,7 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
         values = empty(part.shape, part.dtype.numpy_dtype)
         values[...] = finished(part.read())
         return values
+
     return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
 
 
@@ -56,6 +57,7 @@ def read_arrays(state: epath.Path, abstract):
     Raises:
       Damaged: an array cannot be read, or has another shape or type.
     """
+
     def read(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         array = open_array(state, name)

@@ -49,8 +49,14 @@ class Checkpoints:
       lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
     """
 
-    def __init__(self, directory, config: CheckpointConfig = CheckpointConfig(), read_only: bool = False,
-                 run_id: str | None = None, lost: Callable[[], bool] = lambda: False):
+    def __init__(
+        self,
+        directory,
+        config: CheckpointConfig = CheckpointConfig(),
+        read_only: bool = False,
+        run_id: str | None = None,
+        lost: Callable[[], bool] = lambda: False,
+    ):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
         self.run_id, self._config, self._lost = run_id, config, lost
@@ -66,7 +72,9 @@ class Checkpoints:
         try:
             return Manager(self.directory, self._config, self._ranks)
         except OSError as error:
-            raise UserError(f"cannot write checkpoints below {self.directory}: {error}; give another --workdir") from error
+            raise UserError(
+                f"cannot write checkpoints below {self.directory}: {error}; give another --workdir"
+            ) from error
 
     def steps(self) -> list[int]:
         """Committed steps in ascending order; a save in progress or a failed one is not among them."""
@@ -95,7 +103,9 @@ class Checkpoints:
         """
         self.wait()
         if self._manager is None and self._lost():
-            raise UserError(f"{self.directory} was deleted or renamed while it was written to; start the same command again")
+            raise UserError(
+                f"{self.directory} was deleted or renamed while it was written to; start the same command again"
+            )
         if self._manager is None:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         if step in self.steps():
@@ -104,8 +114,11 @@ class Checkpoints:
         if (found := rank(content)) is not None:
             self._ranks[step] = found
         try:
-            self._manager.save(step, force=True, args=ocp.args.Composite(
-                state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))))
+            self._manager.save(
+                step,
+                force=True,
+                args=ocp.args.Composite(state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))),
+            )
         except OSError as error:
             raise self._write_error(step, error) from error
         self._pending = step
@@ -133,7 +146,9 @@ class Checkpoints:
 
     def reload(self) -> None:
         """Forget the steps that are no longer there: the directory was deleted or renamed (`WorkDirectory.secure`)."""
-        with contextlib.suppress(UserError):  # a save that was under way went with the directory; the next one follows at once
+        with contextlib.suppress(
+            UserError
+        ):  # a save that was under way went with the directory; the next one follows at once
             self.wait()
         self._saved = None
         if self._manager is None:
@@ -173,8 +188,13 @@ class Checkpoints:
                 problem = _changes(paths) if paths else None
             if problem is None:
                 for damaged, reason in refused.items():
-                    logging.warning("checkpoint of step %d in %s cannot be used (%s); step %d is used", damaged, self.directory,
-                                    reason, step)
+                    logging.warning(
+                        "checkpoint of step %d in %s cannot be used (%s); step %d is used",
+                        damaged,
+                        self.directory,
+                        reason,
+                        step,
+                    )
                 self._set_aside(refused)
                 return Restored(step, state, content["position"], content["config"], content["metrics"])
             refused[step] = problem
@@ -199,9 +219,11 @@ class Checkpoints:
     def _check_fit(self, step: int, lines: list[str]) -> None:
         if lines:
             more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-            raise UserError(f"checkpoint of step {step} in {self.directory} does not fit this model: "
-                            f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), "
-                            "or another --workdir")
+            raise UserError(
+                f"checkpoint of step {step} in {self.directory} does not fit this model: "
+                f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), "
+                "or another --workdir"
+            )
 
     def _set_aside(self, refused: dict[int, str]) -> None:
         """Renames refused steps, so that the run can save them again; not deleted, as the fault may have been passing."""
@@ -223,13 +245,17 @@ class Checkpoints:
     def _write_error(self, step: int, error: Exception) -> UserError:
         latest = self.latest_step()
         kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
-        return UserError(f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
-                         "Check free space and permissions, then start the same command again to resume from there")
+        return UserError(
+            f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
+            "Check free space and permissions, then start the same command again to resume from there"
+        )
 
     def _all_refused(self, refused: dict[int, str]) -> UserError:
         reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
-        return UserError(f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
-                         "Bring the directory back from a copy, or start anew with another --workdir")
+        return UserError(
+            f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
+            "Bring the directory back from a copy, or start anew with another --workdir"
+        )
 
 
 def attempt(read, *args) -> tuple[Any, str | None]:

@@ -41,7 +41,7 @@ def host_fingerprint(array: np.ndarray) -> str:
     """The 16 digits that `fingerprint` gives an array of 32-bit elements; compiles one program for all shapes, not one each."""
     words, sums = np.ascontiguousarray(array).reshape(-1).view(np.uint32), np.zeros(2, np.uint32)
     for start in range(0, words.size, PIECE):
-        piece = words[start:start + PIECE]
+        piece = words[start : start + PIECE]
         padded = piece if piece.size == PIECE else np.pad(piece, (0, PIECE - piece.size))
         sums += np.asarray(_piece_hash(padded, np.uint32(start % 2**32), np.uint32(piece.size)))
     return "".join(f"{int(word):08x}" for word in sums)

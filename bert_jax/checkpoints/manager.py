@@ -20,13 +20,19 @@ class Manager(ocp.CheckpointManager):
 
     def __init__(self, directory: epath.Path, config: CheckpointConfig, ranks: dict[int, tuple[int, float]]):
         options = ocp.CheckpointManagerOptions(
-            step_name_format=STEP_NAMES, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+            step_name_format=STEP_NAMES,
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
             lightweight_initialize=True,  # what Orbax notes about each step is not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
-            multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name))
-        super().__init__(directory, options=options, item_handlers={
-            "state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()})
+            multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name),
+        )
+        super().__init__(
+            directory,
+            options=options,
+            item_handlers={"state": ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()},
+        )
 
     def reached_preemption(self, step: int) -> bool:
         """False: whether a preempted run saves is for the training loop to decide (signals.py).
@@ -49,5 +55,5 @@ class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
         steps = sorted(checkpoint.step for checkpoint in checkpoints)
         measured = sorted((step for step in steps if step in self.ranks), key=lambda step: (self.ranks[step], step))
-        kept = {*steps[-self.last:], *measured[:self.best]}
+        kept = {*steps[-self.last :], *measured[: self.best]}
         return [checkpoint.step in kept for checkpoint in checkpoints]

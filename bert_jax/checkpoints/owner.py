@@ -32,8 +32,12 @@ class Owner:
 
     def __init__(self, directory: epath.Path):
         self._path = directory / "owner.json"
-        self._facts = {"pid": os.getpid(), "host": socket.gethostname(), "id": uuid.uuid4().hex,
-                       "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+        self._facts = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "id": uuid.uuid4().hex,
+            "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
         self._file, self._thread = None, None
         self._released, self.renewing = threading.Event(), threading.Lock()
         if "://" in os.fspath(directory):
@@ -120,8 +124,10 @@ class Owner:
         write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
 
     def _taken(self, facts: dict) -> UserError:
-        return UserError(f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
-                         f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir")
+        return UserError(
+            f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
+            f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir"
+        )
 
 
 def _abandoned(facts: dict) -> bool:
@@ -145,5 +151,9 @@ def _parsed(text: bytes) -> dict:
         facts = parse_object(text)
     except ValueError:
         return {}
-    return {name: value for name, value in facts.items() if isinstance(value, KINDS.get(name, ()))
-            and (not isinstance(value, str) or len(value) <= 255 and value.isprintable())}
+    return {
+        name: value
+        for name, value in facts.items()
+        if isinstance(value, KINDS.get(name, ()))
+        and (not isinstance(value, str) or len(value) <= 255 and value.isprintable())
+    }

@@ -24,9 +24,15 @@ class Damaged(Exception):
 def make_record(step: int, state, position: dict, config: dict, metrics: dict | None, run_id: str | None) -> dict:
     """The content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
     prints = fingerprint(state)
-    return {"format": FORMAT, "run_id": run_id, "step": int(step), "position": position, "config": config,
-            "metrics": None if metrics is None else {name: float(value) for name, value in metrics.items()},
-            "arrays": {path: {**_kind(leaf), "fingerprint": prints[path]} for path, leaf in leaf_paths(state).items()}}
+    return {
+        "format": FORMAT,
+        "run_id": run_id,
+        "step": int(step),
+        "position": position,
+        "config": config,
+        "metrics": None if metrics is None else {name: float(value) for name, value in metrics.items()},
+        "arrays": {path: {**_kind(leaf), "fingerprint": prints[path]} for path, leaf in leaf_paths(state).items()},
+    }
 
 
 def sealed(content: dict) -> dict:
@@ -50,8 +56,10 @@ def read_record(directory: epath.Path) -> dict:
     if not isinstance(content, dict) or stored.get("sha256") != checksum(content):
         raise Damaged("the record does not match its checksum")
     if content["format"] > FORMAT:
-        raise UserError(f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
-                        f"{FORMAT}: install a newer one")
+        raise UserError(
+            f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
+            f"{FORMAT}: install a newer one"
+        )
     return content
 
 
@@ -81,7 +89,9 @@ def misfits(stored: dict, abstract) -> list[str]:
     wanted = {path: _kind(leaf) for path, leaf in leaf_paths(abstract).items()}
     lines = []
     for path in sorted({*stored, *wanted}, key=lambda path: (not path.startswith("params/"), path)):
-        old, new = (f"{tree[path]['dtype']}{tree[path]['shape']}" if path in tree else "none" for tree in (stored, wanted))
+        old, new = (
+            f"{tree[path]['dtype']}{tree[path]['shape']}" if path in tree else "none" for tree in (stored, wanted)
+        )
         if old != new:
             lines.append(f"{path}: checkpoint {old}, model {new}")
     return lines
@@ -93,4 +103,7 @@ def changed(stored: dict, state) -> list[str]:
 
 
 def _kind(leaf) -> dict:
-    return {"shape": list(np.shape(leaf)), "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype)}
+    return {
+        "shape": list(np.shape(leaf)),
+        "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype),
+    }

@@ -25,8 +25,18 @@ from bert_jax.checkpoints.owner import Owner
 from bert_jax.devices.software import versions
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-HARMLESS = ("workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.",
-            "data.path", "data.loader", "data.prefetch", "data.cache")
+HARMLESS = (
+    "workdir",
+    "log_every_steps",
+    "checkpoint.",
+    "evaluation.",
+    "mesh.",
+    "compute.",
+    "data.path",
+    "data.loader",
+    "data.prefetch",
+    "data.cache",
+)
 """Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
 SHARED_SECONDS = 90
 """A network file system may take a minute to show one host what another has written."""
@@ -86,9 +96,11 @@ class WorkDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self.owner.take()
         self.write()
-        logging.warning("%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
-                        "been written again, and the run continues there without its earlier checkpoints and metrics",
-                        self.path)
+        logging.warning(
+            "%s was deleted, renamed or replaced during this run. Its run.json, config.json and tokenizer/ have "
+            "been written again, and the run continues there without its earlier checkpoints and metrics",
+            self.path,
+        )
         return True
 
     def _check_vacant(self) -> None:
@@ -98,8 +110,10 @@ class WorkDirectory:
                 there = read_json(self.path / name)
                 if {**there, "starts": None} == {**content, "starts": None}:
                     return
-                raise UserError(f"{self.path} was deleted or renamed during this run and holds something else now, which has "
-                                "been left alone. This run cannot save there any more: start it again with another --workdir")
+                raise UserError(
+                    f"{self.path} was deleted or renamed during this run and holds something else now, which has "
+                    "been left alone. This run cannot save there any more: start it again with another --workdir"
+                )
 
     def write(self) -> None:
         """Write run.json, config.json and tokenizer/."""
@@ -119,7 +133,9 @@ class WorkDirectory:
         self.release()
 
 
-def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer) -> WorkDirectory:
+def open_workdir(
+    path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
+) -> WorkDirectory:
     """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or resumes the run there.
 
     A run that has saved nothing yet may be started anew with any settings. Only the first host writes.
@@ -128,12 +144,25 @@ def open_workdir(path: str | os.PathLike, config: Config, *, store_fingerprint: 
       UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
     """
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
-    return take(path, identity, to_dict(config), tokenizer, resumed=has_checkpoint(path),
-                check=lambda place: _check_continues(place, config, identity))
+    return take(
+        path,
+        identity,
+        to_dict(config),
+        tokenizer,
+        resumed=has_checkpoint(path),
+        check=lambda place: _check_continues(place, config, identity),
+    )
 
 
-def take(path: str | os.PathLike, identity: dict, settings: dict, tokenizer: Tokenizer, *, resumed: bool,
-         check: Callable[[epath.Path], None]) -> WorkDirectory:
+def take(
+    path: str | os.PathLike,
+    identity: dict,
+    settings: dict,
+    tokenizer: Tokenizer,
+    *,
+    resumed: bool,
+    check: Callable[[epath.Path], None],
+) -> WorkDirectory:
     """What `open_workdir` does, for a run of any kind.
 
     Args:
@@ -171,9 +200,13 @@ def _check_shared(workdir: WorkDirectory) -> None:
     deadline = time.monotonic() + SHARED_SECONDS
     while not (seen := _sees(workdir)) and time.monotonic() < deadline:
         time.sleep(1)
-    if problem := any_failure(None if seen else "its run.json is not there, or not the one that the first host has written"):
-        raise UserError(f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a "
-                        "file system that all of them share, or on gs://")
+    if problem := any_failure(
+        None if seen else "its run.json is not there, or not the one that the first host has written"
+    ):
+        raise UserError(
+            f"the work directory {workdir.path} is not the same on all hosts ({problem}); give a --workdir on a "
+            "file system that all of them share, or on gs://"
+        )
 
 
 def _sees(workdir: WorkDirectory) -> bool:
@@ -207,11 +240,17 @@ def read_settings(path: str | os.PathLike) -> dict:
 
 
 def _check_not_foreign(path: epath.Path) -> None:
-    for name, ours in (("checkpoints", "config.json"), ("metrics.jsonl", "config.json"), ("manifest.json", "config.json"),
-                       ("config.json", "run.json")):  # run.json is written first: config.json alone is another program's
+    for name, ours in (
+        ("checkpoints", "config.json"),
+        ("metrics.jsonl", "config.json"),
+        ("manifest.json", "config.json"),
+        ("config.json", "run.json"),
+    ):  # run.json is written first: config.json alone is another program's
         if (path / name).exists() and not (path / ours).exists():
-            raise UserError(f"{path} already holds {name} but no {ours}, so it is not the work directory of one of our runs; "
-                            "give another --workdir")
+            raise UserError(
+                f"{path} already holds {name} but no {ours}, so it is not the work directory of one of our runs; "
+                "give another --workdir"
+            )
 
 
 def _check_writable(path: epath.Path) -> None:
@@ -221,28 +260,37 @@ def _check_writable(path: epath.Path) -> None:
         probe.write_text("probe")
         probe.unlink()
     except OSError as error:
-        raise UserError(f"cannot write to the work directory {path}: {error.strerror or error}; "
-                        "give a writable directory with --workdir") from error
+        raise UserError(
+            f"cannot write to the work directory {path}: {error.strerror or error}; "
+            "give a writable directory with --workdir"
+        ) from error
 
 
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
     """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
     saved = read_json(path / "run.json")
     if "source" in saved:
-        raise UserError(f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
-                        "--init_from, and another --workdir")
+        raise UserError(
+            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+            "--init_from, and another --workdir"
+        )
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(to_dict(read_config(path)), to_dict(config)):
         if _lengthens(line, config):
-            logging.warning("%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
-                            "schedule of the new length", line)
+            logging.warning(
+                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                "schedule of the new length",
+                line,
+            )
         elif _harmless(line):
             logging.info("setting changed since the last start: %s", line)
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
-                        f"({path / 'config.json'}), or start this one in another --workdir")
+        raise UserError(
+            f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
+            f"({path / 'config.json'}), or start this one in another --workdir"
+        )
 
 
 def _harmless(line: str) -> bool:
@@ -264,14 +312,22 @@ def _saved_run(file: epath.Path) -> dict:
     """Return the run.json of a run that is resumed, with a list of its starts."""
     saved = {"starts": [], **read_json(file)}
     if not isinstance(saved["starts"], list):
-        raise UserError(f"{file} has starts={saved['starts']!r:.60} where a list is expected; bring it back from a copy")
+        raise UserError(
+            f"{file} has starts={saved['starts']!r:.60} where a list is expected; bring it back from a copy"
+        )
     return saved
 
 
 def _start() -> dict:
-    return {"time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname(),
-            "hosts": jax.process_count(), "devices": jax.device_count(), "device_kind": jax.devices()[0].device_kind,
-            "command": shlex.join(sys.argv), "versions": versions()}
+    return {
+        "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "hosts": jax.process_count(),
+        "devices": jax.device_count(),
+        "device_kind": jax.devices()[0].device_kind,
+        "command": shlex.join(sys.argv),
+        "versions": versions(),
+    }
 
 
 def read_json(file: epath.Path) -> dict:

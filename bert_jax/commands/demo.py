@@ -6,12 +6,24 @@ import pathlib
 from rich.console import Console
 
 from bert_jax.config.commands import DemoConfig
-from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig, PrepareConfig, TrainVocabConfig)
+from bert_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PhaseConfig,
+    PrepareConfig,
+    TrainVocabConfig,
+)
 from bert_jax.config.checks import check
 
 VOCAB_SIZE = 4_096
-EXAMPLES = ("Return a copy of the [MASK].", "If the argument is not a [MASK], a TypeError is [MASK].",
-            "Open the [MASK] and read its contents.")
+EXAMPLES = (
+    "Return a copy of the [MASK].",
+    "If the argument is not a [MASK], a TypeError is [MASK].",
+    "Open the [MASK] and read its contents.",
+)
 
 
 def demo_config() -> Config:
@@ -21,8 +33,15 @@ def demo_config() -> Config:
     branches so faint that the loss rests at that of word frequencies for most of the run (0.02 · √(768 / 128) ≈ 0.05).
     """
     return Config(
-        model=ModelConfig(hidden_size=128, num_layers=3, num_heads=2, max_position_embeddings=128, hidden_dropout=0.0,
-                          attention_dropout=0.0, initializer_range=0.06),
+        model=ModelConfig(
+            hidden_size=128,
+            num_layers=3,
+            num_heads=2,
+            max_position_embeddings=128,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            initializer_range=0.06,
+        ),
         data=DataConfig(held_out=0.05),
         phases=(PhaseConfig(steps=1_800, sequence_length=64, batch_size=64, learning_rate=2e-3, warmup_steps=180),),
         checkpoint=CheckpointConfig(every_steps=300),
@@ -43,8 +62,9 @@ def run_demo(options: DemoConfig) -> int:
     else:
         from bert_jax.tokenization.learning import run_train_vocab
 
-        run_train_vocab(TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE,
-                                         held_out=demo_config().data.held_out))
+        run_train_vocab(
+            TrainVocabConfig(input="docs:", output=str(vocab), size=VOCAB_SIZE, held_out=demo_config().data.held_out)
+        )
 
     console.rule("[bold]2/5 token store[/] · the corpus as ids, once on disk")
     if (store / "manifest.json").exists():
@@ -58,7 +78,9 @@ def run_demo(options: DemoConfig) -> int:
     from bert_jax.pretraining import pretrain
 
     config = demo_config()
-    config = check(dataclasses.replace(config, workdir=str(workdir), data=dataclasses.replace(config.data, path=str(store))))
+    config = check(
+        dataclasses.replace(config, workdir=str(workdir), data=dataclasses.replace(config.data, path=str(store)))
+    )
     result = pretrain(config)
     if result.exit_code:
         return result.exit_code
@@ -82,12 +104,19 @@ def run_demo(options: DemoConfig) -> int:
 def _farewell(console, workdir: pathlib.Path, store: pathlib.Path, evaluated) -> None:
     model, unigram = evaluated.metrics, evaluated.unigram
     console.rule()
-    console.print(f"[bold]Reached[/] after {evaluated.step:,} steps, on held-out documents: masked words "
-                  f"{model['mlm_accuracy']:.1%} right (always the commonest word: {unigram['mlm_accuracy']:.1%}), perplexity "
-                  f"{model['perplexity']:.1f} (word frequencies alone: {unigram['perplexity']:.0f}), next sentence "
-                  f"{model['next_sentence_accuracy']:.1%} right (chance: about 50%).")
-    console.print(f"The curves: {workdir / 'curves.png'}   numbers: {workdir / 'metrics.jsonl'}   tensorboard --logdir {workdir}")
+    console.print(
+        f"[bold]Reached[/] after {evaluated.step:,} steps, on held-out documents: masked words "
+        f"{model['mlm_accuracy']:.1%} right (always the commonest word: {unigram['mlm_accuracy']:.1%}), perplexity "
+        f"{model['perplexity']:.1f} (word frequencies alone: {unigram['perplexity']:.0f}), next sentence "
+        f"{model['next_sentence_accuracy']:.1%} right (chance: about 50%)."
+    )
+    console.print(
+        f"The curves: {workdir / 'curves.png'}   numbers: {workdir / 'metrics.jsonl'}   tensorboard --logdir {workdir}"
+    )
     console.print("[bold]Next:[/]", markup=True)
-    for command in (f'bert-jax fill-mask {workdir} "Return the [MASK] of the list."', f"bert-jax inspect {store}",
-                    "and your own text: see “Your own text” in README.md"):
+    for command in (
+        f'bert-jax fill-mask {workdir} "Return the [MASK] of the list."',
+        f"bert-jax inspect {store}",
+        "and your own text: see “Your own text” in README.md",
+    ):
         console.print(f"  {command}", markup=False)

@@ -17,7 +17,9 @@ def run_info(config: Config) -> None:
     """Prints parameters by part, floating-point operations and memory by sequence length, and the totals of each phase."""
     console = Console(highlight=False)
     if config.model.vocab_size is None:
-        console.print(f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed.")
+        console.print(
+            f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed."
+        )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
     console.print(parameter_table(config))
     console.print(state_line(config))
@@ -32,13 +34,21 @@ def run_info(config: Config) -> None:
 def parameter_table(config: Config) -> Table:
     counts = presets.parameter_counts(config.model)
     table = _table("Parameters", "part", "number")
-    rows = [("embeddings", counts.embeddings), ("block", counts.block),
-            (f"{counts.num_layers} blocks", counts.num_layers * counts.block)]
+    rows = [
+        ("embeddings", counts.embeddings),
+        ("block", counts.block),
+        (f"{counts.num_layers} blocks", counts.num_layers * counts.block),
+    ]
     if counts.final_norm:
         rows.append(("final norm", counts.final_norm))
-    rows += [("encoder without pooler", counts.encoder_without_pooler), ("pooler", counts.pooler),
-             ("encoder with pooler", counts.encoder), ("masked-language-model head (table shared)", counts.mlm_head),
-             ("next-sentence head", counts.next_sentence), ("pre-training model", counts.pretraining)]
+    rows += [
+        ("encoder without pooler", counts.encoder_without_pooler),
+        ("pooler", counts.pooler),
+        ("encoder with pooler", counts.encoder),
+        ("masked-language-model head (table shared)", counts.mlm_head),
+        ("next-sentence head", counts.next_sentence),
+        ("pre-training model", counts.pretraining),
+    ]
     for name, number in rows:
         table.add_row(name, f"{number:,}")
     return table
@@ -46,30 +56,54 @@ def parameter_table(config: Config) -> Table:
 
 def state_line(config: Config) -> str:
     state = presets.state_bytes(config.model)
-    return (f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
-            f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor.")
+    return (
+        f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
+        f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
+    )
 
 
 def flops_table(config: Config) -> Table:
     """Training FLOPs of one sequence, and per token of it, as the sequence grows."""
-    table = _table("Training FLOPs (matrix products, forward and backward)", "length", "predicted", "GFLOP/sequence",
-                   "MFLOP/token", "attention's share")
+    table = _table(
+        "Training FLOPs (matrix products, forward and backward)",
+        "length",
+        "predicted",
+        "GFLOP/sequence",
+        "MFLOP/token",
+        "attention's share",
+    )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
         flops = presets.training_flops(config.model, length, predicted)
-        table.add_row(f"{length:,}", f"{predicted:,}", f"{flops.total / 1e9:,.2f}", f"{flops.total / length / 1e6:,.2f}",
-                      f"{flops.attention / flops.total:.1%}")
+        table.add_row(
+            f"{length:,}",
+            f"{predicted:,}",
+            f"{flops.total / 1e9:,.2f}",
+            f"{flops.total / length / 1e6:,.2f}",
+            f"{flops.attention / flops.total:.1%}",
+        )
     return table
 
 
 def memory_table(config: Config) -> Table:
     """Activations that one sequence keeps for the backward pass, and per token of it, as the sequence grows."""
-    table = _table("Activations of 2 bytes (estimate by formula)", "length", "MiB/sequence", "KiB/token",
-                   "without L×L arrays", "remat=full")
+    table = _table(
+        "Activations of 2 bytes (estimate by formula)",
+        "length",
+        "MiB/sequence",
+        "KiB/token",
+        "without L×L arrays",
+        "remat=full",
+    )
     for length in LENGTHS:
         memory = presets.activation_bytes(config.model, length)
-        table.add_row(f"{length:,}", f"{memory.total / 2**20:,.1f}", f"{memory.total / length / 2**10:,.1f}",
-                      f"{memory.linear / 2**20:,.1f}", f"{memory.layer_inputs / 2**20:,.1f}")
+        table.add_row(
+            f"{length:,}",
+            f"{memory.total / 2**20:,.1f}",
+            f"{memory.total / length / 2**10:,.1f}",
+            f"{memory.linear / 2**20:,.1f}",
+            f"{memory.layer_inputs / 2**20:,.1f}",
+        )
     return table
 
 
@@ -79,7 +113,9 @@ def phase_table(config: Config) -> Table:
     totals = [0, 0, 0, 0]
     for index, phase in enumerate(config.phases):
         sequences = phase.steps * phase.batch_size
-        flops = presets.training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        flops = presets.training_flops(
+            config.model, phase.sequence_length, max_predictions(phase, config.masking)
+        ).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row)]
         table.add_row(str(index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))

@@ -1,6 +1,5 @@
 """`bert-jax inspect`: how documents become sentences, pieces, chunks, pairs and masks, in colour."""
 
-
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -27,11 +26,17 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
       UserError: no such store or document, or options that do not fit.
     """
     console = console or Console(highlight=False)
-    run = check(Config(
-        model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),
-        data=DataConfig(sentence_pairs=config.sentence_pairs, short_sequence_probability=config.short_sequence_probability),
-        masking=MaskingConfig(unit=config.unit), seed=config.seed,
-        phases=(PhaseConfig(sequence_length=config.sequence_length),)))
+    run = check(
+        Config(
+            model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),
+            data=DataConfig(
+                sentence_pairs=config.sentence_pairs, short_sequence_probability=config.short_sequence_probability
+            ),
+            masking=MaskingConfig(unit=config.unit),
+            seed=config.seed,
+            phases=(PhaseConfig(sequence_length=config.sequence_length),),
+        )
+    )
     store = open_store(path, config.cache)
     for name in ("document", "epoch", "sentences", "examples"):
         if getattr(config, name) < 0:
@@ -46,11 +51,16 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
 
 
 def _totals(store: Store, tokenizer: Tokenizer) -> Table:
-    return _table((("documents", f"{store.num_documents:,}"), ("sentences", f"{store.num_sentences:,}"),
-                   ("tokens", f"{store.num_tokens:,}"),
-                   ("sentences a document", f"{store.num_sentences / store.num_documents:.1f}"),
-                   ("tokens a sentence", f"{store.num_tokens / store.num_sentences:.1f}"),
-                   ("vocabulary", f"{tokenizer.kind}, {store.vocab_size:,} entries")))
+    return _table(
+        (
+            ("documents", f"{store.num_documents:,}"),
+            ("sentences", f"{store.num_sentences:,}"),
+            ("tokens", f"{store.num_tokens:,}"),
+            ("sentences a document", f"{store.num_sentences / store.num_documents:.1f}"),
+            ("tokens a sentence", f"{store.num_tokens / store.num_sentences:.1f}"),
+            ("vocabulary", f"{tokenizer.kind}, {store.vocab_size:,} entries"),
+        )
+    )
 
 
 def _print_document(console: Console, store: Store, tokenizer: Tokenizer, config: InspectConfig) -> None:
@@ -72,12 +82,25 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
     chunks = source.of_document(config.epoch, int(np.searchsorted(documents.numbers, config.document)))
     indices = source.indices_of(config.epoch, chunks)
     numbers = ", ".join(map(str, indices[:8].tolist())) + (" …" if len(indices) > 8 else "")
-    console.print(f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
-                  f"of {examples.num_examples(config.epoch):,}")
-    console.print(Text.assemble(("first segment", _SEGMENT_STYLES[0]), " · ", ("second segment", _SEGMENT_STYLES[1]),
-                                " · predicted: ", ("[MASK]", _MASKED), " ", ("random word", _RANDOM), " ", ("kept", _KEPT),
-                                " (the original follows in parentheses)"))
-    shown = indices[:config.examples]
+    console.print(
+        f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
+        f"of {examples.num_examples(config.epoch):,}"
+    )
+    console.print(
+        Text.assemble(
+            ("first segment", _SEGMENT_STYLES[0]),
+            " · ",
+            ("second segment", _SEGMENT_STYLES[1]),
+            " · predicted: ",
+            ("[MASK]", _MASKED),
+            " ",
+            ("random word", _RANDOM),
+            " ",
+            ("kept", _KEPT),
+            " (the original follows in parentheses)",
+        )
+    )
+    shown = indices[: config.examples]
     if len(shown):
         epochs = np.full(len(shown), config.epoch)
         rows, batch = examples.rows(epochs, shown), examples.examples_at(epochs, shown)
@@ -116,9 +139,13 @@ def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
 
 def _print_report(console: Console, examples: Examples, config: InspectConfig) -> None:
     report = epoch_report(examples, config.epoch, config.report_sequences)
-    rows = [("sequences", f"{report.sequences:,}"), ("mean length", f"{report.mean_length:.1f} of {examples.sequence_length}"),
-            ("padding", f"{report.padding:.1%} of the places"), ("cut off to fit", f"{report.truncated:.1%} of the text"),
-            ("seen twice", f"{report.duplicated:.1%} of the text")]
+    rows = [
+        ("sequences", f"{report.sequences:,}"),
+        ("mean length", f"{report.mean_length:.1f} of {examples.sequence_length}"),
+        ("padding", f"{report.padding:.1%} of the places"),
+        ("cut off to fit", f"{report.truncated:.1%} of the text"),
+        ("seen twice", f"{report.duplicated:.1%} of the text"),
+    ]
     if report.is_next is not None:
         rows.insert(1, ("IsNext" if examples.sentence_pairs == "nsp" else "in order", f"{report.is_next:.1%}"))
     if report.sentences_seen is not None:

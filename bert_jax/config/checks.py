@@ -3,51 +3,82 @@
 import dataclasses
 import math
 
-from bert_jax.config import (Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, schedule_length, warmup_steps)
+from bert_jax.config import (
+    Config,
+    MeshConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+    schedule_length,
+    warmup_steps,
+)
 from bert_jax.errors import UserError
 
 
 def check(config: Config) -> Config:
     """Returns `config` if its values fit each other; raises UserError naming key, value and remedy if not."""
     model, masking = config.model, config.masking
-    _positive(model, "model.", "hidden_size", "num_layers", "num_heads", "max_position_embeddings", "type_vocab_size",
-              "vocab_pad_multiple", "layer_norm_epsilon", "initializer_range")
+    _positive(
+        model,
+        "model.",
+        "hidden_size",
+        "num_layers",
+        "num_heads",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "vocab_pad_multiple",
+        "layer_norm_epsilon",
+        "initializer_range",
+    )
     if model.vocab_size is not None and model.vocab_size < 6:
         raise UserError(f"model.vocab_size={model.vocab_size} leaves no room for words beside the five special tokens")
     if model.hidden_size % model.num_heads:
         fits = [h for h in range(1, model.hidden_size + 1) if model.hidden_size % h == 0]
         near = sorted(fits, key=lambda h: abs(h - model.num_heads))[:3]
-        raise UserError(f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
-                        f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}")
+        raise UserError(
+            f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
+            f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
+        )
     if model.feed_forward_size < 1:
         raise UserError(f"model.intermediate_size={model.intermediate_size} must be positive")
     if config.data.sentence_pairs != "none" and model.type_vocab_size < 2:
-        raise UserError(f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
-                        "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none")
+        raise UserError(
+            f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
+            "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none"
+        )
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
     _share(config.data, "data.", "held_out", "short_sequence_probability", below_one=True)
     _share(masking, "masking.", "rate", "mask_share", "random_share", "span_continue")
     if masking.rate == 0:
         raise UserError("masking.rate=0 leaves nothing to predict; BERT uses 0.15")
     if masking.mask_share + masking.random_share > 1 + 1e-9:
-        raise UserError(f"masking.mask_share={masking.mask_share} and masking.random_share={masking.random_share} add up to "
-                        "more than 1; the paper has 0.8 and 0.1")
+        raise UserError(
+            f"masking.mask_share={masking.mask_share} and masking.random_share={masking.random_share} add up to "
+            "more than 1; the paper has 0.8 and 0.1"
+        )
     _positive(masking, "masking.", "span_max_words")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     if config.data.copies < 0:
-        raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that come again")
+        raise UserError(
+            f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that come again"
+        )
     if config.data.copies and masking.static_masks:
-        raise UserError(f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each "
-                        "other: the first repeats several cuts of the text, the second has one; set one of them to 0")
+        raise UserError(
+            f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each "
+            "other: the first repeats several cuts of the text, the second has one; set one of them to 0"
+        )
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
     _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
-    for name, value in (("checkpoint.keep_best", config.checkpoint.keep_best),
-                        ("evaluation.every_steps", config.evaluation.every_steps), ("seed", config.seed)):
+    for name, value in (
+        ("checkpoint.keep_best", config.checkpoint.keep_best),
+        ("evaluation.every_steps", config.evaluation.every_steps),
+        ("seed", config.seed),
+    ):
         if value < 0:
             raise UserError(f"{name}={value} must not be negative")
     _positive(config.data, "data.", "prefetch")
@@ -64,19 +95,27 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     prefix = f"phases.{index}."
     _positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
     if phase.sequence_length > config.model.max_position_embeddings:
-        raise UserError(f"{prefix}sequence_length={phase.sequence_length} is longer than "
-                        f"model.max_position_embeddings={config.model.max_position_embeddings}; raise the latter or shorten "
-                        "the sequences")
+        raise UserError(
+            f"{prefix}sequence_length={phase.sequence_length} is longer than "
+            f"model.max_position_embeddings={config.model.max_position_embeddings}; raise the latter or shorten "
+            "the sequences"
+        )
     if phase.sequence_length < 8:
-        raise UserError(f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8")
+        raise UserError(
+            f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8"
+        )
     if phase.batch_size % phase.micro_batches:
         low = phase.batch_size // phase.micro_batches * phase.micro_batches
         near = " or ".join(str(n) for n in (low, low + phase.micro_batches) if n)
-        raise UserError(f"{prefix}batch_size={phase.batch_size} is not divisible by {prefix}micro_batches={phase.micro_batches}; "
-                        f"nearest: {near}")
+        raise UserError(
+            f"{prefix}batch_size={phase.batch_size} is not divisible by {prefix}micro_batches={phase.micro_batches}; "
+            f"nearest: {near}"
+        )
     if phase.max_predictions is not None and not 0 < phase.max_predictions <= phase.sequence_length:
-        raise UserError(f"{prefix}max_predictions={phase.max_predictions} must lie between 1 and "
-                        f"{prefix}sequence_length={phase.sequence_length}")
+        raise UserError(
+            f"{prefix}max_predictions={phase.max_predictions} must lie between 1 and "
+            f"{prefix}sequence_length={phase.sequence_length}"
+        )
     if (phase.warmup_steps or 0) < 0:
         raise UserError(f"{prefix}warmup_steps={phase.warmup_steps} must not be negative")
     if index == 0 and phase.moments == "reset":
@@ -84,9 +123,11 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     if index == 0 or phase.schedule == "restart":
         length = schedule_length(config, index)
         if warmup_steps(config, index) + config.schedule.cooldown_steps > length:
-            raise UserError(f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
-                            f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
-                            f"for example to {max(1, length // 100)}")
+            raise UserError(
+                f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
+                f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
+                f"for example to {max(1, length // 100)}"
+            )
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
@@ -105,8 +146,10 @@ def check_schedule(schedule: ScheduleConfig) -> None:
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
     if schedule.cooldown_steps and schedule.name != "constant":
-        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to "
-                        f"{schedule.name}")
+        raise UserError(
+            f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to "
+            f"{schedule.name}"
+        )
 
 
 def check_mesh(mesh: MeshConfig) -> None:
@@ -130,4 +173,6 @@ def _share(part, prefix: str, *names: str, below_one: bool = False) -> None:
     for name in names:
         value = getattr(part, name)
         if not 0 <= value <= 1 or (below_one and value == 1):
-            raise UserError(f"{prefix}{name}={value} must lie between 0 and 1" + (", 1 not included" if below_one else ""))
+            raise UserError(
+                f"{prefix}{name}={value} must lie between 0 and 1" + (", 1 not included" if below_one else "")
+            )

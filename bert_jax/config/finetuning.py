@@ -117,8 +117,16 @@ class FinetuneConfig:
     """Dropout rate of the encoder, both hidden and attention. None: as the checkpoint's configuration says."""
     crf: bool = False
     """ner: whether the head has a linear-chain CRF on its scores."""
-    features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
-                      "weighted_all"] = ""
+    features: Literal[
+        "",
+        "embeddings",
+        "last",
+        "second_to_last",
+        "sum_last_four",
+        "concat_last_four",
+        "weighted_last_four",
+        "weighted_all",
+    ] = ""
     """ner: which layers of the frozen encoder a two-layer BiLSTM is trained on (paper section 5.3), with a learning rate such
     as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
@@ -168,7 +176,9 @@ _DEFAULTS: dict[str, dict] = {
     "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "max_length": 512},
     "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
     "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5, "max_length": 256},
-    **{task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")},
+    **{
+        task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
+    },
 }
 
 
@@ -190,13 +200,24 @@ def task_defaults(task: str) -> FinetuneConfig:
 def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     """Returns `config` if its values fit each other; raises UserError naming option, value and remedy if not."""
     task_defaults(config.task)
-    for name, value, meaning in (("init_from", config.init_from, "the checkpoint to start from"),
-                                 ("workdir", config.workdir, "a directory for the results")):
+    for name, value, meaning in (
+        ("init_from", config.init_from, "the checkpoint to start from"),
+        ("workdir", config.workdir, "a directory for the results"),
+    ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
     _check_data(config.task, config.data)
-    for name in ("epochs", "batch_size", "learning_rate", "seeds", "bucket_window", "eval_batch_size", "save_every_steps",
-                 "log_every_steps", "lstm_size"):
+    for name in (
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "seeds",
+        "bucket_window",
+        "eval_batch_size",
+        "save_every_steps",
+        "log_every_steps",
+        "lstm_size",
+    ):
         _positive(name, getattr(config, name))
     for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
         if not getattr(config, name):
@@ -208,7 +229,9 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         if value is not None and not low <= value <= high:
             raise UserError(f"{name}={value} must lie between {low} and {high}")
     if not 0 < config.layer_decay <= 1:
-        raise UserError(f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)")
+        raise UserError(
+            f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)"
+        )
     if config.reinitialize_layers < 0:
         raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
     if not 0 <= config.seed < 2**31:
@@ -216,8 +239,10 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     if (config.crf or config.features) and config.task != "ner":
         raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
     if config.features and config.reinitialize_layers:
-        raise UserError(f"reinitialize_layers={config.reinitialize_layers} makes fresh layers, which features={config.features} "
-                        "leaves untrained; leave one of them out")
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} makes fresh layers, which features={config.features} "
+            "leaves untrained; leave one of them out"
+        )
     _check_options(config.options)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
@@ -227,26 +252,38 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
 
 def _check_data(task: str, data: TaskDataConfig) -> None:
     if not 0 <= data.dev_share < 1:
-        raise UserError(f"data.dev_share={data.dev_share} must lie between 0 and 1; 0.1 holds out a tenth of the training file")
+        raise UserError(
+            f"data.dev_share={data.dev_share} must lie between 0 and 1; 0.1 holds out a tenth of the training file"
+        )
     if data.dev_share and (task != "text" or data.tfds or data.dev):
-        reason = (f"{task} has a dev file of its own, or takes --data.dev=FILE" if task != "text" else
-                  "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'" if data.tfds else
-                  f"data.dev={data.dev} is given")
+        reason = (
+            f"{task} has a dev file of its own, or takes --data.dev=FILE"
+            if task != "text"
+            else "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
+            if data.tfds
+            else f"data.dev={data.dev} is given"
+        )
         raise UserError(f"data.dev_share={data.dev_share} cannot be used: {reason}; leave it out")
     if task == "ax" or data.dir or data.tfds or data.train and (data.dev or data.dev_share):
         return
     if data.train:
-        raise UserError("no dev data, by which runs are compared and chosen: give --data.dev=FILE" + (
-            f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else ""))
-    raise UserError("no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
-                    "or --data.tfds=NAME")
+        raise UserError(
+            "no dev data, by which runs are compared and chosen: give --data.dev=FILE"
+            + (f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else "")
+        )
+    raise UserError(
+        "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+        "or --data.tfds=NAME"
+    )
 
 
 def _check_options(options: TaskOptions) -> None:
     for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
         _positive(f"options.{name}", getattr(options, name))
     if options.max_length < 8:
-        raise UserError(f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8")
+        raise UserError(
+            f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8"
+        )
 
 
 def _positive(name: str, value: float) -> None:

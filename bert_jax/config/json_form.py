@@ -23,16 +23,19 @@ def _plain(value):
 def from_dict(cls, values: dict, path: str = ""):
     """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
     if not isinstance(values, dict):
-        raise UserError(f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, "
-                        f"not {values!r:.80}")
+        raise UserError(
+            f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, "
+            f"not {values!r:.80}"
+        )
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:
             close = difflib.get_close_matches(key[:60], hints, n=1)
             hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
             raise UserError(f"unknown option {path}{_shown(key)}{hint}")
-    required = [field.name for field in dataclasses.fields(cls)
-                if field.default is field.default_factory is dataclasses.MISSING]
+    required = [
+        field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is dataclasses.MISSING
+    ]
     if missing := [path + name for name in required if name not in values]:
         raise UserError(f"missing: {', '.join(missing)}")
     return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
@@ -43,7 +46,9 @@ def options_recorded(values: dict) -> dict:
 
     A saved or converted model has how it makes vectors of texts beside them, a fine-tuned one its head and task.
     """
-    return {name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")}
+    return {
+        name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")
+    }
 
 
 def _typed(hint, value, path: str):

@@ -75,8 +75,16 @@ class HeadConfig:
     """On what the head reads."""
     crf: bool = False
     """tagging: a linear-chain CRF on the scores (parameters crf/transitions [C, C], crf/start [C], crf/end [C])."""
-    features: Literal["", "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four",
-                      "weighted_all"] = ""
+    features: Literal[
+        "",
+        "embeddings",
+        "last",
+        "second_to_last",
+        "sum_last_four",
+        "concat_last_four",
+        "weighted_last_four",
+        "weighted_all",
+    ] = ""
     """tagging: keep the encoder as it is and read these of its layers by a two-layer BiLSTM, whose parameters lie in head/ too
     (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
     lstm_size: int = 768
@@ -363,7 +371,7 @@ class PrepareConfig:
 def schedule_length(config: Config, first: int) -> int:
     """Steps of the schedule that begins with phase `first`: up to the next phase that restarts it."""
     length = config.phases[first].steps
-    for phase in config.phases[first + 1:]:
+    for phase in config.phases[first + 1 :]:
         if phase.schedule == "restart":
             break
         length += phase.steps

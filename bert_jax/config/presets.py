@@ -13,13 +13,20 @@ HEAD_SIZE = 64  # of every published BERT
 
 SIZES = {  # layers, hidden size
     # Turc et al. 2019 (arXiv 1908.08962), table 1: the four miniatures with names
-    "tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512),
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
     # Devlin et al. 2018 (arXiv 1810.04805), section 3
-    "base": (12, 768), "large": (24, 1024),
+    "base": (12, 768),
+    "large": (24, 1024),
 }
 # All 24 miniatures of Turc et al. by the names of their release; tiny, mini, small, medium and base are among them.
-SIZES |= {f"L-{layers}_H-{hidden}_A-{hidden // HEAD_SIZE}": (layers, hidden)
-          for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)}
+SIZES |= {
+    f"L-{layers}_H-{hidden}_A-{hidden // HEAD_SIZE}": (layers, hidden)
+    for layers in (2, 4, 6, 8, 10, 12)
+    for hidden in (128, 256, 512, 768)
+}
 
 
 def model_config(name: str) -> ModelConfig:
@@ -39,14 +46,23 @@ def google2018(config: Config) -> Config:
     """
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, activation="gelu_tanh", layer_norm_epsilon=1e-12, norm_position="post",
-                                  position_init="random", vocab_pad_multiple=1),
-        data=dataclasses.replace(config.data, held_out=0.0, sentence_pairs="nsp", short_sequence_probability=0.1, copies=10),
+        model=dataclasses.replace(
+            config.model,
+            activation="gelu_tanh",
+            layer_norm_epsilon=1e-12,
+            norm_position="post",
+            position_init="random",
+            vocab_pad_multiple=1,
+        ),
+        data=dataclasses.replace(
+            config.data, held_out=0.0, sentence_pairs="nsp", short_sequence_probability=0.1, copies=10
+        ),
         masking=MaskingConfig(loss_epsilon=1e-5),
         optimizer=OptimizerConfig(name="adamw_bert"),
         schedule=ScheduleConfig(),
         compute=dataclasses.replace(config.compute, dtype="float32"),
-        phases=tuple(dataclasses.replace(phase, schedule="continue", moments="keep") for phase in config.phases))
+        phases=tuple(dataclasses.replace(phase, schedule="continue", moments="keep") for phase in config.phases),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +101,8 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
         final_norm=norm if config.norm_position == "pre" else 0,
         pooler=square,
         mlm_head=square + norm + vocab,
-        next_sentence=2 * hidden + 2)
+        next_sentence=2 * hidden + 2,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,4 +179,5 @@ def activation_bytes(config: ModelConfig, sequence_length: int) -> ActivationByt
     return ActivationBytes(
         linear=config.num_layers * length * (18 * hidden + 4 * config.feed_forward_size),
         quadratic=config.num_layers * 5 * config.num_heads * length * length,
-        layer_inputs=config.num_layers * 2 * length * hidden)
+        layer_inputs=config.num_layers * 2 * length * hidden,
+    )

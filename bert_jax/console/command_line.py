@@ -40,8 +40,14 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(cls, prog=usage, default=tyro.MISSING_NONPROP if instance is None else instance, args=arguments,
-                            use_underscores=True, config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
+            return tyro.cli(
+                cls,
+                prog=usage,
+                default=tyro.MISSING_NONPROP if instance is None else instance,
+                args=arguments,
+                use_underscores=True,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+            )
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -124,13 +130,19 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
         if name in phase_fields:
             if len(config.phases) > 1:
                 full = " and ".join(f"--phases.{i}.{name}" for i in range(len(config.phases)))
-                raise UserError(f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead")
+                raise UserError(
+                    f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead"
+                )
             name = f"phases.0.{name}"
         if name not in names:
-            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [n for n in names if n.endswith("." + name)]
+            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [
+                n for n in names if n.endswith("." + name)
+            ]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
             raise UserError(f"unknown option --{name}{hint}")
-        if not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false"):  # --grid alone
+        if (
+            not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false")
+        ):  # --grid alone
             equals, value = "=", "True"
         if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
             value = value.capitalize()
@@ -145,8 +157,11 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
 def _missing(default, arguments: list[str]) -> list[str]:
     """Return the options without a default, where `default` is a class, that are not among spelled-out arguments."""
     given = {word.partition("=")[0] for word in arguments}
-    return [f"--{field.name}" for field in dataclasses.fields(default) if isinstance(default, type)
-            and field.default is dataclasses.MISSING and f"--{field.name}" not in given]
+    return [
+        f"--{field.name}"
+        for field in dataclasses.fields(default)
+        if isinstance(default, type) and field.default is dataclasses.MISSING and f"--{field.name}" not in given
+    ]
 
 
 def _value(config, name: str):

@@ -24,9 +24,16 @@ def described(command: Callable) -> tuple[str, str]:
 def overview(commands: Iterable[Callable]) -> str:
     """Return what `bert-jax help` prints: every command in two lines."""
     lines = [f"  {usage(command)}\n      {_paragraphs(command)[1]}" for command in commands]
-    return "\n".join(["usage: bert-jax COMMAND …", "", *lines, "",
-                      "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
-                      "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks."])
+    return "\n".join(
+        [
+            "usage: bert-jax COMMAND …",
+            "",
+            *lines,
+            "",
+            "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
+            "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks.",
+        ]
+    )
 
 
 def version() -> str:
@@ -54,8 +61,11 @@ def print_help(default, usage: str, description: str) -> None:
     import tyro
 
     cls, instance = (default, tyro.MISSING_NONPROP) if isinstance(default, type) else (type(default), default)
-    required = [name for name in re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
-                if cls is default or operator.attrgetter(name)(default) == ""]
+    required = [
+        name
+        for name in re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
+        if cls is default or operator.attrgetter(name)(default) == ""
+    ]
     for name in required if cls is not default else ():
         instance = _replaced(instance, name, tyro.MISSING)
     paragraphs = description.split("\n\n")
@@ -63,9 +73,16 @@ def print_help(default, usage: str, description: str) -> None:
         paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
     registry = tyro.constructors.ConstructorRegistry()
     registry.struct_rule(_documented)
-    tyro.cli(cls, prog=re.sub(r" \[?--.*", "", usage), description="\n\n".join(map(_wrapped, paragraphs)), default=instance,
-             args=["--help"], registry=registry, use_underscores=True,
-             config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands))
+    tyro.cli(
+        cls,
+        prog=re.sub(r" \[?--.*", "", usage),
+        description="\n\n".join(map(_wrapped, paragraphs)),
+        default=instance,
+        args=["--help"],
+        registry=registry,
+        use_underscores=True,
+        config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+    )
 
 
 def _replaced(config, name: str, value):
@@ -76,8 +93,13 @@ def _replaced(config, name: str, value):
 
 def _wrapped(paragraph: str) -> str:
     """Return `paragraph` in lines of the terminal's width; indented, because tyro joins lines that begin with a letter."""
-    return textwrap.fill(paragraph, shutil.get_terminal_size().columns, subsequent_indent="  ", break_long_words=False,
-                         break_on_hyphens=False)
+    return textwrap.fill(
+        paragraph,
+        shutil.get_terminal_size().columns,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _documented(info):
@@ -97,6 +119,12 @@ def _documented(info):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
         hidden = typing.Annotated[types[field.name], tyro.conf.arg(help_behavior_hint="")]
-        fields.append(tyro.constructors.StructFieldSpec(field.name, hidden if default == "" else types[field.name], default,
-                                                        " ".join(meanings.get(field.name, "").split())))
+        fields.append(
+            tyro.constructors.StructFieldSpec(
+                field.name,
+                hidden if default == "" else types[field.name],
+                default,
+                " ".join(meanings.get(field.name, "").split()),
+            )
+        )
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))

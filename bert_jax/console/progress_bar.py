@@ -18,8 +18,9 @@ WIDTH = 30  # characters of the line's bar
 
 
 @contextlib.contextmanager
-def progress_bar(description: str, total: int | None, completed: int = 0, unit: Unit = "items",
-                 visible: bool = True) -> Iterator[Callable[[int], None]]:
+def progress_bar(
+    description: str, total: int | None, completed: int = 0, unit: Unit = "items", visible: bool = True
+) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr for the time of the block; yields a function that moves it to a number of items or bytes.
 
     `total` None: how much there is to come is not known.
@@ -32,12 +33,21 @@ def progress_bar(description: str, total: int | None, completed: int = 0, unit: 
         finally:
             line.end()
         return
-    columns = {"items": (progress.MofNCompleteColumn(), progress.TimeElapsedColumn()),
-               "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn())}[unit]
+    columns = {
+        "items": (progress.MofNCompleteColumn(), progress.TimeElapsedColumn()),
+        "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn()),
+    }[unit]
     # Without a terminal rich would leave an empty line behind.
-    with progress.Progress(progress.TextColumn("{task.description}"), progress.BarColumn(), *columns, "ETA",
-                           progress.TimeRemainingColumn(), console=console, transient=True,
-                           disable=not (visible and console.is_terminal)) as bar:
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *columns,
+        "ETA",
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not (visible and console.is_terminal),
+    ) as bar:
         task = bar.add_task(description, total=total, completed=completed)
         yield lambda position: bar.update(task, completed=position)
 
@@ -73,8 +83,11 @@ class _Line:
         if not self._total:
             return [self._number(completed), f"in {_time(seconds)}"]
         filled = round(WIDTH * min(completed / self._total, 1))
-        parts = [f"[{'#' * filled}{'-' * (WIDTH - filled)}]", f"{self._number(completed)}/{self._number(self._total)}",
-                 f"in {_time(seconds)}"]
+        parts = [
+            f"[{'#' * filled}{'-' * (WIDTH - filled)}]",
+            f"{self._number(completed)}/{self._number(self._total)}",
+            f"in {_time(seconds)}",
+        ]
         if self._begin < completed < self._total:
             left = seconds * (self._total - completed) / (completed - self._begin)
             parts.append(f"about {_time(left)} left")

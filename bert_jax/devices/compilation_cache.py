@@ -39,12 +39,16 @@ def use_compilation_cache() -> None:
             return
     except OSError:  # not writable, or full
         return
-    for option, value in (("jax_compilation_cache_max_size", MAX_BYTES),
-                          ("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)):
+    for option, value in (
+        ("jax_compilation_cache_max_size", MAX_BYTES),
+        ("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS),
+    ):
         if option.upper() not in os.environ:
             jax.config.update(option, value)
     try:
-        if jax.config.jax_compilation_cache_max_size != -1:  # else JAX neither locks the directory nor notes times of use
+        if (
+            jax.config.jax_compilation_cache_max_size != -1
+        ):  # else JAX neither locks the directory nor notes times of use
             discard_torn(directory)
     except OSError:  # locked by another process for long
         return

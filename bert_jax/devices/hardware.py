@@ -64,8 +64,11 @@ class Hardware:
         where = f" on {self.num_processes} hosts" if self.num_processes > 1 else ""
         if self.platform == "cpu":
             return f"{self.num_devices} × {self.kind}{where}"
-        peak = ("peak FLOP/s unknown" if self.peak_flops is None else
-                f"peak {self.peak_flops / 1e12:.0f} TFLOP/s bfloat16 per device")
+        peak = (
+            "peak FLOP/s unknown"
+            if self.peak_flops is None
+            else f"peak {self.peak_flops / 1e12:.0f} TFLOP/s bfloat16 per device"
+        )
         memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.1f} GiB per device"
         return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
@@ -74,9 +77,15 @@ def hardware() -> Hardware:
     """Describes the devices of all processes; starts JAX's backend if nothing has yet."""
     device = jax.local_devices()[0]
     stats = device.memory_stats() or {}
-    return Hardware(platform=device.platform, kind=device.device_kind, num_devices=jax.device_count(),
-                    num_local_devices=jax.local_device_count(), num_processes=jax.process_count(),
-                    peak_flops=peak_flops(device.device_kind), memory_bytes=stats.get("bytes_limit"))
+    return Hardware(
+        platform=device.platform,
+        kind=device.device_kind,
+        num_devices=jax.device_count(),
+        num_local_devices=jax.local_device_count(),
+        num_processes=jax.process_count(),
+        peak_flops=peak_flops(device.device_kind),
+        memory_bytes=stats.get("bytes_limit"),
+    )
 
 
 def peak_flops(kind: str) -> float | None:
@@ -90,8 +99,10 @@ def idle_accelerator() -> str | None:
         return None
     for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (_has_tpu_chips(), "a TPU", "tpu")):
         if present:
-            return (f"this machine has {name} but JAX runs on the CPU; install the support for it with "
-                    f"pip install -e '.[{extra}]' in the source tree of bert_jax, or set JAX_PLATFORMS=cpu to silence this")
+            return (
+                f"this machine has {name} but JAX runs on the CPU; install the support for it with "
+                f"pip install -e '.[{extra}]' in the source tree of bert_jax, or set JAX_PLATFORMS=cpu to silence this"
+            )
     return None
 
 
@@ -115,17 +126,22 @@ def initialize_distributed() -> None:
     if os.environ.get("JAX_COORDINATOR_ADDRESS"):
         missing = [name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID") if not os.environ.get(name, "").isdigit()]
         if missing:
-            raise UserError(f"JAX_COORDINATOR_ADDRESS={os.environ['JAX_COORDINATOR_ADDRESS']} is set, but "
-                            f"{' and '.join(missing)} is not a number; set all three in every process, or none to run as one")
-        jax.distributed.initialize(num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
-                                   process_id=int(os.environ["JAX_PROCESS_ID"]))
+            raise UserError(
+                f"JAX_COORDINATOR_ADDRESS={os.environ['JAX_COORDINATOR_ADDRESS']} is set, but "
+                f"{' and '.join(missing)} is not a number; set all three in every process, or none to run as one"
+            )
+        jax.distributed.initialize(
+            num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"])
+        )
     elif launcher := next((name for name in PROCESS_COUNTS if int(os.environ.get(name) or 1) > 1), None):
         try:
             jax.distributed.initialize()
         except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
-            raise UserError(f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
-                            "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every "
-                            "process") from None
+            raise UserError(
+                f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
+                "JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every "
+                "process"
+            ) from None
     elif on_tpu():
         try:
             jax.distributed.initialize()

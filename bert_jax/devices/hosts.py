@@ -46,8 +46,11 @@ def any_failure(problem: str | None) -> str | None:
     """Return the same verdict on every host: this host's own problem, or else that of the first host that has one."""
     if global_state.num_processes == 1:
         return problem
-    found = _meet("any_failure", problem, lambda values: next(
-        (f"host {host}: {value}" for host, value in enumerate(values) if value is not None), None))
+    found = _meet(
+        "any_failure",
+        problem,
+        lambda values: next((f"host {host}: {value}" for host, value in enumerate(values) if value is not None), None),
+    )
     return found if problem is None else problem
 
 
@@ -75,8 +78,10 @@ def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
             name, change = line.split(": ", 1)
             if not is_among(name, own):
                 first, second = change.split(" → ", 1)
-                raise Ended(f"the hosts do not run the same thing: {name} is {first} on host 0 and {second} on host {host}. "
-                            "Start the same command on every host, with the same data, code and library versions")
+                raise Ended(
+                    f"the hosts do not run the same thing: {name} is {first} on host 0 and {second} on host {host}. "
+                    "Start the same command on every host, with the same data, code and library versions"
+                )
 
 
 def ending_together(run):
@@ -84,6 +89,7 @@ def ending_together(run):
 
     They meet in the functions above: before anything is written, as the work directory is taken, and at every save.
     """
+
     @functools.wraps(run)
     def wrapped(*arguments, **options):
         try:
@@ -94,6 +100,7 @@ def ending_together(run):
             if global_state.num_processes > 1:
                 _tell(f"host {global_state.process_id} has stopped: {str(error) or type(error).__name__}")
             raise
+
     return wrapped
 
 
@@ -123,8 +130,10 @@ def _entry(meeting: int, host: int, kind: str):
     if "error" in entry:
         raise Ended(entry["error"])
     if entry["kind"] != kind:
-        raise Ended(f"the hosts do not run the same thing: host 0 is in {kind}, host {host} in {entry['kind']}. Start the same "
-                    "command on every host, with the same kinds of files")
+        raise Ended(
+            f"the hosts do not run the same thing: host 0 is in {kind}, host {host} in {entry['kind']}. Start the same "
+            "command on every host, with the same kinds of files"
+        )
     return entry["value"]
 
 
@@ -150,7 +159,9 @@ def _get(meeting: int, name: int | str, host: int) -> dict:
     """Waits for what `host` puts down."""
     for waited in range(WARNING_SECONDS, PATIENCE_SECONDS + 1, WARNING_SECONDS):
         try:
-            return json.loads(global_state.client.blocking_key_value_get(f"bert_jax/{meeting}/{name}", WARNING_SECONDS * 1000))
+            return json.loads(
+                global_state.client.blocking_key_value_get(f"bert_jax/{meeting}/{name}", WARNING_SECONDS * 1000)
+            )
         except jax.errors.JaxRuntimeError as error:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise Ended(f"host {host} cannot be reached: {str(error).splitlines()[0]}") from None

@@ -47,8 +47,10 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
     product = len(devices) // fixed * fixed if -1 in sizes.values() else fixed
     if product != len(devices) or len(devices) < fixed:
         shown = " × ".join(f"{axis}={size}" for axis, size in sizes.items())
-        raise UserError(f"mesh {shown} needs {'a multiple of ' if -1 in sizes.values() else ''}{fixed} devices but there are "
-                        f"{len(devices)}; what fits: {' or '.join(_mesh_fixes(sizes, len(devices)))}")
+        raise UserError(
+            f"mesh {shown} needs {'a multiple of ' if -1 in sizes.values() else ''}{fixed} devices but there are "
+            f"{len(devices)}; what fits: {' or '.join(_mesh_fixes(sizes, len(devices)))}"
+        )
     shape = [len(devices) // fixed if size == -1 else size for size in sizes.values()]
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
@@ -60,7 +62,9 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
         if size == -1:
             continue
         rest = math.prod(other for name, other in sizes.items() if name != axis and other != -1)
-        fits = [n for n in range(1, count + 1) if (count % (n * rest) == 0 if -1 in sizes.values() else n * rest == count)]
+        fits = [
+            n for n in range(1, count + 1) if (count % (n * rest) == 0 if -1 in sizes.values() else n * rest == count)
+        ]
         if fits:
             fixes.append(f"mesh.{axis}={min(fits, key=lambda n: abs(n - size))}")
     return fixes or ["mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]
@@ -73,9 +77,11 @@ def check_batch(config: Config, mesh: Mesh) -> None:
         unit = data * fsdp * phase.micro_batches
         if phase.batch_size % unit:
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
-            raise UserError(f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} "
-                            f"(mesh data={data} × fsdp={fsdp} × phases.{index}.micro_batches={phase.micro_batches}); "
-                            f"nearest: {f'{down} or ' if down else ''}{up}")
+            raise UserError(
+                f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} "
+                f"(mesh data={data} × fsdp={fsdp} × phases.{index}.micro_batches={phase.micro_batches}); "
+                f"nearest: {f'{down} or ' if down else ''}{up}"
+            )
 
 
 def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, list[str]]:
@@ -92,15 +98,19 @@ def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, li
 
 def shardings(mesh: Mesh, tree):
     """Tree of NamedSharding for a tree of arrays or ShapeDtypeStructs (parameters, moments or a whole train state)."""
+
     def one(path, leaf):
         return NamedSharding(mesh, partition_spec(mesh, _name(path), leaf.shape)[0])
+
     return jax.tree.map_with_path(one, tree)
 
 
 def gathered(tree):
     """The shardings in `tree` without the fsdp axis: where whole parameters lie while they are computed with."""
+
     def one(sharding):
         return NamedSharding(sharding.mesh, P(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
+
     return jax.tree.map(one, tree)
 
 
@@ -127,8 +137,10 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
     """Global arrays [batch_size, …] from this process's rows, which are those of `host_rows` in that order."""
     sharding = batch_sharding(mesh)
-    return {name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
-            for name, rows in host_batch.items()}
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
+        for name, rows in host_batch.items()
+    }
 
 
 def table(mesh: Mesh, tree) -> Table:

@@ -135,13 +135,18 @@ class StopSignals:
             _say(f"stopping after this step, saving step {self.saving:,}{again}")
 
     def _quit(self, number: int) -> None:
-        watchdog = threading.Timer(QUIT_SECONDS, os._exit, (128 + number,))  # the file system may hang, which ends this too
+        watchdog = threading.Timer(
+            QUIT_SECONDS, os._exit, (128 + number,)
+        )  # the file system may hang, which ends this too
         watchdog.daemon = True
         watchdog.start()
         try:
             newest = None if self.saving is None else self.newest()
-            lost = "nothing needed to be saved" if self.saving is None else (
-                "all steps are lost" if newest is None else f"the steps after step {newest:,} are lost")
+            lost = (
+                "nothing needed to be saved"
+                if self.saving is None
+                else ("all steps are lost" if newest is None else f"the steps after step {newest:,} are lost")
+            )
             _say(f"quitting without saving: {lost}")
             Console(file=sys.__stdout__).show_cursor()  # which a live bar has hidden
         finally:

@@ -23,8 +23,10 @@ def versions() -> dict[str, str | None]:
 
 def sources(directory: pathlib.Path = PACKAGE_DIRECTORY) -> dict[str, str]:
     """Return {name: SHA-256} of the Python files below `directory`, whether they are under version control or not."""
-    return {file.relative_to(directory).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-            for file in sorted(directory.rglob("*.py"))}
+    return {
+        file.relative_to(directory).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(directory.rglob("*.py"))
+    }
 
 
 def commit() -> str | None:
@@ -33,7 +35,12 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        return subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-                              capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -17,8 +17,9 @@ from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 
 
-def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
-                   options: Mapping[str, object]) -> tuple[FinetuneConfig, dict[str, list]]:
+def from_arguments(
+    task: FinetuneConfig | str, splits: Mapping[str, object], options: Mapping[str, object]
+) -> tuple[FinetuneConfig, dict[str, list]]:
     """Return the configuration, and for each split that was given in memory its rows.
 
     Args:
@@ -34,8 +35,10 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
     values = to_dict(task if isinstance(task, FinetuneConfig) else task_defaults(task))
     if not isinstance(options.get("init_from", ""), str | os.PathLike):
-        raise UserError(f"init_from takes the path of a model, not a {type(options['init_from']).__name__}; model.save(path) "
-                        "writes one that was edited, and then init_from=path")
+        raise UserError(
+            f"init_from takes the path of a model, not a {type(options['init_from']).__name__}; model.save(path) "
+            "writes one that was edited, and then init_from=path"
+        )
     for name, value in options.items():
         _set(values, name, _plain(value))
     given = {}
@@ -45,15 +48,19 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
         elif source is not None:
             values["data"][split], given[split] = IN_MEMORY, _rows(split, source)
     if given and values["task"] != "text":
-        raise UserError(f"{', '.join(given)} in memory: examples can be given so to the task text, which takes "
-                        f"[(text, label), …] and [((text, text_b), label), …]; {values['task']} reads files: "
-                        "train=FILE and dev=FILE, or dir=DIRECTORY")
+        raise UserError(
+            f"{', '.join(given)} in memory: examples can be given so to the task text, which takes "
+            f"[(text, label), …] and [((text, text_b), label), …]; {values['task']} reads files: "
+            "train=FILE and dev=FILE, or dir=DIRECTORY"
+        )
     data = values["data"]
     if given:
         _check_in_memory(data, given)
     if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
-        raise UserError("train is given and dev, by which runs are compared and chosen, is not: give dev=[(text, label), …], or "
-                        "dev_share=0.1 to hold out a tenth of train")
+        raise UserError(
+            "train is given and dev, by which runs are compared and chosen, is not: give dev=[(text, label), …], or "
+            "dev_share=0.1 to hold out a tenth of train"
+        )
     if isinstance(task, str) and not values["workdir"]:
         values["workdir"] = str(pathlib.Path(tempfile.gettempdir()) / f"bert_jax_{uuid.uuid4().hex[:12]}")
     return from_dict(FinetuneConfig, values), given
@@ -62,13 +69,17 @@ def from_arguments(task: FinetuneConfig | str, splits: Mapping[str, object],
 def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> None:
     """UserError where an option speaks of other data than the rows of `given`, and would be ignored."""
     if data["tfds"]:
-        raise UserError(f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} came in memory too; leave one of the "
-                        "two out")
+        raise UserError(
+            f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} came in memory too; leave one of the "
+            "two out"
+        )
     columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
     read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))
     if columns and not read:
-        raise UserError(f"{columns[0]}={data[columns[0]]!r} names a column of a file, but all examples are in "
-                        "memory, as (text, label) or ((text, text_b), label); leave it out")
+        raise UserError(
+            f"{columns[0]}={data[columns[0]]!r} names a column of a file, but all examples are in "
+            "memory, as (text, label) or ((text, text_b), label); leave it out"
+        )
 
 
 def _set(values: dict, name: str, value) -> None:
@@ -99,8 +110,11 @@ def _unclear(name: str, found: list[str], known: list[str]) -> str:
 
 def _leaves(values: dict, prefix: str = "") -> list[str]:
     """Dotted names of all options below `values`."""
-    return [full for name, value in values.items()
-            for full in (_leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])]
+    return [
+        full
+        for name, value in values.items()
+        for full in (_leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+    ]
 
 
 def _rows(split: str, source) -> list:

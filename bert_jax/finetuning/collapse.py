@@ -7,7 +7,9 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.scores import matthews
 
 
-def collapsed(head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int) -> str | None:
+def collapsed(
+    head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int
+) -> str | None:
     """Why a finished run counts as collapsed, in words, or None.
 
     Args:
@@ -42,8 +44,10 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
         correlation = matthews(labels, answers)
         # Two standard errors of guessing: where classes differ much in size, a model may be related to them and below the largest.
         if accuracy <= majority and correlation < 2 / np.sqrt(len(labels)):
-            reasons.append(f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the Matthews "
-                           f"correlation, {correlation:.3f}, not above that of guessing")
+            reasons.append(
+                f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the Matthews "
+                f"correlation, {correlation:.3f}, not above that of guessing"
+            )
     return "; ".join(reasons) or None
 
 

@@ -27,15 +27,42 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.checkpoints.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-HARMLESS = ("compute.layers", "compute.remat", "pairs", *(f"finetune.{name}" for name in (
-    "workdir", "seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size",
-    "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps", "log_every_steps",
-    "compute.layers", "compute.remat", "mesh.", "data.", "init_from")))
+HARMLESS = (
+    "compute.layers",
+    "compute.remat",
+    "pairs",
+    *(
+        f"finetune.{name}"
+        for name in (
+            "workdir",
+            "seed",
+            "seeds",
+            "grid",
+            "grid_batch_sizes.",
+            "grid_learning_rates.",
+            "grid_epochs.",
+            "batch_size",
+            "learning_rate",
+            "epochs",
+            "keep",
+            "eval_batch_size",
+            "save_every_steps",
+            "log_every_steps",
+            "compute.layers",
+            "compute.remat",
+            "mesh.",
+            "data.",
+            "init_from",
+        )
+    ),
+)
 """Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and data
 and parameters are compared by their content."""
 
 
-def open_workdir(path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer) -> WorkDirectory:
+def open_workdir(
+    path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer
+) -> WorkDirectory:
     """Takes `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
 
     Args:
@@ -44,14 +71,23 @@ def open_workdir(path: str, settings: dict, features: str, parameters: str | Non
     Raises:
       UserError: not writable; another process writes to it; it holds something else, or runs with other settings.
     """
-    identity = {"features_fingerprint": features, "init_from_fingerprint": parameters,
-                "tokenizer_fingerprint": tokenizer.fingerprint}
+    identity = {
+        "features_fingerprint": features,
+        "init_from_fingerprint": parameters,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+    }
     directory = epath.Path(path)
     # A run that has saved nothing yet may be started anew with any settings.
     saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
     resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
-    return take(path, identity, settings, tokenizer, resumed=resumed,
-                check=lambda place: _check_continues(place, settings, identity))
+    return take(
+        path,
+        identity,
+        settings,
+        tokenizer,
+        resumed=resumed,
+        check=lambda place: _check_continues(place, settings, identity),
+    )
 
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
@@ -61,13 +97,20 @@ def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
         return place(open_checkpoint(workdir.path), mesh)
     directory = workdir.path / "runs" / record["run"]
     if not Checkpoints(directory / "checkpoints", read_only=True).steps():
-        raise UserError(f"the weights of the best run are gone from {directory}; remove that directory to train it again")
+        raise UserError(
+            f"the weights of the best run are gone from {directory}; remove that directory to train it again"
+        )
     stored = open_checkpoint(directory)
     params = place(stored, mesh)
     remove(workdir.checkpoints)
     with Checkpoints(workdir.checkpoints, LATEST, run_id=workdir.run_id) as checkpoints:
-        checkpoints.save(record["step"], {"params": params}, position={"step": record["step"]}, config=stored.history["config"],
-                         metrics=record["metrics"])
+        checkpoints.save(
+            record["step"],
+            {"params": params},
+            position={"step": record["step"]},
+            config=stored.history["config"],
+            metrics=record["metrics"],
+        )
     return params
 
 
@@ -116,7 +159,9 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return [record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)]
     except UserError:
         raise
-    except Exception as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
+    except (
+        Exception
+    ) as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
         logging.warning("%s cannot be used (%s); it is written again", steps[-1], error)
         return None
 
@@ -124,7 +169,9 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
 def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
     saved = read_json(path / "run.json")
     if "features_fingerprint" not in saved:
-        raise UserError(f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir")
+        raise UserError(
+            f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir"
+        )
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(read_json(path / "config.json"), settings):
         if is_among(line.split(": ", 1)[0], HARMLESS):
@@ -132,5 +179,7 @@ def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
         else:
             lines.append(line)
     if lines:
-        raise UserError(f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
-                        f"those ({path / 'config.json'}), or start this in another --workdir")
+        raise UserError(
+            f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
+            f"those ({path / 'config.json'}), or start this in another --workdir"
+        )

@@ -59,8 +59,10 @@ class Result:
     def model(self) -> PretrainedModel:
         """The chosen model, loaded when it is first asked for: result.model.predict(texts)."""
         if not self.results:
-            raise UserError(f"there is no model yet: the training was interrupted; the same call with workdir={self.path!r} "
-                            "resumes it")
+            raise UserError(
+                f"there is no model yet: the training was interrupted; the same call with workdir={self.path!r} "
+                "resumes it"
+            )
         return load(self.path)
 
 
@@ -102,8 +104,10 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     stored = open_stored(config.init_from)
     check_fit(stored)
     if stored.tokenizer is None:
-        raise UserError(f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
-                        "was trained with")
+        raise UserError(
+            f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
+            "was trained with"
+        )
     data = read_task(config, stored.model, stored.tokenizer, given)
     check_cooldown(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
@@ -112,12 +116,19 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     with StopSignals() as signals, contextlib.ExitStack() as closing:
         parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
         features = data.fingerprint()
-        check_alike(lambda: {"features_fingerprint": features, "test_fingerprint": data.test_fingerprint(),
-                             "init_from_fingerprint": parameters, "tokenizer_fingerprint": stored.tokenizer.fingerprint,
-                             "settings": settings(config, programs, data)},
-                    tuple(f"settings.finetune.{name}" for name in PER_HOST))
-        workdir = closing.enter_context(open_workdir(config.workdir, settings(config, programs, data), features, parameters,
-                                                     stored.tokenizer))
+        check_alike(
+            lambda: {
+                "features_fingerprint": features,
+                "test_fingerprint": data.test_fingerprint(),
+                "init_from_fingerprint": parameters,
+                "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+                "settings": settings(config, programs, data),
+            },
+            tuple(f"settings.finetune.{name}" for name in PER_HOST),
+        )
+        workdir = closing.enter_context(
+            open_workdir(config.workdir, settings(config, programs, data), features, parameters, stored.tokenizer)
+        )
         _announce(config, data, stored.model.max_position_embeddings, note)
         for run in plan(config):
             directory = workdir.path / "runs" / run.name
@@ -132,15 +143,23 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
         workdir.secure()
         records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
         if gone := [run.name for run in plan(config) if run.name not in {record["run"] for record in records}]:
-            raise UserError(f"the results of {first_lines(gone)} were deleted with {workdir.path} during this command; the same "
-                            "command trains these runs again")
+            raise UserError(
+                f"the results of {first_lines(gone)} were deleted with {workdir.path} during this command; the same "
+                "command trains these runs again"
+            )
         chosen = best(records, data.main_metric)
         params = publish(workdir, chosen, mesh)
         predicted = _predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
-        results = summary(config, records, data.main_metric, {**predicted, "data": _sizes(data), "truncated": data.truncated,
-                                                                "labels": list(data.head.labels)})
+        results = summary(
+            config,
+            records,
+            data.main_metric,
+            {**predicted, "data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)},
+        )
         if workdir.secure():
-            raise UserError(f"{workdir.path} was deleted or renamed while predictions were written; start the same command again")
+            raise UserError(
+                f"{workdir.path} was deleted or renamed while predictions were written; start the same command again"
+            )
         _write_once(workdir.path / RECORD, results)
         for record in records:
             keep(workdir, config.keep, record, chosen, stored.tokenizer)
@@ -151,8 +170,15 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
     return Result(results, 0, config.workdir)
 
 
-def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel, programs: Programs, workdir: WorkDirectory,
-          signals: StopSignals) -> dict:
+def train(
+    run: Run,
+    config: FinetuneConfig,
+    data: TaskData,
+    stored: StoredModel,
+    programs: Programs,
+    workdir: WorkDirectory,
+    signals: StopSignals,
+) -> dict:
     """One run, from the checkpoint or from where it was interrupted: its record.
 
     Leaves the weights that count in runs/NAME/checkpoints of the work directory.
@@ -162,21 +188,33 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
     """
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
-    batches = TrainingBatches(data.train.features, run.batch_size, window=config.bucket_window, seed=run.seed,
-                              multiple=mesh.shape["data"] * mesh.shape["fsdp"])
+    batches = TrainingBatches(
+        data.train.features,
+        run.batch_size,
+        window=config.bucket_window,
+        seed=run.seed,
+        multiple=mesh.shape["data"] * mesh.shape["fsdp"],
+    )
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
-    rates, mine = learning_rates(run, config.schedule, config.warmup_share, total), sharding.host_rows(mesh, batches.rows)
+    rates, mine = (
+        learning_rates(run, config.schedule, config.warmup_share, total),
+        sharding.host_rows(mesh, batches.rows),
+    )
     record_config = settings(config, programs, data, run)
 
     with contextlib.ExitStack() as closing:
         states = closing.enter_context(Checkpoints(directory / "training", STATES, run_id=run_id, lost=workdir.is_lost))
-        weights = closing.enter_context(Checkpoints(directory / "checkpoints", LATEST, run_id=run_id, lost=workdir.is_lost))
+        weights = closing.enter_context(
+            Checkpoints(directory / "checkpoints", LATEST, run_id=run_id, lost=workdir.is_lost)
+        )
         signals.newest = states.latest_step
         # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state, report = first_state(config, stored, programs, seed) if restored is None else (restored.state, None)
         if report is not None:
-            _say(f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {', '.join(report.fresh) or 'none'}")
+            _say(
+                f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {', '.join(report.fresh) or 'none'}"
+            )
         begin, position = int(state.step), {} if restored is None else restored.position
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
@@ -206,8 +244,13 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
                         secure()
                         is_best = scores[data.main_metric] > max(earlier, default=-np.inf)
                         if step == total if config.select == "last" else is_best:
-                            weights.save(step, {"params": state.params}, position={"step": step}, config=record_config,
-                                         metrics=scores)
+                            weights.save(
+                                step,
+                                {"params": state.params},
+                                position={"step": step},
+                                config=record_config,
+                                metrics=scores,
+                            )
                             # Else the state below could be all that a kill leaves, and nobody would save the weights again.
                             weights.wait()
                         metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
@@ -236,34 +279,58 @@ def train(run: Run, config: FinetuneConfig, data: TaskData, stored: StoredModel,
         weights.wait()
         counted = weights.latest_step()
         if counted is None:
-            raise UserError(f"the weights of {run.name} were deleted with {workdir.path} during the run; remove {directory} to "
-                            "train it again")
+            raise UserError(
+                f"the weights of {run.name} were deleted with {workdir.path} during the run; remove {directory} to "
+                "train it again"
+            )
 
     record = _record(run, config, data, programs, reporter, dev, counted)
-    return record | {"init_from_step": stored.history.get("step"),
-                     "seconds_since_last_start": round(time.perf_counter() - clock, 1)}
+    return record | {
+        "init_from_step": stored.history.get("step"),
+        "seconds_since_last_start": round(time.perf_counter() - clock, 1),
+    }
 
 
-def _record(run: Run, config: FinetuneConfig, data: TaskData, programs: Programs, reporter: Reporter, dev: dict[int, dict],
-            counted: int) -> dict:
+def _record(
+    run: Run,
+    config: FinetuneConfig,
+    data: TaskData,
+    programs: Programs,
+    reporter: Reporter,
+    dev: dict[int, dict],
+    counted: int,
+) -> dict:
     """Return what results.json says of a run whose evaluations by step are `dev`, and whose weights of step `counted` count."""
     loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
-    return {"run": run.name, "setting": run.setting, "seed": run.seed, "metrics": dev[counted]["metrics"],
-            "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
-            "step": counted, "steps": max(dev), "training_loss": loss if np.isfinite(loss) else None,
-            "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
-            "keep": config.keep, "hyperparameters": _hyperparameters(run, config, programs.model)}
+    return {
+        "run": run.name,
+        "setting": run.setting,
+        "seed": run.seed,
+        "metrics": dev[counted]["metrics"],
+        "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
+        "step": counted,
+        "steps": max(dev),
+        "training_loss": loss if np.isfinite(loss) else None,
+        "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
+        "keep": config.keep,
+        "hyperparameters": _hyperparameters(run, config, programs.model),
+    }
 
 
-def evaluate(data: TaskData, programs: Programs, params, batch_size: int,
-             signals: StopSignals) -> tuple[dict[str, float], str | None]:
+def evaluate(
+    data: TaskData, programs: Programs, params, batch_size: int, signals: StopSignals
+) -> tuple[dict[str, float], str | None]:
     """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and what `ignores_input` says."""
     results, ignored = {}, None
     for name, split in data.evaluations.items():
-        logits = predict_logits(programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals)
+        logits = predict_logits(
+            programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals
+        )
         prefix = name.removeprefix("dev").removeprefix("_")
-        results |= {f"{prefix}_{key}" if prefix else key: float(value)
-                    for key, value in data.family.score(split.examples, split.features, logits).items()}
+        results |= {
+            f"{prefix}_{key}" if prefix else key: float(value)
+            for key, value in data.family.score(split.examples, split.features, logits).items()
+        }
         if name == "dev":
             ignored = ignores_input(data.head, split.features, logits, results)
     return results, ignored
@@ -273,23 +340,42 @@ def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Ru
     """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
-    return {"model": to_dict(programs.model.config), "head": to_dict(programs.model.head), "compute": to_dict(config.compute),
-            "finetune": to_dict(config), "pairs": data.pairs, **({} if run is None else {"run": run.name})}
+    return {
+        "model": to_dict(programs.model.config),
+        "head": to_dict(programs.model.head),
+        "compute": to_dict(config.compute),
+        "finetune": to_dict(config),
+        "pairs": data.pairs,
+        **({} if run is None else {"run": run.name}),
+    }
 
 
 def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
-    return {"batch_size": run.batch_size, "learning_rate": run.learning_rate, "epochs": run.epochs,
-            "warmup_share": config.warmup_share, "schedule": config.schedule.name, "optimizer": config.optimizer.name,
-            "weight_decay": config.optimizer.weight_decay,
-            "layer_decay": config.layer_decay, "reinitialize_layers": config.reinitialize_layers,
-            "hidden_dropout": model.config.hidden_dropout, "attention_dropout": model.config.attention_dropout,
-            "head_dropout": model.head.dropout, "crf": model.head.crf, "features": model.head.features,
-            "dtype": str(model.encoder.dtype), "max_length": config.options.max_length,
-            "bucket_window": config.bucket_window, "select": config.select}
+    return {
+        "batch_size": run.batch_size,
+        "learning_rate": run.learning_rate,
+        "epochs": run.epochs,
+        "warmup_share": config.warmup_share,
+        "schedule": config.schedule.name,
+        "optimizer": config.optimizer.name,
+        "weight_decay": config.optimizer.weight_decay,
+        "layer_decay": config.layer_decay,
+        "reinitialize_layers": config.reinitialize_layers,
+        "hidden_dropout": model.config.hidden_dropout,
+        "attention_dropout": model.config.attention_dropout,
+        "head_dropout": model.head.dropout,
+        "crf": model.head.crf,
+        "features": model.head.features,
+        "dtype": str(model.encoder.dtype),
+        "max_length": config.options.max_length,
+        "bucket_window": config.bucket_window,
+        "select": config.select,
+    }
 
 
-def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int,
-               signals: StopSignals) -> dict:
+def _predicted(
+    path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int, signals: StopSignals
+) -> dict:
     """Facts for results.json: metrics on the test sets that have labels, and which files of predictions there are.
 
     They are left as an earlier command wrote them if they are there and of the same run and test sets.
@@ -298,15 +384,26 @@ def _predicted(path: epath.Path, data: TaskData, programs: Programs, params, cho
     before = from_first(earlier_predictions(path / RECORD))
     if before is not None:
         made = before["predictions"]
-        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (chosen["run"], chosen["metrics"], tests_now)
+        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (
+            chosen["run"],
+            chosen["metrics"],
+            tests_now,
+        )
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
     tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"], signals)
     return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
-def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs, params, batch_size: int,
-                       metrics: dict[str, float], signals: StopSignals) -> tuple[dict[str, dict[str, float]], list[str]]:
+def _write_predictions(
+    directory: epath.Path,
+    data: TaskData,
+    programs: Programs,
+    params,
+    batch_size: int,
+    metrics: dict[str, float],
+    signals: StopSignals,
+) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
 
     Returns the metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
@@ -314,7 +411,9 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
     tests, written = {}, []
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
-        if name in data.tests and isinstance(features, SpanFeatures):  # answered by dev's threshold, never by one of its own
+        if name in data.tests and isinstance(
+            features, SpanFeatures
+        ):  # answered by dev's threshold, never by one of its own
             features = dataclasses.replace(features, options=tuned(features.options, metrics))
         logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
         if jax.process_index() == 0:
@@ -322,7 +421,9 @@ def _write_predictions(directory: epath.Path, data: TaskData, programs: Programs
             files = data.family.write_predictions(split.examples, features, logits, directory / name, name)
             written += [f"{name}/{epath.Path(file).name}" for file in files]
         if name in data.tests and split.examples.has_answers:
-            tests[name] = {key: float(value) for key, value in data.family.score(split.examples, features, logits).items()}
+            tests[name] = {
+                key: float(value) for key, value in data.family.score(split.examples, features, logits).items()
+            }
     return tests, written
 
 
@@ -340,8 +441,10 @@ def _announce(config: FinetuneConfig, data: TaskData, positions: int, note: str)
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
     _say(f"{hardware.hardware()}" + (f"; {idle}" if (idle := hardware.idle_accelerator()) else ""))
-    _say(f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
-         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head"))
+    _say(
+        f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
+        + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
+    )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
             _say(uncut.advise(name, positions))

@@ -43,10 +43,15 @@ def plan(config: FinetuneConfig) -> list[Run]:
 def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
     """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
     cooldown = config.schedule.cooldown_steps
-    steps, run = min(((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)), key=lambda pair: pair[0])
+    steps, run = min(
+        ((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)),
+        key=lambda pair: pair[0],
+    )
     if cooldown and _warmup_steps(config.warmup_share, steps) + cooldown > steps:
-        raise UserError(f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
-                        f"of {run.name}; lower the former, for example to {max(1, steps // 10)}")
+        raise UserError(
+            f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
+            f"of {run.name}; lower the former, for example to {max(1, steps // 10)}"
+        )
 
 
 def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:

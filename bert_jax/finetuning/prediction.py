@@ -33,8 +33,15 @@ from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
 from bert_jax.checkpoints.workdir import read_json, write_json
 
 
-def predict_logits(predict_step: Program, params, features: Features, head: HeadConfig, batch_size: int, mesh: Mesh,
-                   signals: StopSignals | None = None) -> list[np.ndarray]:
+def predict_logits(
+    predict_step: Program,
+    params,
+    features: Features,
+    head: HeadConfig,
+    batch_size: int,
+    mesh: Mesh,
+    signals: StopSignals | None = None,
+) -> list[np.ndarray]:
     """Scores of every sequence, in order and without padding, float32.
 
     Args:
@@ -53,7 +60,7 @@ def predict_logits(predict_step: Program, params, features: Features, head: Head
 
     def collect(indices: np.ndarray, scores: jax.Array) -> None:
         for index, row in zip(indices, np.asarray(scores)):
-            results[index] = row[:len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
+            results[index] = row[: len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
 
     pending = None
     for indices in evaluation_batches(features, batch_size):
@@ -108,7 +115,9 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
     check_outputs(family.prediction_names(examples, config.split), config)
     features = family.features(examples, first.tokenizer, _options(members, task))
     for member in members if first.head.kind in ("classification", "regression") else ():
-        check_pairs(member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path)
+        check_pairs(
+            member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path
+        )
     console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
     _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh)
@@ -133,8 +142,12 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
     _check_member(stored, stored)
-    check_alike(lambda: {"init_from_fingerprint": stored_fingerprint(stored.arrays),
-                         "tokenizer_fingerprint": stored.tokenizer.fingerprint})
+    check_alike(
+        lambda: {
+            "init_from_fingerprint": stored_fingerprint(stored.arrays),
+            "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+        }
+    )
     options = _options([stored], config.task)
     family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
@@ -143,19 +156,41 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
         _say_what_is_cut(features, split, Console(highlight=False))
         predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
         logits = _member_logits(stored, features, predicting, mesh)
-        write_predictions(family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split)
+        write_predictions(
+            family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split
+        )
         if examples.has_answers:
             results = family.score(examples, features, logits)
         if jax.process_index() == 0:
-            figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items()) if examples.has_answers else ""
+            figures = (
+                "".join(f", {name} {100 * value:.2f}" for name, value in results.items())
+                if examples.has_answers
+                else ""
+            )
             where = directory / "predictions" / split
-            Console(highlight=False).print(f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}",
-                                           markup=False, soft_wrap=True)
-    setting = {"setting": "not trained on it", "runs": 1, "collapsed": 0, "mean": results,
-               "standard_deviation": dict.fromkeys(results)}
-    content = {"task": config.task, "metrics": results, "main_metric": family.MAIN_METRIC[config.task],
-               "init_from": config.init_from, "random_weights": False, "settings": [setting], "runs": [],
-               "commit": commit(), "versions": versions()}
+            Console(highlight=False).print(
+                f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}",
+                markup=False,
+                soft_wrap=True,
+            )
+    setting = {
+        "setting": "not trained on it",
+        "runs": 1,
+        "collapsed": 0,
+        "mean": results,
+        "standard_deviation": dict.fromkeys(results),
+    }
+    content = {
+        "task": config.task,
+        "metrics": results,
+        "main_metric": family.MAIN_METRIC[config.task],
+        "init_from": config.init_from,
+        "random_weights": False,
+        "settings": [setting],
+        "runs": [],
+        "commit": commit(),
+        "versions": versions(),
+    }
     if jax.process_index() == 0:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "results.json", content)
@@ -165,8 +200,11 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
 def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
     uncut = features.uncut
     if uncut is not None and uncut.share and jax.process_index() == 0:
-        console.print(uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
-                      markup=False, soft_wrap=True)
+        console.print(
+            uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _check_vacant(workdir: epath.Path) -> None:
@@ -189,18 +227,26 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
 
 def _check_member(member: StoredModel, first: StoredModel) -> None:
     if member.head is None:
-        raise UserError(f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one")
+        raise UserError(
+            f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
+        )
     if member.tokenizer is None:
         raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
     if any(getattr(member.head, name) != getattr(first.head, name) for name in ("kind", "labels", "crf")):
-        shown = [f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
-                 for stored in (member, first)]
+        shown = [
+            f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
+            for stored in (member, first)
+        ]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
     tasks = [recorded_task(stored.history) for stored in (member, first)]
     if all(tasks) and len(set(tasks)) > 1:
-        raise UserError(f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}")
+        raise UserError(
+            f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
+        )
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
-        raise UserError(f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences")
+        raise UserError(
+            f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences"
+        )
 
 
 def _task(stored: StoredModel, asked: str) -> str:
@@ -214,8 +260,10 @@ def _family(stored: StoredModel, task: str) -> types.ModuleType:
     family = family_of(task)
     wanted = family.head(task, stored.head.labels).kind
     if wanted != stored.head.kind:
-        raise UserError(f"{stored.path} has a {stored.head.kind} head, but {task} needs one of {wanted}; give another model or "
-                        "another task")
+        raise UserError(
+            f"{stored.path} has a {stored.head.kind} head, but {task} needs one of {wanted}; give another model or "
+            "another task"
+        )
     return family
 
 

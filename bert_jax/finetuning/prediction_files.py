@@ -47,8 +47,9 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
             raise UserError(f"--output: {file} exists; give another file, or --overwrite to replace it")
 
 
-def read_examples(stored: StoredModel, task: str, family: types.ModuleType,
-                  config: PredictConfig) -> tuple[types.ModuleType, Any]:
+def read_examples(
+    stored: StoredModel, task: str, family: types.ModuleType, config: PredictConfig
+) -> tuple[types.ModuleType, Any]:
     """Return the family that answers the input, which is `family` unless there are plain texts, and the examples of the input.
 
     Raises:
@@ -68,8 +69,9 @@ def read_examples(stored: StoredModel, task: str, family: types.ModuleType,
     return text, text.from_plain(texts, labels, recorded_pairs(stored.history))
 
 
-def write_predictions(family: types.ModuleType, examples: Any, features: Features, logits: list, output: str,
-                      split: str) -> None:
+def write_predictions(
+    family: types.ModuleType, examples: Any, features: Features, logits: list, output: str, split: str
+) -> None:
     """Write all files of the family into a directory, or its main one to `output` ("": standard output), on the first host."""
     if jax.process_index() != 0:
         return

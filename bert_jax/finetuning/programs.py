@@ -39,7 +39,9 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
     if config.dropout is not None:
         model = dataclasses.replace(model, hidden_dropout=config.dropout, attention_dropout=config.dropout)
     if config.reinitialize_layers > model.num_layers:
-        raise UserError(f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers")
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
+        )
     parts = [make_optimizer(config.optimizer)]
     if config.layer_decay < 1:
         parts.append(scale_by_depth(config.layer_decay, model.num_layers))
@@ -48,19 +50,27 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
     task_model, optimizer = BertForTask(model, head, config.compute), optax.chain(*parts)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
-    return Programs(task_model, mesh, abstract, initializer(task_model, optimizer, mesh),
-                    Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
-                    Program(make_predict_step(task_model, mesh, shardings.params)))
+    return Programs(
+        task_model,
+        mesh,
+        abstract,
+        initializer(task_model, optimizer, mesh),
+        Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
+        Program(make_predict_step(task_model, mesh, shardings.params)),
+    )
 
 
-def first_state(config: FinetuneConfig, stored: StoredModel, programs: Programs,
-                seed: np.uint32) -> tuple[TrainState, Report | None]:
+def first_state(
+    config: FinetuneConfig, stored: StoredModel, programs: Programs, seed: np.uint32
+) -> tuple[TrainState, Report | None]:
     """State at step 0: parameters of `stored` where it has them, fresh ones elsewhere (everywhere with random_weights)."""
     state = programs.fresh_state(seed)
     if config.random_weights:
         return state, None
     params, report = initialize(stored, programs.abstract.params, stored.tokenizer, state.params)
-    return dataclasses.replace(state, params=with_fresh_layers(params, state.params, config.reinitialize_layers)), report
+    return dataclasses.replace(
+        state, params=with_fresh_layers(params, state.params, config.reinitialize_layers)
+    ), report
 
 
 def with_fresh_layers(params: dict, fresh: dict, layers: int) -> dict:
@@ -86,7 +96,8 @@ def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, st
     arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(("head/", "crf/"))}
     return dataclasses.replace(stored, head=None, arrays=arrays), (
         f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is taken, "
-        "the head starts fresh")
+        "the head starts fresh"
+    )
 
 
 def _described(head: HeadConfig) -> str:

@@ -52,8 +52,10 @@ def _read_record(file: epath.Path) -> dict:
 
 
 def _damaged(file: epath.Path, why: str) -> UserError:
-    return UserError(f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} "
-                     "to train the run again")
+    return UserError(
+        f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} "
+        "to train the run again"
+    )
 
 
 def earlier_predictions(file: epath.Path) -> dict | None:
@@ -63,10 +65,17 @@ def earlier_predictions(file: epath.Path) -> dict | None:
     """
     try:
         before = read_json(file)
-        return {"run": before["chosen"]["run"], "metrics": before["metrics"],
-                "tests": {name: {key: float(value) for key, value in test.items()} for name, test in before["tests"].items()},
-                "predictions": {"test_fingerprint": before["predictions"]["test_fingerprint"],
-                                "files": list(map(os.fspath, before["predictions"]["files"]))}}
+        return {
+            "run": before["chosen"]["run"],
+            "metrics": before["metrics"],
+            "tests": {
+                name: {key: float(value) for key, value in test.items()} for name, test in before["tests"].items()
+            },
+            "predictions": {
+                "test_fingerprint": before["predictions"]["test_fingerprint"],
+                "files": list(map(os.fspath, before["predictions"]["files"])),
+            },
+        }
     except (UserError, LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -84,24 +93,44 @@ def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dic
       facts: of data and model, added as they are.
     """
     chosen = best(records, metric)
-    settings = [_setting(name, [record for record in records if record["setting"] == name], metric)
-                for name in dict.fromkeys(record["setting"] for record in records)]
+    settings = [
+        _setting(name, [record for record in records if record["setting"] == name], metric)
+        for name in dict.fromkeys(record["setting"] for record in records)
+    ]
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
-    return {"task": config.task, "metrics": chosen["metrics"], "main_metric": metric,
-            "hyperparameters": chosen["hyperparameters"], "seed": chosen["seed"], "collapsed": chosen["collapsed"],
-            "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {len(records)} runs, weights {weights}"},
-            "init_from": config.init_from, "random_weights": config.random_weights, **facts,
-            "settings": sorted(settings, key=lambda setting: -setting["mean"][metric]), "runs": records,
-            "commit": commit(), "versions": versions(), "config": to_dict(config)}
+    return {
+        "task": config.task,
+        "metrics": chosen["metrics"],
+        "main_metric": metric,
+        "hyperparameters": chosen["hyperparameters"],
+        "seed": chosen["seed"],
+        "collapsed": chosen["collapsed"],
+        "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {len(records)} runs, weights {weights}"},
+        "init_from": config.init_from,
+        "random_weights": config.random_weights,
+        **facts,
+        "settings": sorted(settings, key=lambda setting: -setting["mean"][metric]),
+        "runs": records,
+        "commit": commit(),
+        "versions": versions(),
+        "config": to_dict(config),
+    }
 
 
 def _setting(name: str, records: list[dict], metric: str) -> dict:
     """What the runs of one setting have in common: mean, sample standard deviation (None for one run), best."""
     values = {key: [record["metrics"][key] for record in records] for key in records[0]["metrics"]}
-    return {"setting": name, "runs": len(records), "collapsed": sum(record["collapsed"] is not None for record in records),
-            "mean": {key: statistics.fmean(numbers) for key, numbers in values.items()},
-            "standard_deviation": {key: statistics.stdev(numbers) if records[1:] else None for key, numbers in values.items()},
-            "best": max(values[metric]), "best_seed": best(records, metric)["seed"]}
+    return {
+        "setting": name,
+        "runs": len(records),
+        "collapsed": sum(record["collapsed"] is not None for record in records),
+        "mean": {key: statistics.fmean(numbers) for key, numbers in values.items()},
+        "standard_deviation": {
+            key: statistics.stdev(numbers) if records[1:] else None for key, numbers in values.items()
+        },
+        "best": max(values[metric]),
+        "best_seed": best(records, metric)["seed"],
+    }
 
 
 def show(results: dict) -> None:
@@ -115,7 +144,9 @@ def show(results: dict) -> None:
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
     chosen = results["chosen"]
-    console.print(f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True)
+    console.print(
+        f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True
+    )
     for name, metrics in results["tests"].items():
         console.print(f"{name}: {_line(metrics)}", markup=False, soft_wrap=True)
     for record in results["runs"]:

@@ -11,18 +11,55 @@ from bert_jax.config.commands import ResultsConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
 
-METRICS = {"mnli": ("accuracy", "mismatched_accuracy"), "qqp": ("f1",), "qnli": ("accuracy",), "sst2": ("accuracy",),
-           "cola": ("matthews",), "stsb": ("spearman",), "mrpc": ("f1",), "rte": ("accuracy",), "wnli": ("accuracy",),
-           "squad_v1": ("exact_match", "f1"), "squad_v2": ("exact_match", "f1"), "swag": ("accuracy",), "ner": ("f1",),
-           "race": ("accuracy",), "choice": ("accuracy",), "text": ("accuracy", "pearson"), "ax": ("matthews",)}
+METRICS = {
+    "mnli": ("accuracy", "mismatched_accuracy"),
+    "qqp": ("f1",),
+    "qnli": ("accuracy",),
+    "sst2": ("accuracy",),
+    "cola": ("matthews",),
+    "stsb": ("spearman",),
+    "mrpc": ("f1",),
+    "rte": ("accuracy",),
+    "wnli": ("accuracy",),
+    "squad_v1": ("exact_match", "f1"),
+    "squad_v2": ("exact_match", "f1"),
+    "swag": ("accuracy",),
+    "ner": ("f1",),
+    "race": ("accuracy",),
+    "choice": ("accuracy",),
+    "text": ("accuracy", "pearson"),
+    "ax": ("matthews",),
+}
 """What a cell shows, in the order of the columns, as far as it was measured: of GLUE, what the paper's table 1 shows."""
 
 PUBLISHED = {
-    "BERT-base": {"mnli": (84.6, 83.4), "qqp": (71.2,), "qnli": (90.5,), "sst2": (93.5,), "cola": (52.1,), "stsb": (85.8,),
-                  "mrpc": (88.9,), "rte": (66.4,), "squad_v1": (80.8, 88.5), "swag": (81.6,), "ner": (96.4,)},
-    "BERT-large": {"mnli": (86.7, 85.9), "qqp": (72.1,), "qnli": (92.7,), "sst2": (94.9,), "cola": (60.5,), "stsb": (86.5,),
-                   "mrpc": (89.3,), "rte": (70.1,), "squad_v1": (84.1, 90.9), "squad_v2": (78.7, 81.9), "swag": (86.6,),
-                   "ner": (96.6,)},
+    "BERT-base": {
+        "mnli": (84.6, 83.4),
+        "qqp": (71.2,),
+        "qnli": (90.5,),
+        "sst2": (93.5,),
+        "cola": (52.1,),
+        "stsb": (85.8,),
+        "mrpc": (88.9,),
+        "rte": (66.4,),
+        "squad_v1": (80.8, 88.5),
+        "swag": (81.6,),
+        "ner": (96.4,),
+    },
+    "BERT-large": {
+        "mnli": (86.7, 85.9),
+        "qqp": (72.1,),
+        "qnli": (92.7,),
+        "sst2": (94.9,),
+        "cola": (60.5,),
+        "stsb": (86.5,),
+        "mrpc": (89.3,),
+        "rte": (70.1,),
+        "squad_v1": (84.1, 90.9),
+        "squad_v2": (78.7, 81.9),
+        "swag": (86.6,),
+        "ner": (96.6,),
+    },
 }
 """Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG and NER on dev (tables 2, 3, 4 and 7)."""
 
@@ -30,8 +67,10 @@ PUBLISHED = {
 def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
     """Prints the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
     found = {place: tasks for directory in directories for place, tasks in measured(directory).items()}
-    rows = {place: {"model": name, "source": "measured", "split": "dev", "tasks": found[place]}
-            for place, name in _names(directories, list(found)).items()}
+    rows = {
+        place: {"model": name, "source": "measured", "split": "dev", "tasks": found[place]}
+        for place, name in _names(directories, list(found)).items()
+    }
     if options.gain_over:
         base = rows.get(os.fspath(epath.Path(options.gain_over)))
         if base is None:
@@ -40,22 +79,35 @@ def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
     else:
         gains = []
     table = [*rows.values(), *gains] + [
-        {"model": model, "source": "published", "split": "GLUE test; others dev",
-         "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()}}
-        for model, figures in PUBLISHED.items()]
+        {
+            "model": model,
+            "source": "published",
+            "split": "GLUE test; others dev",
+            "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()},
+        }
+        for model, figures in PUBLISHED.items()
+    ]
     text = markdown(table)
     Console(highlight=False).print(text, markup=False, soft_wrap=True)
     if options.output:
         epath.Path(options.output).mkdir(parents=True, exist_ok=True)
         write_atomically(epath.Path(options.output) / "results_table.md", (text + "\n").encode())
-        write_atomically(epath.Path(options.output) / "results_table.json", (json.dumps(table, indent=2) + "\n").encode())
+        write_atomically(
+            epath.Path(options.output) / "results_table.json", (json.dumps(table, indent=2) + "\n").encode()
+        )
 
 
 def gain(row: dict, base: dict) -> dict:
     """The row of differences of the means, in points, for the tasks and metrics that both have."""
-    tasks = {task: {name: figures[name] - base["tasks"][task][name]
-                    for name in METRICS[task] if name in figures and name in base["tasks"][task]}
-             for task, figures in row["tasks"].items() if task in base["tasks"]}
+    tasks = {
+        task: {
+            name: figures[name] - base["tasks"][task][name]
+            for name in METRICS[task]
+            if name in figures and name in base["tasks"][task]
+        }
+        for task, figures in row["tasks"].items()
+        if task in base["tasks"]
+    }
     return {"model": row["model"], "source": "gain", "split": f"over {base['model']}", "tasks": tasks}
 
 
@@ -76,12 +128,22 @@ def measured(directory: str) -> dict[str, dict]:
         try:
             task, setting = results["task"], results["settings"][0]
             cell = {name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]}
-            cell["standard_deviation"] = {name: None if value is None else 100 * float(value)
-                                          for name, value in setting["standard_deviation"].items() if name in cell}
-            cell |= {"runs": int(setting["runs"]), "collapsed": setting["collapsed"], "init_from": results["init_from"],
-                     "random_weights": results["random_weights"], "directory": os.fspath(file.parent)}
+            cell["standard_deviation"] = {
+                name: None if value is None else 100 * float(value)
+                for name, value in setting["standard_deviation"].items()
+                if name in cell
+            }
+            cell |= {
+                "runs": int(setting["runs"]),
+                "collapsed": setting["collapsed"],
+                "init_from": results["init_from"],
+                "random_weights": results["random_weights"],
+                "directory": os.fspath(file.parent),
+            }
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})") from None
+            raise UserError(
+                f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})"
+            ) from None
         found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
@@ -95,7 +157,7 @@ def measured(directory: str) -> dict[str, dict]:
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
     """The name of each row: its directory alone, or the whole path where two would have the same name."""
     given = {os.fspath(epath.Path(directory)) for directory in directories}
-    short = {place: "/".join(place.split("/")[-1 if place in given else -2:]) for place in places}
+    short = {place: "/".join(place.split("/")[-1 if place in given else -2 :]) for place in places}
     return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
 
 
@@ -105,7 +167,9 @@ def markdown(rows: list[dict]) -> str:
     header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
     lines = [header, ["---"] * len(header)]
     for row in rows:
-        cells = [_cell(row["tasks"].get(task), METRICS[task], "+.1f" if row["source"] == "gain" else ".1f") for task in tasks]
+        cells = [
+            _cell(row["tasks"].get(task), METRICS[task], "+.1f" if row["source"] == "gain" else ".1f") for task in tasks
+        ]
         lines.append([row["model"], f"{row['source']}, {row['split']}", *cells])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

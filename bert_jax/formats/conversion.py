@@ -50,13 +50,16 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
     would report it as unexpected.
     """
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
-        return dataclasses.replace(stored, arrays={path: array for path, array in stored.arrays.items()
-                                                   if not path.startswith("pooler/")})
+        return dataclasses.replace(
+            stored, arrays={path: array for path, array in stored.arrays.items() if not path.startswith("pooler/")}
+        )
     if parts == "all":
         return stored
     if parts == "mlm" and "mlm" not in stored.parts:
-        raise UserError(f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
-                        f"{', '.join(stored.parts) or 'an encoder only'}")
+        raise UserError(
+            f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
+            f"{', '.join(stored.parts) or 'an encoder only'}"
+        )
     kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
     arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
     return dataclasses.replace(stored, arrays=arrays, head=None)
@@ -124,14 +127,23 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
     with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
-        checkpoints.save(stored.history.get("step") or 0, {"params": place(stored)}, position={}, config=config,
-                         metrics=stored.history.get("metrics"))
+        checkpoints.save(
+            stored.history.get("step") or 0,
+            {"params": place(stored)},
+            position={},
+            config=config,
+            metrics=stored.history.get("metrics"),
+        )
 
 
 def _settings(stored: StoredModel) -> dict:
     """What the source was trained with: a fine-tuned model reads and answers by its options, an evaluation masks by them."""
     recorded = stored.history.get("config") or {}
-    return {name: value for name, value in recorded.items() if stored.head or name not in ("head", "finetune", "pairs", "run")}
+    return {
+        name: value
+        for name, value in recorded.items()
+        if stored.head or name not in ("head", "finetune", "pairs", "run")
+    }
 
 
 def _origin(stored: StoredModel, by: str) -> dict:
@@ -161,13 +173,17 @@ def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]
-    lines = [f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
-             f"features, {_listed(stored.parts)}",
-             f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}"]
+    lines = [
+        f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
+        f"features, {_listed(stored.parts)}",
+        f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}",
+    ]
     if left:
         lines.append(f"left out: {_listed(left)}")
     if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
-        lines.append(f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it")
+        lines.append(
+            f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it"
+        )
     if stored.ignored:
         lines.append(f"ignored in the source: {_listed(stored.ignored)}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)

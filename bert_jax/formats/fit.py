@@ -10,8 +10,10 @@ from bert_jax.formats.stored import StoredModel, check_vocabulary
 
 def check_fit(stored: StoredModel) -> None:
     """Raise UserError where arrays and configuration disagree (names the first, with shapes) or the vocabulary does not fit."""
-    wanted = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-              for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))}
+    wanted = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+        for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))
+    }
     lines = []
     for path in sorted({*wanted, *stored.arrays}):
         there = stored.arrays[path].shape if path in stored.arrays else None
@@ -19,8 +21,10 @@ def check_fit(stored: StoredModel) -> None:
             lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
-                        "configuration file beside them that they were made with")
+        raise UserError(
+            f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
+            "configuration file beside them that they were made with"
+        )
     if stored.tokenizer is not None:
         check_vocabulary(stored.tokenizer.vocab_size, stored.model.vocab_size, stored.path)
 

@@ -38,8 +38,10 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     head = _head(config, tensors, directory)
     layers = names.number_of_layers(tensors)
     if layers != config.model.num_layers:
-        raise UserError(f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
-                        f"weights are those of {layers} layers")
+        raise UserError(
+            f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
+            f"weights are those of {layers} layers"
+        )
     places = names.table(config.model, head)
     needed = {"pooler"} if head is not None and head.kind in ("classification", "regression", "choice") else set()
     absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
@@ -50,11 +52,18 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     model = without_padding(config.model, tokenizer, directory)
     wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
     return StoredModel(
-        kind="huggingface", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
+        kind="huggingface",
+        path=os.fspath(path),
+        model=model,
+        tokenizer=tokenizer,
+        head=head,
         embedding=read_embedding(directory, model.hidden_size, model.max_position_embeddings),
-        arrays={path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places},
+        arrays={
+            path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places
+        },
         ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
-        history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}})
+        history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}},
+    )
 
 
 def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
@@ -63,9 +72,13 @@ def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[s
     if names.DECODER_BIAS in meanings and names.TIED[names.DECODER_BIAS] not in meanings.values():
         meanings[names.DECODER_BIAS] = names.TIED[names.DECODER_BIAS]
     if twice := names.repeated(meanings):
-        raise UserError(f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
-                        f"{safetensors_files.AWAY}")
-    return {name: stored[old] for old, name in meanings.items()}, sorted(name for name in stored if name not in meanings)
+        raise UserError(
+            f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
+            f"{safetensors_files.AWAY}"
+        )
+    return {name: stored[old] for old, name in meanings.items()}, sorted(
+        name for name in stored if name not in meanings
+    )
 
 
 def _has(tensors: dict[str, FileTensor], places: dict[str, names.Place], part: str) -> bool:
@@ -77,8 +90,13 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
     if not kernels:
         return None
     shape = tensors[kernels[0]].shape
-    return huggingface_config.read_head(config, outputs=shape[0] if shape else 0, spans=kernels[0] == "qa_outputs.weight",
-                                        pooled="bert.pooler.dense.weight" in tensors, file=directory / huggingface_config.FILE)
+    return huggingface_config.read_head(
+        config,
+        outputs=shape[0] if shape else 0,
+        spans=kernels[0] == "qa_outputs.weight",
+        pooled="bert.pooler.dense.weight" in tensors,
+        file=directory / huggingface_config.FILE,
+    )
 
 
 def _check_fit(places: dict[str, names.Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:
@@ -95,26 +113,35 @@ def _check_fit(places: dict[str, names.Place], tensors: dict[str, FileTensor], d
                 lines.append(f"{name} is of type {tensor.dtype}, not {', '.join(safetensors_files.FLOATS)}")
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(f"the weights in {directory} do not fit its {huggingface_config.FILE}: {'; '.join(lines[:3])}{more}")
+        raise UserError(
+            f"the weights in {directory} do not fit its {huggingface_config.FILE}: {'; '.join(lines[:3])}{more}"
+        )
 
 
-def _check_tied(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool,
-                directory: epath.Path) -> None:
+def _check_tied(
+    config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool, directory: epath.Path
+) -> None:
     """The output table of the masked-language-model head must be the word table: BERT has one for both."""
     if has_mlm and not config.tied and names.DECODER_TABLE not in tensors:
-        raise UserError(f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}")
+        raise UserError(
+            f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}"
+        )
     for copy, original in names.TIED.items():
         if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
-            raise UserError(f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
-                            "cannot be loaded. For its encoder alone, save it as BertModel first")
+            raise UserError(
+                f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
+                "cannot be loaded. For its encoder alone, save it as BertModel first"
+            )
 
 
 def _equal(one: FileTensor, other: FileTensor) -> bool:
     """Whether two arrays hold the same values; some rows at a time."""
     if one.shape != other.shape or not {one.dtype, other.dtype} <= set(safetensors_files.FLOATS) or not one.shape:
         return False
-    bounds = ((slice(row, min(row + ROWS_AT_ONCE, one.shape[0])), *(slice(None) for _ in one.shape[1:]))
-              for row in range(0, one.shape[0], ROWS_AT_ONCE))
+    bounds = (
+        (slice(row, min(row + ROWS_AT_ONCE, one.shape[0])), *(slice(None) for _ in one.shape[1:]))
+        for row in range(0, one.shape[0], ROWS_AT_ONCE)
+    )
     return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
 
 
@@ -165,15 +192,23 @@ def _their_values(place: names.Place, array: StoredArray, layer: int):
 def _architecture(stored: StoredModel) -> str:
     """The class of transformers that has these parts; where none has just these, the one that uses most of them."""
     if stored.model.norm_position == "pre":
-        raise UserError("model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
-                        "so this model cannot be written for it")
+        raise UserError(
+            "model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
+            "so this model cannot be written for it"
+        )
     if stored.head is not None and (stored.head.crf or stored.head.features):
-        raise UserError(f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class "
-                        "for that; use --to=bert_jax")
+        raise UserError(
+            f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class "
+            "for that; use --to=bert_jax"
+        )
     if stored.head is not None:
-        return {"classification": "BertForSequenceClassification", "regression": "BertForSequenceClassification",
-                "choice": "BertForMultipleChoice", "span": "BertForQuestionAnswering",
-                "tagging": "BertForTokenClassification"}[stored.head.kind]
+        return {
+            "classification": "BertForSequenceClassification",
+            "regression": "BertForSequenceClassification",
+            "choice": "BertForMultipleChoice",
+            "span": "BertForQuestionAnswering",
+            "tagging": "BertForTokenClassification",
+        }[stored.head.kind]
     has_mlm, has_pairs = "mlm" in stored.parts, "next_sentence" in stored.parts
     if has_mlm:
         return "BertForPreTraining" if has_pairs else "BertForMaskedLM"

@@ -13,17 +13,34 @@ from bert_jax.formats.safetensors_files import inside
 FILE = "config.json"
 ACTIVATIONS = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 SIZES = {  # theirs: ours, default of transformers.BertConfig
-    "vocab_size": ("vocab_size", 30_522), "hidden_size": ("hidden_size", 768), "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12), "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512), "type_vocab_size": ("type_vocab_size", 2)}
+    "vocab_size": ("vocab_size", 30_522),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+}
 RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.1), "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-12), "initializer_range": ("initializer_range", 0.02)}
+    "hidden_dropout_prob": ("hidden_dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
 UNSUPPORTED = {  # what would be another model; key → values that mean BERT
-    "position_embedding_type": (None, "absolute"), "is_decoder": (None, False), "add_cross_attention": (None, False),
-    "pruned_heads": (None, {}), "quantization_config": (None,), "embedding_size": (None,)}
-HEADS = {"BertForSequenceClassification": "classification", "BertForTokenClassification": "tagging",
-         "BertForQuestionAnswering": "span", "BertForMultipleChoice": "choice"}
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+    "embedding_size": (None,),
+}
+HEADS = {
+    "BertForSequenceClassification": "classification",
+    "BertForTokenClassification": "tagging",
+    "BertForQuestionAnswering": "span",
+    "BertForMultipleChoice": "choice",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,25 +61,33 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     file = inside(directory, FILE)
     values = read_object(file)
     if values.get("model_type", "bert") != "bert":
-        raise UserError(f"{file} describes a model of type {values['model_type']!r:.40}; only model_type 'bert' can be loaded")
+        raise UserError(
+            f"{file} describes a model of type {values['model_type']!r:.40}; only model_type 'bert' can be loaded"
+        )
     for key, allowed in UNSUPPORTED.items():
         if values.get(key) not in allowed:
-            raise UserError(f"{file} has {key}={values[key]!r:.60}, which BERT has not; only {allowed[-1]!r} is supported")
+            raise UserError(
+                f"{file} has {key}={values[key]!r:.60}, which BERT has not; only {allowed[-1]!r} is supported"
+            )
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has hidden_act={activation!r:.40}; BERT here has {', '.join(ACTIVATIONS)}")
     sizes = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
     rates = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:
-        raise UserError(f"{file} has hidden_size={sizes['hidden_size']}, not divisible by "
-                        f"num_attention_heads={sizes['num_heads']}")
+        raise UserError(
+            f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
+        )
     dropout = values.get("classifier_dropout")
     architectures = values.get("architectures") or [None]
     return HuggingFaceConfig(
         model=ModelConfig(**sizes, **rates, activation=ACTIVATIONS[activation]),
-        architecture=architectures[0] if isinstance(architectures, list) else None, problem=values.get("problem_type"),
-        labels=_labels(values.get("id2label") or {}, file), tied=values.get("tie_word_embeddings", True) is not False,
-        classifier_dropout=_rate(rates["hidden_dropout"] if dropout is None else dropout, "classifier_dropout", file))
+        architecture=architectures[0] if isinstance(architectures, list) else None,
+        problem=values.get("problem_type"),
+        labels=_labels(values.get("id2label") or {}, file),
+        tied=values.get("tie_word_embeddings", True) is not False,
+        classifier_dropout=_rate(rates["hidden_dropout"] if dropout is None else dropout, "classifier_dropout", file),
+    )
 
 
 def _size(value, key: str, file: epath.Path) -> int:
@@ -83,7 +108,9 @@ def _labels(names, file: epath.Path) -> tuple[str, ...]:
         raise UserError(f"{file} has id2label={names!r:.80} where an object from numbers to names is expected")
     keys = [str(number) for number in range(len(names))]
     if sorted(names) != sorted(keys):
-        raise UserError(f"{file}: the keys of id2label must be 0 to {len(names) - 1}, found {', '.join(sorted(names))[:80]}")
+        raise UserError(
+            f"{file}: the keys of id2label must be 0 to {len(names) - 1}, found {', '.join(sorted(names))[:80]}"
+        )
     return tuple(names[key] for key in keys)
 
 
@@ -97,23 +124,37 @@ def read_head(config: HuggingFaceConfig, outputs: int, spans: bool, pooled: bool
     """
     kind = HEADS.get(config.architecture) or ("span" if spans else "classification" if pooled else "tagging")
     if config.problem == "multi_label_classification":
-        raise UserError(f"{file} has problem_type='multi_label_classification': heads here choose one label, not several")
+        raise UserError(
+            f"{file} has problem_type='multi_label_classification': heads here choose one label, not several"
+        )
     if kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
         kind = "regression"
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
-    head = HeadConfig(kind=kind, labels=labels if kind in ("classification", "tagging") else (),
-                      dropout=config.classifier_dropout)
+    head = HeadConfig(
+        kind=kind, labels=labels if kind in ("classification", "tagging") else (), dropout=config.classifier_dropout
+    )
     if head.outputs != outputs:
-        raise UserError(f"{file} describes a head for {kind} with {head.outputs} outputs"
-                        + (f" ({', '.join(labels)[:80]})" if head.labels else "") + f", but the weights have {outputs}")
+        raise UserError(
+            f"{file} describes a head for {kind} with {head.outputs} outputs"
+            + (f" ({', '.join(labels)[:80]})" if head.labels else "")
+            + f", but the weights have {outputs}"
+        )
     return head
 
 
 def to_json(model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int) -> dict:
     """The content of a config.json that `transformers` reads as this model."""
     activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
-    values = {"model_type": "bert", "architectures": [architecture], "dtype": "float32", "hidden_act": activation,
-              "pad_token_id": pad_id, "position_embedding_type": "absolute", "tie_word_embeddings": True, "use_cache": True}
+    values = {
+        "model_type": "bert",
+        "architectures": [architecture],
+        "dtype": "float32",
+        "hidden_act": activation,
+        "pad_token_id": pad_id,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "use_cache": True,
+    }
     values |= {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values["intermediate_size"] = model.feed_forward_size
     if head is not None:
@@ -121,8 +162,10 @@ def to_json(model: ModelConfig, head: HeadConfig | None, architecture: str, pad_
         if head.kind == "regression":
             values |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         elif head.labels:
-            values |= {"id2label": {str(number): label for number, label in enumerate(head.labels)},
-                       "label2id": {label: number for number, label in enumerate(head.labels)}}
+            values |= {
+                "id2label": {str(number): label for number, label in enumerate(head.labels)},
+                "label2id": {label: number for number, label in enumerate(head.labels)},
+            }
     if not math.isfinite(model.layer_norm_epsilon):
         raise ValueError(f"layer_norm_epsilon={model.layer_norm_epsilon}")
     return dict(sorted(values.items()))

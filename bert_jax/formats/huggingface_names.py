@@ -72,11 +72,11 @@ class Place:
         outer, inner, shape, first = [], [], [], 0
         for count in self.groups:
             # Heads and head size lie in one axis of theirs: whole heads are read, the rest is cut afterwards.
-            block = int(np.prod(self.split[first + 1:first + count]))
+            block = int(np.prod(self.split[first + 1 : first + count]))
             head = wanted[first]
             outer.append(slice(head.start * block, head.stop * block))
-            shape += [max(0, head.stop - head.start), *self.split[first + 1:first + count]]
-            inner += [slice(None, None, head.step), *wanted[first + 1:first + count]]
+            shape += [max(0, head.stop - head.start), *self.split[first + 1 : first + count]]
+            inner += [slice(None, None, head.step), *wanted[first + 1 : first + count]]
             first += count
         return tensor.read(tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
 
@@ -102,9 +102,14 @@ def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place
         vector(f"{path}/scale", f"{name}.weight", hidden, layers)
         vector(f"{path}/bias", f"{name}.bias", hidden, layers)
 
-    for kind, rows in (("word", model.vocab_size), ("position", model.max_position_embeddings),
-                       ("token_type", model.type_vocab_size)):
-        places[f"embeddings/{kind}/table"] = Place(f"bert.embeddings.{kind}_embeddings.weight", (rows, hidden), (1, 1), (0, 1))
+    for kind, rows in (
+        ("word", model.vocab_size),
+        ("position", model.max_position_embeddings),
+        ("token_type", model.type_vocab_size),
+    ):
+        places[f"embeddings/{kind}/table"] = Place(
+            f"bert.embeddings.{kind}_embeddings.weight", (rows, hidden), (1, 1), (0, 1)
+        )
     norm("embeddings/norm", "bert.embeddings.LayerNorm")
     for kind in ("query", "key", "value"):
         path, name = f"encoder/attention/{kind}", f"{layer}attention.self.{kind}"

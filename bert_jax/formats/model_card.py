@@ -12,35 +12,58 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 
 CLASSES = {  # architecture: class that opens it, task on the hub
-    "BertForPreTraining": ("AutoModelForPreTraining", "fill-mask"), "BertForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "BertForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
+    "BertForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
     "BertForNextSentencePrediction": ("AutoModelForNextSentencePrediction", None),
     "BertModel": ("AutoModel", "feature-extraction"),
     "BertForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
     "BertForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
     "BertForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
-    "BertForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice")}
+    "BertForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice"),
+}
 PRIVATE = ("workdir", "cache")  # options that say where something lay, not what it was
 
 
 def model_card(stored: StoredModel, architecture: str, name: str) -> str:
     """Markdown with the front matter that the hub reads; paths of the machine that trained the model are left out."""
     opener, task = CLASSES[architecture]
-    front = ["---", "library_name: transformers", "tags: [bert, bert_jax]", *([f"pipeline_tag: {task}"] if task else []), "---"]
+    front = [
+        "---",
+        "library_name: transformers",
+        "tags: [bert, bert_jax]",
+        *([f"pipeline_tag: {task}"] if task else []),
+        "---",
+    ]
     options = ", add_pooling_layer=False" if architecture == "BertModel" and "pooler" not in stored.parts else ""
-    sections = [f"# {name}", _summary(stored), _usage(opener, options), "## Configuration", _table(_configuration(stored)),
-                *_training(stored.history.get("config")), *_data(stored.history), *_metrics(stored.history), "## Limits",
-                "Licence, languages and intended use are not recorded with a model: whoever publishes it has to state them."]
+    sections = [
+        f"# {name}",
+        _summary(stored),
+        _usage(opener, options),
+        "## Configuration",
+        _table(_configuration(stored)),
+        *_training(stored.history.get("config")),
+        *_data(stored.history),
+        *_metrics(stored.history),
+        "## Limits",
+        "Licence, languages and intended use are not recorded with a model: whoever publishes it has to state them.",
+    ]
     return "\n".join(front) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
 def _summary(stored: StoredModel) -> str:
-    parts = {"pooler": "pooler", "mlm": "masked-language-model head", "next_sentence": "next-sentence head",
-             "head": f"head for {stored.head.kind}" if stored.head else "head"}
+    parts = {
+        "pooler": "pooler",
+        "mlm": "masked-language-model head",
+        "next_sentence": "next-sentence head",
+        "head": f"head for {stored.head.kind}" if stored.head else "head",
+    }
     having = ", ".join(parts[part] for part in stored.parts if part in parts)
     kind, changed = _first_kind(stored)
-    origin = {"huggingface": "brought from Hugging Face by bert_jax",
-              "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
-              "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}"}.get(kind, "of unknown origin")
+    origin = {
+        "huggingface": "brought from Hugging Face by bert_jax",
+        "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
+        "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}",
+    }.get(kind, "of unknown origin")
     parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
     since = " and saved by model.save, before which its parameters may have been changed" if changed else ""
     return f"A BERT encoder with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in float32."
@@ -56,12 +79,14 @@ def _first_kind(stored: StoredModel) -> tuple[str, bool]:
 
 
 def _usage(opener: str, options: str) -> str:
-    return ("```python\n"
-            f"from transformers import AutoTokenizer, {opener}\n\n"
-            f'model = {opener}.from_pretrained("PATH"{options})\n'
-            'tokenizer = AutoTokenizer.from_pretrained("PATH")\n'
-            "```\n\n"
-            'or, in JAX, `bert_jax.load("PATH")`.')
+    return (
+        "```python\n"
+        f"from transformers import AutoTokenizer, {opener}\n\n"
+        f'model = {opener}.from_pretrained("PATH"{options})\n'
+        'tokenizer = AutoTokenizer.from_pretrained("PATH")\n'
+        "```\n\n"
+        'or, in JAX, `bert_jax.load("PATH")`.'
+    )
 
 
 def _configuration(stored: StoredModel) -> dict:
@@ -101,8 +126,10 @@ def _data(history: dict) -> list[str]:
     manifest = _manifest(path) if path else None
     if manifest is not None and manifest.fingerprint == recorded:
         counts = {name.replace("_", " "): f"{value:,}" for name, value in to_dict(manifest.counts).items()}
-        sources = {f"source {number}": f"{_base_name(source.name)} ({source.format}, {source.bytes:,} bytes)"
-                   for number, source in enumerate(manifest.sources, 1)}
+        sources = {
+            f"source {number}": f"{_base_name(source.name)} ({source.format}, {source.bytes:,} bytes)"
+            for number, source in enumerate(manifest.sources, 1)
+        }
         return ["## Data", _table({"fingerprint": recorded, **counts, **sources})]
     return ["## Data", _table({"fingerprint of the token store": recorded})] if recorded else []
 
@@ -122,4 +149,5 @@ def _metrics(history: dict) -> list[str]:
 def _table(values: dict) -> str:
     def cell(value) -> str:
         return re.sub(r"[\s|<>`]+", " ", str(value)).strip()
+
     return "\n".join(["| | |", "|---|---|", *(f"| {cell(key)} | {cell(value)} |" for key, value in values.items())])

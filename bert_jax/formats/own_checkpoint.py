@@ -46,7 +46,9 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
     if refused:
         reasons = first_lines([f"{name}: {problem}" for name, problem in refused.items()])
         raise UserError(f"no checkpoint of {path} can be used ({reasons}); bring it back from a copy")
-    raise UserError(f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps")
+    raise UserError(
+        f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps"
+    )
 
 
 def is_step(path: epath.Path) -> bool:
@@ -70,8 +72,10 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
         if path.startswith(PARAMETERS):
             array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
-                raise Damaged(f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}"
-                              f"{recorded['shape']}")
+                raise Damaged(
+                    f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}"
+                    f"{recorded['shape']}"
+                )
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
                 raise Damaged(f"the array {path} has changed")
             arrays[path.removeprefix(PARAMETERS)] = array
@@ -99,8 +103,16 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
     embedding = from_dict(EmbeddingConfig, config.get("embedding", {}), "embedding.")
-    return StoredModel(kind="bert_jax", path=os.fspath(path), model=model, arrays=arrays, head=head, tokenizer=tokenizer,
-                       embedding=embedding, history=history)
+    return StoredModel(
+        kind="bert_jax",
+        path=os.fspath(path),
+        model=model,
+        arrays=arrays,
+        head=head,
+        tokenizer=tokenizer,
+        embedding=embedding,
+        history=history,
+    )
 
 
 def _run(home: epath.Path) -> dict | None:
@@ -117,7 +129,8 @@ def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -
             f"{home / 'tokenizer'} is not the tokenizer of this model: its fingerprint is {tokenizer.fingerprint:.12}… "
             f"({tokenizer.vocab_size:,} entries, {'lower case' if tokenizer.lowercase else 'cased'}), run.json has "
             f"{recorded!s:.12}…; a file in it was changed after training. Restore tokenizer/ from a copy, or from the "
-            "token store the model was trained on (STORE/tokenizer)")
+            "token store the model was trained on (STORE/tokenizer)"
+        )
 
 
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:
@@ -126,6 +139,7 @@ def _first_rows(array: StoredArray, rows: int) -> StoredArray:
     def read(index):
         start, stop, step = index[0].indices(rows)
         return array.read((slice(start, stop, step), *index[1:]))
+
     return StoredArray((rows, *array.shape[1:]), array.dtype, read)
 
 

@@ -8,8 +8,12 @@ import numpy as np
 from bert_jax.formats.stored import empty
 
 
-def placed(shape: tuple[int, ...], where: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray],
-           dtype=np.float32) -> jax.Array:
+def placed(
+    shape: tuple[int, ...],
+    where: jax.sharding.Sharding,
+    read: Callable[[tuple[slice, ...]], np.ndarray],
+    dtype=np.float32,
+) -> jax.Array:
     """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
     parts: dict[tuple, np.ndarray] = {}
 

@@ -67,14 +67,18 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
     """
     file = directory / name
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise UserError(f"{directory} refers to a file named {name!r:.80}: only files in the directory itself are opened")
+        raise UserError(
+            f"{directory} refers to a file named {name!r:.80}: only files in the directory itself are opened"
+        )
     if "://" in os.fspath(directory):
         return file
     home, target = os.path.realpath(directory), os.path.realpath(file)
     blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
     allowed = [home, blobs] if os.path.basename(os.path.dirname(home)) == "snapshots" else [home]
     if os.path.dirname(target) not in allowed:
-        raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is what is meant")
+        raise UserError(
+            f"{file} is a link to {target}, outside its directory; copy the file there if that is what is meant"
+        )
     if not os.path.isfile(target):
         raise UserError(f"{file} is missing or is not a file; {AWAY}")
     return file
@@ -94,10 +98,14 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
         contents = _Contents(local)
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
     if repeated:
-        raise UserError(f"{file} is damaged: its header names {repeated[0]!r:.120} {names.count(repeated[0])} times; {AWAY}")
+        raise UserError(
+            f"{file} is damaged: its header names {repeated[0]!r:.120} {names.count(repeated[0])} times; {AWAY}"
+        )
     begins = {name: start + header[name]["data_offsets"][0] for name in kinds}
-    return {name: FileTensor(shape, dtype, os.fspath(file), _reader(contents, begins[name], shape, dtype))
-            for name, (shape, dtype) in kinds.items()}
+    return {
+        name: FileTensor(shape, dtype, os.fspath(file), _reader(contents, begins[name], shape, dtype))
+        for name, (shape, dtype) in kinds.items()
+    }
 
 
 class _Contents:
@@ -122,13 +130,19 @@ class _Contents:
             left, start = left[count:], start + count
 
 
-def _reader(contents: _Contents, start: int, shape: tuple[int, ...], dtype: str) -> Callable[[tuple[slice, ...]], np.ndarray]:
+def _reader(
+    contents: _Contents, start: int, shape: tuple[int, ...], dtype: str
+) -> Callable[[tuple[slice, ...]], np.ndarray]:
     """Reads the rows that an index names and cuts the other axes afterwards."""
+
     def read(index: tuple[slice, ...]) -> np.ndarray:
         first, stop, step = index[0].indices(shape[0]) if shape else (0, 1, 1)
         values = empty((max(0, stop - first), *shape[1:]), FLOATS[dtype])
         contents.read(start + first * math.prod(shape[1:]) * values.itemsize, values)
-        return np.ascontiguousarray(values[(slice(None, None, step), *index[1:])] if shape else values[0], dtype=np.float32)
+        return np.ascontiguousarray(
+            values[(slice(None, None, step), *index[1:])] if shape else values[0], dtype=np.float32
+        )
+
     return read
 
 
@@ -141,11 +155,15 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if length > max(0, os.path.getsize(local) - 8):
-            raise UserError(f"{file} is no whole safetensors file: its header claims {length:,} bytes, the file has "
-                            f"{os.path.getsize(local):,}; {AWAY}")
+            raise UserError(
+                f"{file} is no whole safetensors file: its header claims {length:,} bytes, the file has "
+                f"{os.path.getsize(local):,}; {AWAY}"
+            )
         if length > MAX_HEADER_BYTES:
-            raise UserError(f"{file} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read, and BERT-large "
-                            f"needs 50,000; {AWAY}")
+            raise UserError(
+                f"{file} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read, and BERT-large "
+                f"needs 50,000; {AWAY}"
+            )
         header = stream.read(length)
     names = []
 

@@ -17,9 +17,14 @@ FILE, SETTINGS_FILE, PROMPTS_FILE = "modules.json", "sentence_bert_config.json",
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}
 """Their names since 5.3 ("pooling_mode": "mean"): ours."""
-FLAGS = {"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-         "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len", "pooling_mode_weightedmean_tokens": "weightedmean",
-         "pooling_mode_lasttoken": "lasttoken"}
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 """Names of older versions, each true or false: ours, or theirs where we have none."""
 
 
@@ -44,11 +49,19 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
     prompts = read_object(inside(directory, PROMPTS_FILE)) if (directory / PROMPTS_FILE).exists() else {}
     width = pooling.get("word_embedding_dimension", pooling.get("embedding_dimension", hidden_size))
     if width != hidden_size:
-        raise UserError(f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features and the model has "
-                        f"{hidden_size}; the files do not belong together")
+        raise UserError(
+            f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features and the model has "
+            f"{hidden_size}; the files do not belong together"
+        )
     mode = _mode(pooling)
-    length, lowercase = _max_length(settings, directory, positions), _flag(settings, "do_lower_case", directory / SETTINGS_FILE)
-    if problems := [*([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]), *_differences(settings, prompts)]:
+    length, lowercase = (
+        _max_length(settings, directory, positions),
+        _flag(settings, "do_lower_case", directory / SETTINGS_FILE),
+    )
+    if problems := [
+        *([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]),
+        *_differences(settings, prompts),
+    ]:
         return EmbeddingConfig(unsupported=" and ".join(problems))
     return EmbeddingConfig(pooling=mode, normalize=len(modules) == 3, max_length=length, lowercase=lowercase)
 
@@ -59,18 +72,25 @@ def _modules(file: epath.Path) -> list[tuple[str, str]]:
         values = json.loads(file.read_text())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}; fetch it again") from None
-    if not isinstance(values, list) or not all(isinstance(value, dict) and isinstance(value.get("type"), str)
-                                               and isinstance(value.get("path"), str) for value in values):
+    if not isinstance(values, list) or not all(
+        isinstance(value, dict) and isinstance(value.get("type"), str) and isinstance(value.get("path"), str)
+        for value in values
+    ):
         raise UserError(f'{file} must hold a list of objects with "type" and "path", not {values!r:.80}')
-    return [(kind.rsplit(".")[-1] if kind.startswith("sentence_transformers.") else f"{kind:.60}", value["path"])
-            for value in values for kind in [value["type"]]]
+    return [
+        (kind.rsplit(".")[-1] if kind.startswith("sentence_transformers.") else f"{kind:.60}", value["path"])
+        for value in values
+        for kind in [value["type"]]
+    ]
 
 
 def _within(directory: epath.Path, name: str) -> epath.Path:
     """config.json in the subdirectory `name`, which must be a plain one."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name or not (directory / name).is_dir():
-        raise UserError(f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory beside it; fetch the "
-                        "whole model again")
+        raise UserError(
+            f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory beside it; fetch the "
+            "whole model again"
+        )
     return inside(directory / name, "config.json")
 
 

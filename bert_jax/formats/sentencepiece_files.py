@@ -39,13 +39,19 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
     kind = option(trainer, 3, UNIGRAM)
     whitespace = [option(normalizer, number, 1) for number in (3, 4, 5)]  # a space in front, none repeated, marked by ▁
     if kind not in (UNIGRAM, BPE) or not all(whitespace) or option(trainer, 24, 0) or option(trainer, 35, 0):
-        raise UserError("this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe can, with a "
-                        "space in front of the text, no repeated spaces, marks at the start of words, and no pieces for bytes")
+        raise UserError(
+            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe can, with a "
+            "space in front of the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
+        )
     pieces = [_piece(_fields(message)) for message in fields[1]]
     fast = tokenizers.Tokenizer(models.Unigram(pieces, unknown, False) if kind == UNIGRAM else _bpe(pieces, unknown))
-    fast.normalizer = normalizers.Sequence([
-        *_by_characters(option(normalizer, 2, b"")), normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
-        normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
+    fast.normalizer = normalizers.Sequence(
+        [
+            *_by_characters(option(normalizer, 2, b"")),
+            normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        ]
+    )
     fast.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "always")
     return fast
 
@@ -59,8 +65,13 @@ def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
     if not table:
         return []
     between = tokenizers.Regex("(?<=.)(?=.)")
-    return [normalizers.NFC(), normalizers.Replace(between, APART), normalizers.Precompiled(table),
-            normalizers.Replace(APART, ""), normalizers.NFC()]
+    return [
+        normalizers.NFC(),
+        normalizers.Replace(between, APART),
+        normalizers.Precompiled(table),
+        normalizers.Replace(APART, ""),
+        normalizers.NFC(),
+    ]
 
 
 def _piece(fields: dict[int, list]) -> tuple[str, float]:
@@ -90,7 +101,7 @@ def _fields(message: bytes) -> dict[int, list]:
         if kind == 0:
             fields[number].append(size)
         else:
-            fields[number].append(message[position:position + size])
+            fields[number].append(message[position : position + size])
             position += size
     return dict(fields)
 

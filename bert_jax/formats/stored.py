@@ -65,8 +65,14 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
     if embedding.unsupported:
         return f"needs pooling=…: sentence-transformers uses what cannot be done here ({embedding.unsupported})"
     length = [] if embedding.max_length is None else [f"at most {embedding.max_length} tokens"]
-    return ", ".join([f"{embedding.pooling} of the last layer", *(["normalized"] if embedding.normalize else []), *length,
-                      *(["text in lower case"] if embedding.lowercase else [])])
+    return ", ".join(
+        [
+            f"{embedding.pooling} of the last layer",
+            *(["normalized"] if embedding.normalize else []),
+            *length,
+            *(["text in lower case"] if embedding.lowercase else []),
+        ]
+    )
 
 
 def check_vocabulary(entries: int, rows: int, path) -> None:
@@ -76,10 +82,12 @@ def check_vocabulary(entries: int, rows: int, path) -> None:
         problem = f"{path} has a vocabulary of {entries:,} entries for a word table of {rows:,} rows"
         if padding < 0:
             raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
-        raise UserError(f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
-                        f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no "
-                        "padding: entries are missing. Put the vocabulary there that the model was trained with; if those rows "
-                        "are unused indeed, append a line for each to its vocab.txt ([unused1], [unused2], …)")
+        raise UserError(
+            f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
+            f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no "
+            "padding: entries are missing. Put the vocabulary there that the model was trained with; if those rows "
+            "are unused indeed, append a line for each to its vocab.txt ([unused1], [unused2], …)"
+        )
 
 
 def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:
@@ -91,8 +99,12 @@ def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> Mo
     if tokenizer is None or tokenizer.vocab_size == model.vocab_size:
         return model
     check_vocabulary(tokenizer.vocab_size, model.vocab_size, path)
-    logging.warning("%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
-                    path, model.vocab_size - tokenizer.vocab_size, tokenizer.vocab_size)
+    logging.warning(
+        "%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
+        path,
+        model.vocab_size - tokenizer.vocab_size,
+        tokenizer.vocab_size,
+    )
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
@@ -104,4 +116,4 @@ def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start:start + size].view(dtype).reshape(shape)
+    return memory[start : start + size].view(dtype).reshape(shape)

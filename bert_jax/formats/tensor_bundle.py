@@ -46,7 +46,9 @@ class Variable:
             stream.seek(self.offset)
             data = np.frombuffer(stream.read(self.size), np.uint8)
         if data.size != self.size or masked_crc32c(data) != self.checksum:
-            raise UserError(f"{self.file} is damaged: the values of {self.name} do not match their checksum; fetch it anew")
+            raise UserError(
+                f"{self.file} is damaged: the values of {self.name} do not match their checksum; fetch it anew"
+            )
         return data.view("<f4").reshape(self.shape)
 
 
@@ -60,7 +62,9 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
     if not file.exists():
         raise UserError(f"no TensorFlow checkpoint at {prefix}: there is no {file.name} beside it")
     if file.stat().length > _LONGEST_INDEX:
-        raise UserError(f"{file} has {file.stat().length:,} bytes; the index of a BERT needs fewer than {_LONGEST_INDEX:,}")
+        raise UserError(
+            f"{file} has {file.stat().length:,} bytes; the index of a BERT needs fewer than {_LONGEST_INDEX:,}"
+        )
     try:
         entries = _table(file.read_bytes())
         header = dict(_fields(entries.pop(b"")))
@@ -68,7 +72,9 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
             raise ValueError("big-endian values")
         variables = [_variable(name.decode(), entry, prefix, header[1]) for name, entry in entries.items()]
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged or not the index of a TensorFlow checkpoint ({error}); fetch it anew") from None
+        raise UserError(
+            f"{file} is damaged or not the index of a TensorFlow checkpoint ({error}); fetch it anew"
+        ) from None
     _check_shards(variables)
     return {variable.name: variable for variable in variables}
 
@@ -98,7 +104,9 @@ def _check_shards(variables: list[Variable]) -> None:
         if not file.exists():
             raise UserError(f"{file} is missing; its index names it: fetch every file of the checkpoint")
         if file.stat().length < end:
-            raise UserError(f"{file} is truncated: {file.stat().length:,} bytes, its index needs {end:,}; fetch it anew")
+            raise UserError(
+                f"{file} is truncated: {file.stat().length:,} bytes, its index needs {end:,}; fetch it anew"
+            )
 
 
 def _table(data: bytes) -> dict[bytes, bytes]:
@@ -130,7 +138,7 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
     """Entries of a block: keys share their beginning with the key before; restart points and their number end it."""
     offset, size = handle
-    block, trailer = data[offset:offset + size], data[offset + size:offset + size + 5]
+    block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if len(trailer) < 5 or size < 4:
         raise ValueError("a block lies outside the file")
     if trailer[0]:
@@ -142,7 +150,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
         shared, at = _varint(block, at)
         rest, at = _varint(block, at)
         length, at = _varint(block, at)
-        key, value = key[:shared] + block[at:at + rest], block[at + rest:at + rest + length]
+        key, value = key[:shared] + block[at : at + rest], block[at + rest : at + rest + length]
         at += rest + length
         if at > end or len(key) > _LONGEST_NAME:
             raise ValueError("an entry does not fit")
@@ -158,7 +166,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             value, at = _varint(message, at)
         elif tag & 7 in (2, 5):
             length, at = _varint(message, at) if tag & 7 == 2 else (4, at)
-            value, at = message[at:at + length], at + length
+            value, at = message[at : at + length], at + length
             if at > len(message):
                 raise ValueError("a field does not fit")
             value = int.from_bytes(value, "little") if tag & 7 == 5 else value
@@ -188,8 +196,8 @@ def masked_crc32c(data: np.ndarray) -> int:
     low, high = _advance_tables()
     width = -(-data.size // (4 * _LANES))
     padded = np.zeros(4 * _LANES * width, np.uint8)  # zeros in front leave an empty register as it is
-    padded[padded.size - data.size:] = data
-    padded[padded.size - data.size:][:4] ^= 255
+    padded[padded.size - data.size :] = data
+    padded[padded.size - data.size :][:4] ^= 255
     words = np.zeros((width, _LANES + 32), np.uint32)
     words[:, :_LANES] = padded.view("<u4").reshape(_LANES, width).T
     state = np.concatenate([np.zeros(_LANES, np.uint32), np.uint32(1) << np.arange(32, dtype=np.uint32)])

@@ -23,11 +23,19 @@ CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
 LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; no option in the original
 
 SIZES = {  # theirs: ours, default of the original's BertConfig (which has 16 token types, unlike every released file)
-    "vocab_size": ("vocab_size", None), "hidden_size": ("hidden_size", 768), "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12), "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512), "type_vocab_size": ("type_vocab_size", 16)}
-RATES = {"hidden_dropout_prob": ("hidden_dropout", 0.1), "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-         "initializer_range": ("initializer_range", 0.02)}
+    "vocab_size": ("vocab_size", None),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 16),
+}
+RATES = {
+    "hidden_dropout_prob": ("hidden_dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "initializer_range": ("initializer_range", 0.02),
+}
 
 
 def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
@@ -52,10 +60,15 @@ def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
     model = without_padding(config, tokenizer, prefix)
     used = {name for row in present for name in row.names(model)}
     return StoredModel(
-        kind="tf1", path=os.fspath(path), model=model, tokenizer=tokenizer, head=head,
+        kind="tf1",
+        path=os.fspath(path),
+        model=model,
+        tokenizer=tokenizer,
+        head=head,
         arrays={row.path: _stored_array(row, variables, config, model, head) for row in present},
         ignored=tuple(sorted(variables.keys() - used)),
-        history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}})
+        history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}},
+    )
 
 
 def _find_prefix(path: epath.Path) -> epath.Path:
@@ -63,7 +76,9 @@ def _find_prefix(path: epath.Path) -> epath.Path:
         return path.parent / re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", path.name)
     found = sorted(file.name.removesuffix(".index") for file in path.glob("*.index"))
     if not found:
-        raise UserError(f"{path} holds no TensorFlow checkpoint: expected {PREFIX}.index and {PREFIX}.data-00000-of-00001")
+        raise UserError(
+            f"{path} holds no TensorFlow checkpoint: expected {PREFIX}.index and {PREFIX}.data-00000-of-00001"
+        )
     if len(found) == 1:
         return path / found[0]
     state = path / "checkpoint"
@@ -71,29 +86,40 @@ def _find_prefix(path: epath.Path) -> epath.Path:
     named = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"/\n]+)"', text, re.M)
     if named and named[1] in found:
         return path / named[1]
-    raise UserError(f"{path} holds {len(found)} checkpoints ({', '.join(found[:3])}{', …' * (len(found) > 3)}) and no file "
-                    f"`checkpoint` that names one of them; give the prefix of the one you mean, for example {path / found[-1]}")
+    raise UserError(
+        f"{path} holds {len(found)} checkpoints ({', '.join(found[:3])}{', …' * (len(found) > 3)}) and no file "
+        f"`checkpoint` that names one of them; give the prefix of the one you mean, for example {path / found[-1]}"
+    )
 
 
 def _read_config(file: epath.Path) -> ModelConfig:
     if not file.exists():
-        raise UserError(f"{file} is missing; copy the one that the model was trained with: it lies beside the checkpoint that "
-                        "training started from")
+        raise UserError(
+            f"{file} is missing; copy the one that the model was trained with: it lies beside the checkpoint that "
+            "training started from"
+        )
     values = read_object(file)
     if values.get("hidden_act", "gelu") != "gelu":
-        raise UserError(f"{file} has hidden_act={values['hidden_act']!r:.40}; only 'gelu', which every released "
-                        "BERT has, can be loaded")
+        raise UserError(
+            f"{file} has hidden_act={values['hidden_act']!r:.40}; only 'gelu', which every released "
+            "BERT has, can be loaded"
+        )
     options = {}
     for key, (ours, default) in (SIZES | RATES).items():
         value = values.get(key, default)
-        if isinstance(value, bool) or not (isinstance(value, int) and 0 < value < 2**31 if key in SIZES
-                                           else isinstance(value, (int, float)) and 0 <= value < 1):
+        if isinstance(value, bool) or not (
+            isinstance(value, int) and 0 < value < 2**31
+            if key in SIZES
+            else isinstance(value, (int, float)) and 0 <= value < 1
+        ):
             kind = "a positive whole number" if key in SIZES else "a number from 0 to 1"
             raise UserError(f"{file} has {key}={value!r:.40} where {kind} is expected")
         options[ours] = value if key in SIZES else float(value)
     if options["hidden_size"] % options["num_heads"]:
-        raise UserError(f"{file} has hidden_size={options['hidden_size']}, not divisible by "
-                        f"num_attention_heads={options['num_heads']}")
+        raise UserError(
+            f"{file} has hidden_size={options['hidden_size']}, not divisible by "
+            f"num_attention_heads={options['num_heads']}"
+        )
     # The original's "gelu" is the tanh approximation.
     return ModelConfig(**options, activation="gelu_tanh", layer_norm_epsilon=LAYER_NORM_EPSILON)
 
@@ -109,16 +135,21 @@ def _head(variables: dict[str, Variable]) -> HeadConfig | None:
     return HeadConfig(kind="classification", labels=tuple(f"LABEL_{number}" for number in range(min(outputs, 1 << 16))))
 
 
-def _check_fit(present: list[Row], variables: dict[str, Variable], model: ModelConfig, head: HeadConfig | None,
-               prefix: epath.Path) -> None:
+def _check_fit(
+    present: list[Row], variables: dict[str, Variable], model: ModelConfig, head: HeadConfig | None, prefix: epath.Path
+) -> None:
     """UserError that names the first variables which are missing or differ from the configuration, with both shapes."""
     layers = {match[1] for name in variables if (match := re.match(r"bert/encoder/layer_(\d+)/", name))}
     if not any(name.startswith("bert/") for name in variables):
-        raise UserError(f"{prefix} has no variable whose name begins with bert/, only {', '.join(sorted(variables)[:3])}, …; "
-                        "checkpoints of Google's TF1 code are understood, not those of other programs")
+        raise UserError(
+            f"{prefix} has no variable whose name begins with bert/, only {', '.join(sorted(variables)[:3])}, …; "
+            "checkpoints of Google's TF1 code are understood, not those of other programs"
+        )
     if len(layers) != model.num_layers:
-        raise UserError(f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has the "
-                        f"weights of {len(layers)} layers")
+        raise UserError(
+            f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has the "
+            f"weights of {len(layers)} layers"
+        )
     sizes, lines = axis_sizes(model, head), []
     for row in present:
         expected = tuple(sizes[axis] for axis in row.their_axes)
@@ -135,8 +166,9 @@ def _check_fit(present: list[Row], variables: dict[str, Variable], model: ModelC
         raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {'; '.join(lines[:3])}{more}")
 
 
-def _stored_array(row: Row, variables: dict[str, Variable], config: ModelConfig, model: ModelConfig,
-                  head: HeadConfig | None) -> StoredArray:
+def _stored_array(
+    row: Row, variables: dict[str, Variable], config: ModelConfig, model: ModelConfig, head: HeadConfig | None
+) -> StoredArray:
     """`config` has the sizes of the file, `model` those without padded words."""
     shape = tuple(axis_sizes(model, head)[axis] for axis in row.axes)
     parts = [variables[name] for name in row.names(model)]
@@ -147,8 +179,11 @@ def _stored_array(row: Row, variables: dict[str, Variable], config: ModelConfig,
 
     if row.part != "encoder":
         return StoredArray(shape, np.dtype(np.float32), lambda index: one(parts[0], index))
-    return StoredArray((len(parts), *shape), np.dtype(np.float32),
-                       lambda index: np.stack([one(variable, index[1:]) for variable in parts[index[0]]]))
+    return StoredArray(
+        (len(parts), *shape),
+        np.dtype(np.float32),
+        lambda index: np.stack([one(variable, index[1:]) for variable in parts[index[0]]]),
+    )
 
 
 def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> None:
@@ -171,25 +206,37 @@ def _check_expressible(stored: StoredModel) -> None:
     """Refuses what bert_config.json cannot say, for the original would silently compute something else."""
     model, head, away = stored.model, stored.head, "convert it with --to=huggingface, whose config.json can say so"
     if model.activation != "gelu_tanh":
-        raise UserError(f"model.activation={model.activation}: Google's TF1 code has only the tanh approximation of GELU, "
-                        f"gelu_tanh; {away}")
+        raise UserError(
+            f"model.activation={model.activation}: Google's TF1 code has only the tanh approximation of GELU, "
+            f"gelu_tanh; {away}"
+        )
     if model.layer_norm_epsilon != LAYER_NORM_EPSILON:
-        raise UserError(f"model.layer_norm_epsilon={model.layer_norm_epsilon}: Google's TF1 code has {LAYER_NORM_EPSILON} and "
-                        f"no option; {away}")
+        raise UserError(
+            f"model.layer_norm_epsilon={model.layer_norm_epsilon}: Google's TF1 code has {LAYER_NORM_EPSILON} and "
+            f"no option; {away}"
+        )
     if model.norm_position != "post":
-        raise UserError(f"model.norm_position={model.norm_position}: neither Google's TF1 code nor transformers' BERT has "
-                        "LayerNorm there; keep the model in our own format (--to=bert_jax)")
+        raise UserError(
+            f"model.norm_position={model.norm_position}: neither Google's TF1 code nor transformers' BERT has "
+            "LayerNorm there; keep the model in our own format (--to=bert_jax)"
+        )
     if head is not None and head.kind not in HEADS:
-        raise UserError(f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(HEADS)}; "
-                        "convert it with --to=huggingface")
+        raise UserError(
+            f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(HEADS)}; "
+            "convert it with --to=huggingface"
+        )
     if stored.tokenizer is None:
         raise UserError(f"{stored.path} has no vocabulary, and a TF1 checkpoint needs its vocab.txt; put it there")
     if stored.tokenizer.kind != "wordpiece":
-        raise UserError("the vocabulary is a SentencePiece model: Google's TF1 code reads WordPiece (vocab.txt) only; keep the "
-                        "model in our own format (--to=bert_jax)")
+        raise UserError(
+            "the vocabulary is a SentencePiece model: Google's TF1 code reads WordPiece (vocab.txt) only; keep the "
+            "model in our own format (--to=bert_jax)"
+        )
     if stored.tokenizer.vocab_size != model.vocab_size:
-        raise UserError(f"{stored.path}: the vocabulary has {stored.tokenizer.vocab_size:,} entries, the model "
-                        f"{model.vocab_size:,}; they do not belong together")
+        raise UserError(
+            f"{stored.path}: the vocabulary has {stored.tokenizer.vocab_size:,} entries, the model "
+            f"{model.vocab_size:,}; they do not belong together"
+        )
 
 
 def _save(stored: StoredModel, prefix: epath.Path) -> None:
@@ -202,10 +249,16 @@ def _save(stored: StoredModel, prefix: epath.Path) -> None:
         for row in rows(stored.head):
             if array := stored.arrays.get(row.path):
                 values = np.asarray(array.read((slice(None),) * len(array.shape)), np.float32)
-                for name, part in zip(row.names(stored.model), values if row.part == "encoder" else [values], strict=True):
+                for name, part in zip(
+                    row.names(stored.model), values if row.part == "encoder" else [values], strict=True
+                ):
                     tensors[name] = tf.constant(row.to_theirs(part, sizes))
         try:
-            tf.raw_ops.SaveV2(prefix=os.fspath(prefix), tensor_names=list(tensors), shape_and_slices=[""] * len(tensors),
-                              tensors=list(tensors.values()))
+            tf.raw_ops.SaveV2(
+                prefix=os.fspath(prefix),
+                tensor_names=list(tensors),
+                shape_and_slices=[""] * len(tensors),
+                tensors=list(tensors.values()),
+            )
         except tf.errors.OpError as error:
             raise UserError(f"cannot write {prefix}: {error.message.splitlines()[0]}") from None

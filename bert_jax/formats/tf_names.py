@@ -39,23 +39,30 @@ class Row(NamedTuple):
 
     def to_theirs(self, values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
         """Inverse of `to_ours`, without the rows that a padded vocabulary has beyond sizes["V"]."""
-        values = values[:sizes["V"]] if self.axes[0] == "V" else values
+        values = values[: sizes["V"]] if self.axes[0] == "V" else values
         return values.T if self.transposed else values.reshape([sizes[axis] for axis in self.their_axes])
 
 
 def _linear(path: str, axes: str, name: str, their_axes: str, bias_axes: str) -> tuple[Row, Row]:
-    return (Row(f"{path}/kernel", axes, f"{name}/kernel", their_axes),
-            Row(f"{path}/bias", bias_axes, f"{name}/bias", their_axes[-1]))
+    return (
+        Row(f"{path}/kernel", axes, f"{name}/kernel", their_axes),
+        Row(f"{path}/bias", bias_axes, f"{name}/bias", their_axes[-1]),
+    )
 
 
 def _norm(path: str, name: str) -> tuple[Row, Row]:
-    return (Row(f"{path}/scale", "H", f"{name}/LayerNorm/gamma", "H"), Row(f"{path}/bias", "H", f"{name}/LayerNorm/beta", "H"))
+    return (
+        Row(f"{path}/scale", "H", f"{name}/LayerNorm/gamma", "H"),
+        Row(f"{path}/bias", "H", f"{name}/LayerNorm/beta", "H"),
+    )
 
 
 def _output(path: str, axes: str, name: str) -> tuple[Row, Row]:
     """The original multiplies by its output weights transposed."""
-    return (Row(f"{path}/kernel", axes, f"{name}output_weights", axes[::-1]),
-            Row(f"{path}/bias", axes[-1], f"{name}output_bias", axes[-1]))
+    return (
+        Row(f"{path}/kernel", axes, f"{name}output_weights", axes[::-1]),
+        Row(f"{path}/bias", axes[-1], f"{name}output_bias", axes[-1]),
+    )
 
 
 _LAYER = "bert/encoder/layer_{}/"
@@ -88,5 +95,14 @@ def rows(head: HeadConfig | None) -> tuple[Row, ...]:
 
 
 def axis_sizes(model: ModelConfig, head: HeadConfig | None) -> dict[str, int]:
-    return {"V": model.vocab_size, "P": model.max_position_embeddings, "T": model.type_vocab_size, "H": model.hidden_size,
-            "F": model.feed_forward_size, "A": model.num_heads, "D": model.head_size, "2": 2, "C": head.outputs if head else 0}
+    return {
+        "V": model.vocab_size,
+        "P": model.max_position_embeddings,
+        "T": model.type_vocab_size,
+        "H": model.hidden_size,
+        "F": model.feed_forward_size,
+        "A": model.num_heads,
+        "D": model.head_size,
+        "2": 2,
+        "C": head.outputs if head else 0,
+    }

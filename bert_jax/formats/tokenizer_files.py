@@ -12,7 +12,15 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats import sentencepiece_files
 from bert_jax.formats.safetensors_files import inside
-from bert_jax.tokenization.tokenizer import (MAX_WORD_LENGTH, WORD_START, Tokenizer, WordPieceTokenizer, basic_normalizer, basic_pre_tokenizer, load_tokenizer)
+from bert_jax.tokenization.tokenizer import (
+    MAX_WORD_LENGTH,
+    WORD_START,
+    Tokenizer,
+    WordPieceTokenizer,
+    basic_normalizer,
+    basic_pre_tokenizer,
+    load_tokenizer,
+)
 
 TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 ADDED_FILE = "added_tokens.json"
@@ -24,7 +32,9 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     Raises:
       UserError: a damaged file, or settings under which our tokenizer would give other ids.
     """
-    files = {name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)}
+    files = {
+        name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)
+    }
     there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
     models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
     config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
@@ -37,9 +47,11 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
         file = there[vocabulary_file.WORDPIECE_FILE]
         tokens = vocabulary_file.parse(file.read_bytes(), file)
         if fast is not None and fast.tokens != tokens:
-            raise UserError(f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} beside it ({len(fast.tokens):,}) hold "
-                            f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
-                            "trained with")
+            raise UserError(
+                f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} beside it ({len(fast.tokens):,}) hold "
+                f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
+                "trained with"
+            )
     elif fast is not None:
         file, tokens = there[TOKENIZER_FILE], fast.tokens
         vocabulary_file.parse(vocabulary_file.serialize(tokens), file)
@@ -62,16 +74,28 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     """
     tokenizer.save(directory)
     fast = _fast_tokenizer(tokenizer, directory)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
-                     (tokenizer.tokens[i] for i in tokenizer.special_ids)))
+    names = dict(
+        zip(
+            ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+            (tokenizer.tokens[i] for i in tokenizer.special_ids),
+        )
+    )
     cls, sep = names["cls_token"], names["sep_token"]
     fast.add_special_tokens(list(names.values()))
     fast.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "kind": tokenizer.kind, "do_lower_case": tokenizer.lowercase,
-              "model_max_length": max_length, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-              "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece", **names}
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
+    )
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "kind": tokenizer.kind,
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
+        **names,
+    }
     vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
     for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
         vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
@@ -105,8 +129,10 @@ def _read_fast(file: epath.Path) -> _Fast:
     if kind != "WordPiece":
         raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
     if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise UserError(f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
-                        f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read")
+        raise UserError(
+            f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
+            f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
+        )
     tokens = _in_order(model.get("vocab"), file)
     entries = map(_object, _list(values.get("added_tokens")))
     _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
@@ -125,12 +151,17 @@ def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: li
 def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) -> None:
     """Refuses (token, id) that are not entries of the vocabulary; the id may be a number, its digits or, for any, None."""
     ids = {token: i for i, token in enumerate(tokens)}
-    foreign = [token for token, i in added
-               if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))]
+    foreign = [
+        token
+        for token, i in added
+        if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))
+    ]
     if foreign:
-        raise UserError(f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
-                        "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
-                        "each on the line of its id")
+        raise UserError(
+            f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
+            "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
+            "each on the line of its id"
+        )
 
 
 def _normalization(normalizer, file: epath.Path) -> bool:
@@ -142,7 +173,10 @@ def _normalization(normalizer, file: epath.Path) -> bool:
     if values.get("type") != "BertNormalizer":
         raise UserError(f"{file} normalizes text by {values.get('type')!r:.40}, not by BertNormalizer")
     lowercase = values.get("lowercase", True)
-    options = {"strip_accents": values.get("strip_accents"), "tokenize_chinese_chars": values.get("handle_chinese_chars")}
+    options = {
+        "strip_accents": values.get("strip_accents"),
+        "tokenize_chinese_chars": values.get("handle_chinese_chars"),
+    }
     _check_options(options, lowercase, file)
     if values.get("clean_text") is False:
         raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
@@ -154,11 +188,15 @@ def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
     if not isinstance(lowercase, bool):
         raise UserError(f"{file} has {lowercase!r:.40} for lower-casing where true or false is expected")
     if config.get("strip_accents") not in (None, lowercase):
-        raise UserError(f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
-                        "tokenizer, like Google's, strips accents exactly when it lowers case")
+        raise UserError(
+            f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
+            "tokenizer, like Google's, strips accents exactly when it lowers case"
+        )
     if config.get("tokenize_chinese_chars") not in (None, True):
-        raise UserError(f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
-                        "Google's, always sets ideographs apart")
+        raise UserError(
+            f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
+            "Google's, always sets ideographs apart"
+        )
 
 
 def _in_order(vocabulary, file: epath.Path) -> list[str]:
@@ -169,7 +207,9 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
     tokens = sorted(ids, key=ids.get)
     for i, token in enumerate(tokens):
         if ids[token] != i:
-            raise UserError(f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or there twice")
+            raise UserError(
+                f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or there twice"
+            )
     return tokens
 
 

@@ -28,8 +28,14 @@ def attention_weights(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.
     return jax.nn.softmax(scores + adder, axis=-1)
 
 
-def attention(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array,
-              dropout_key: jax.Array | None = None, rate: float = 0.0) -> jax.Array:
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    dropout_key: jax.Array | None = None,
+    rate: float = 0.0,
+) -> jax.Array:
     """Scaled dot-product attention, dropout on its probabilities: the seam for kernels.
 
     Whatever stands here must equal `dropout(attention_weights(query, key, mask)) · value`.

@@ -68,13 +68,19 @@ class Embeddings(nnx.Module):
         self.token_type = Embedding(truncated_normal(token_type_key, (config.type_vocab_size, hidden), std))
         self.norm = LayerNorm(hidden, config.layer_norm_epsilon)
 
-    def __call__(self, input_ids: jax.Array, token_type_ids: jax.Array, dtype, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, token_type_ids: jax.Array, dtype, dropout_key: jax.Array | None
+    ) -> jax.Array:
         """ids [B, L] to [B, L, H] of `dtype`; sum and norm in float32. An id beyond the table gives NaN, not another word."""
         words = jnp.take(self.word.table[...], input_ids, axis=0)
         # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
-        token_types = jnp.einsum("blt,th->blh", jax.nn.one_hot(token_type_ids, self.token_type.table.shape[0]),
-                                 self.token_type.table[...], precision=jax.lax.Precision.HIGHEST)
-        positions = like(self.position.table[:input_ids.shape[1]], words)
+        token_types = jnp.einsum(
+            "blt,th->blh",
+            jax.nn.one_hot(token_type_ids, self.token_type.table.shape[0]),
+            self.token_type.table[...],
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        positions = like(self.position.table[: input_ids.shape[1]], words)
         return dropout(self.norm(words + positions + token_types).astype(dtype), self.rate, dropout_key)
 
 
@@ -95,7 +101,9 @@ class Bert(nnx.Module):
         if "next_sentence" in parts:
             self.next_sentence = Linear(hidden, (2,), config.initializer_range, next_sentence_key)
 
-    def encode(self, input_ids, token_type_ids, attention_mask, dropout_key, compute: ComputeConfig, dtype, collect: bool):
+    def encode(
+        self, input_ids, token_type_ids, attention_mask, dropout_key, compute: ComputeConfig, dtype, collect: bool
+    ):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         embedded = self.embeddings(input_ids, token_type_ids, dtype, keys[0])
         x, collected = blocks.run_stack(self.encoder, embedded, attention_mask, keys[1], compute, collect)
@@ -121,10 +129,14 @@ class BertForPreTraining:
 
     def __post_init__(self):
         if unknown := set(self.parts) - set(PRETRAINING_PARTS):
-            raise UserError(f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(PRETRAINING_PARTS)}")
+            raise UserError(
+                f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(PRETRAINING_PARTS)}"
+            )
         if self.config.vocab_size is None:
-            raise UserError("model.vocab_size=None, but a model needs the size of its vocabulary; take it from the token store "
-                            "or the tokenizer, or set model.vocab_size (BERT uncased: 30522)")
+            raise UserError(
+                "model.vocab_size=None, but a model needs the size of its vocabulary; take it from the token store "
+                "or the tokenizer, or set model.vocab_size (BERT uncased: 30522)"
+            )
 
     @property
     def dtype(self):
@@ -138,7 +150,9 @@ class BertForPreTraining:
         """Fresh parameters. Works under jit with any out_shardings and under eval_shape; the values do not depend on either."""
         return nnx.to_pure_dict(nnx.state(Bert(self.config, key, self.parts), nnx.Param))
 
-    def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> PretrainingOutput:
+    def apply(
+        self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
+    ) -> PretrainingOutput:
         """Logits of both pre-training tasks.
 
         Args:
@@ -154,7 +168,9 @@ class BertForPreTraining:
         output = self._encode(bert, *_inputs(batch), dropout_key, False)
         return PretrainingOutput(_mlm_logits(bert, output, batch), _next_sentence_logits(bert, output))
 
-    def mlm_logits(self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None) -> jax.Array:
+    def mlm_logits(
+        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
+    ) -> jax.Array:
         """[B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
         `encoded` is what `encode` gave for the batch, of which masked_positions are then enough; None: it is computed.
@@ -163,23 +179,35 @@ class BertForPreTraining:
         bert = self._module(params)
         return _mlm_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False), batch)
 
-    def next_sentence_logits(self, params: Params, batch: dict[str, jax.Array],
-                             encoded: EncoderOutput | None = None) -> jax.Array:
+    def next_sentence_logits(
+        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
+    ) -> jax.Array:
         """[B, 2] as in `apply`, without dropout, of a model that may lack the other head; `encoded` as above."""
         self.require("pooler", "next_sentence")
         bert = self._module(params)
         return _next_sentence_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False))
 
-    def encode(self, params: Params, input_ids: jax.Array, token_type_ids: jax.Array, attention_mask: jax.Array,
-               dropout_key: jax.Array | None = None, collect: bool = False) -> EncoderOutput:
+    def encode(
+        self,
+        params: Params,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array,
+        dropout_key: jax.Array | None = None,
+        collect: bool = False,
+    ) -> EncoderOutput:
         """Contextual embeddings of ids [B, L]; attention_mask [B, L] is 1 for real tokens. See EncoderOutput for `collect`."""
         return self._encode(self._module(params), input_ids, token_type_ids, attention_mask, dropout_key, collect)
 
-    def _encode(self, bert: Bert, input_ids, token_type_ids, attention_mask, dropout_key, collect: bool) -> EncoderOutput:
+    def _encode(
+        self, bert: Bert, input_ids, token_type_ids, attention_mask, dropout_key, collect: bool
+    ) -> EncoderOutput:
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
         if length > longest:
-            raise UserError(f"a sequence of {length} tokens is longer than model.max_position_embeddings={longest}; cut it to "
-                            f"{longest} tokens, or use a model with more positions")
+            raise UserError(
+                f"a sequence of {length} tokens is longer than model.max_position_embeddings={longest}; cut it to "
+                f"{longest} tokens, or use a model with more positions"
+            )
         return bert.encode(input_ids, token_type_ids, attention_mask, dropout_key, self.compute, self.dtype, collect)
 
     @functools.cached_property
@@ -194,8 +222,10 @@ class BertForPreTraining:
         """Raises UserError if the model lacks one of these parts."""
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
-            raise UserError(f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
-                            "that has it, for example one of a pre-training run")
+            raise UserError(
+                f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
+                "that has it, for example one of a pre-training run"
+            )
 
 
 def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:

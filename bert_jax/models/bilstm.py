@@ -27,10 +27,12 @@ def init(key: jax.Array, head: HeadConfig, config: ModelConfig) -> Params:
     """
     size, inputs = head.lstm_size, config.hidden_size * (4 if head.features == "concat_last_four" else 1)
     keys = jax.random.split(key, 2 * LAYERS + 1)
-    params: Params = {"kernel": truncated_normal(keys[0], (2 * size, head.outputs), config.initializer_range),
-                      "bias": jnp.zeros(head.outputs)}
+    params: Params = {
+        "kernel": truncated_normal(keys[0], (2 * size, head.outputs), config.initializer_range),
+        "bias": jnp.zeros(head.outputs),
+    }
     for layer in range(LAYERS):
-        pair = keys[1 + 2 * layer:3 + 2 * layer]
+        pair = keys[1 + 2 * layer : 3 + 2 * layer]
         params[f"layer_{layer}"] = {name: _init_lstm(k, inputs, size) for name, k in zip(("forward", "backward"), pair)}
         inputs = 2 * size
     if head.features.startswith("weighted"):
@@ -42,8 +44,13 @@ def init(key: jax.Array, head: HeadConfig, config: ModelConfig) -> Params:
     return params
 
 
-def apply(params: Params, hidden_states: Sequence[jax.Array], mask: jax.Array, head: HeadConfig,
-          dropout_key: jax.Array | None = None) -> jax.Array:
+def apply(
+    params: Params,
+    hidden_states: Sequence[jax.Array],
+    mask: jax.Array,
+    head: HeadConfig,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
     """Scores [B, L, C] float32.
 
     Args:
@@ -102,7 +109,11 @@ def lstm(params: Params, x: jax.Array, mask: jax.Array, reverse: bool = False) -
 def _init_lstm(key: jax.Array, inputs: int, size: int) -> Params:
     """Gates in the order input, forget, new, output; the forget gate starts open (Jozefowicz et al. 2015)."""
     kernel_key, recurrent_key = jax.random.split(key)
-    orthogonal = jax.vmap(lambda k: jax.nn.initializers.orthogonal()(k, (size, size)))(jax.random.split(recurrent_key, 4))
-    return {"kernel": jax.nn.initializers.glorot_uniform()(kernel_key, (inputs, 4 * size)),
-            "recurrent": jnp.concatenate(list(orthogonal), axis=1),
-            "bias": jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)])}
+    orthogonal = jax.vmap(lambda k: jax.nn.initializers.orthogonal()(k, (size, size)))(
+        jax.random.split(recurrent_key, 4)
+    )
+    return {
+        "kernel": jax.nn.initializers.glorot_uniform()(kernel_key, (inputs, 4 * size)),
+        "recurrent": jnp.concatenate(list(orthogonal), axis=1),
+        "bias": jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)]),
+    }

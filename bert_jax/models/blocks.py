@@ -59,8 +59,14 @@ def stacked_blocks(config: ModelConfig, key: jax.Array) -> Block:
     return jax.vmap(lambda layer_key: Block(config, layer_key))(jax.random.split(key, config.num_layers))
 
 
-def run_stack(blocks: Block, x: jax.Array, mask: jax.Array, dropout_key: jax.Array | None, compute: ComputeConfig,
-              collect: bool = False):
+def run_stack(
+    blocks: Block,
+    x: jax.Array,
+    mask: jax.Array,
+    dropout_key: jax.Array | None,
+    compute: ComputeConfig,
+    collect: bool = False,
+):
     """Runs x through stacked blocks; scan, loop and every remat policy give the same values.
 
     Args:

@@ -20,11 +20,16 @@ FORBIDDEN = -1e4  # added to a score; finite, so that a chain all of whose paths
 
 def init(num_labels: int) -> Params:
     """Zeros: at first, every path weighs what its emissions say."""
-    return {"transitions": jnp.zeros((num_labels, num_labels)), "start": jnp.zeros(num_labels), "end": jnp.zeros(num_labels)}
+    return {
+        "transitions": jnp.zeros((num_labels, num_labels)),
+        "start": jnp.zeros(num_labels),
+        "end": jnp.zeros(num_labels),
+    }
 
 
-def negative_log_likelihood(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array,
-                            last: jax.Array) -> jax.Array:
+def negative_log_likelihood(
+    params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array
+) -> jax.Array:
     """-log p(labels) of each row by the forward algorithm, the sum over its sentences, [B] float32; 0 without labels.
 
     Args:
@@ -37,8 +42,14 @@ def negative_log_likelihood(params: Params, logits: jax.Array, labels: jax.Array
     return _log_normalizer(params["transitions"], words) - _path_score(params["transitions"], words)
 
 
-def best_paths(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array,
-               names: tuple[str, ...] | None = None) -> jax.Array:
+def best_paths(
+    params: Params,
+    logits: jax.Array,
+    labels: jax.Array,
+    first: jax.Array,
+    last: jax.Array,
+    names: tuple[str, ...] | None = None,
+) -> jax.Array:
     """The most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is; of `labels` only that is read.
 
     Args:
@@ -57,8 +68,10 @@ def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """What IOB2 adds to transitions [C, C] and start [C]: FORBIDDEN before each I-X but after B-X and I-X, 0 elsewhere."""
     inside = np.array([name.startswith("I-") for name in names])
     before = np.array([[a in (f"B-{b[2:]}", b) for b in names] for a in names])
-    return {"transitions": np.where(inside & ~before, FORBIDDEN, 0.0).astype(np.float32),
-            "start": np.where(inside, FORBIDDEN, 0.0).astype(np.float32)}
+    return {
+        "transitions": np.where(inside & ~before, FORBIDDEN, 0.0).astype(np.float32),
+        "start": np.where(inside, FORBIDDEN, 0.0).astype(np.float32),
+    }
 
 
 class _Words(NamedTuple):

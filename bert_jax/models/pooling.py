@@ -12,9 +12,17 @@ import numpy as np
 from bert_jax.errors import UserError
 
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
-Combination = Literal["last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"]
-LAYERS_READ = {"last": 1, "second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4, "weighted_last_four": 4,
-               "weighted_all": 0}
+Combination = Literal[
+    "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
+]
+LAYERS_READ = {
+    "last": 1,
+    "second_to_last": 2,
+    "sum_last_four": 4,
+    "concat_last_four": 4,
+    "weighted_last_four": 4,
+    "weighted_all": 0,
+}
 """How many of the last layers a combination looks at; 0 = every layer, without the embeddings."""
 
 
@@ -53,12 +61,20 @@ def layers_read(combination: str, num_layers: int, weights=None) -> int:
     given = None if weights is None else np.shape(weights)
     if given != ((count,) if combination.startswith("weighted") else None):
         wanted = f"{count} numbers" if combination.startswith("weighted") else "None"
-        seen = "None" if given is None else f"{given[0]} numbers" if len(given) == 1 else f"an array of shape {list(given)}"
+        seen = (
+            "None"
+            if given is None
+            else f"{given[0]} numbers"
+            if len(given) == 1
+            else f"an array of shape {list(given)}"
+        )
         raise UserError(f"weights={seen}, but {combination} takes {wanted}")
     return count
 
 
-def pool(states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]) -> jax.Array:
+def pool(
+    states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]
+) -> jax.Array:
     """One vector per text from states [B, L, H] and mask [B, L]: the first position, or mean or maximum over all real tokens.
 
     mean_sqrt_len is their sum divided by the square root of their number. [CLS] and [SEP] are among them, padding is not.
@@ -95,6 +111,8 @@ def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[i
     numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
-            raise UserError(f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
-                            "negative ones count from the last")
+            raise UserError(
+                f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
+                "negative ones count from the last"
+            )
     return tuple(int(number) % count for number in numbers)

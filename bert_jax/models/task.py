@@ -50,8 +50,10 @@ class BertForTask:
         if self.head.features:
             params["head"] = bilstm.init(head_key, self.head, self.config)
         else:
-            params["head"] = {"kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
-                              "bias": jnp.zeros(outputs, jnp.float32)}
+            params["head"] = {
+                "kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
+                "bias": jnp.zeros(outputs, jnp.float32),
+            }
         if self.head.crf:
             params["crf"] = crf.init(outputs)
         return params
@@ -70,7 +72,9 @@ class BertForTask:
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        ids, types, mask = (batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask"))
+        ids, types, mask = (
+            batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
+        )
         if self.head.features:
             hidden_states = self.encoder.encode(params, ids, types, mask, collect=True).hidden_states
             return bilstm.apply(params["head"], hidden_states, mask, self.head, keys[1])

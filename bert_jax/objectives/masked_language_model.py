@@ -22,6 +22,8 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
     losses = jax.nn.logsumexp(logits, axis=-1) - own[:, :, 0]
     # argmax(logits) == label, written without argmax, which is the slowest part of the loss on CPU.
     correct = jnp.all(jnp.where(entry < label, logits < own, logits <= own), axis=-1)
-    return {"mlm_loss": jnp.sum(masked_weights * losses),
-            "mlm_correct": jnp.sum(masked_weights * correct),
-            "mlm_weight": jnp.sum(masked_weights)}
+    return {
+        "mlm_loss": jnp.sum(masked_weights * losses),
+        "mlm_correct": jnp.sum(masked_weights * correct),
+        "mlm_weight": jnp.sum(masked_weights),
+    }

@@ -16,6 +16,8 @@ def loss_sums(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)
-    return {"next_sentence_loss": jnp.sum(losses),
-            "next_sentence_correct": jnp.sum(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32),
-            "next_sentence_count": jnp.asarray(labels.size, jnp.float32)}
+    return {
+        "next_sentence_loss": jnp.sum(losses),
+        "next_sentence_correct": jnp.sum(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32),
+        "next_sentence_count": jnp.asarray(labels.size, jnp.float32),
+    }

@@ -22,5 +22,9 @@ def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformatio
 
 def frozen_encoder() -> optax.GradientTransformation:
     """No update, weight decay included, for anything but the head and its CRF: the encoder only gives features."""
-    return optax.stateless(lambda updates, params: {part: tree if part in ("head", "crf") else jax.tree.map(jnp.zeros_like, tree)
-                                                    for part, tree in updates.items()})
+    return optax.stateless(
+        lambda updates, params: {
+            part: tree if part in ("head", "crf") else jax.tree.map(jnp.zeros_like, tree)
+            for part, tree in updates.items()
+        }
+    )

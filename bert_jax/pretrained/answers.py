@@ -103,8 +103,12 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
     options = dataclasses.replace(_options(model, "ner"), context=False)
     features = ner.features(examples, model.need_tokenizer(), options)
     tags = ner.predicted_tags(examples, features, scores(features))
-    return [[TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans)] if sentence.spans
-            else list(zip(sentence.words, names)) for sentence, names in zip(sentences, tags)]
+    return [
+        [TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans)]
+        if sentence.spans
+        else list(zip(sentence.words, names))
+        for sentence, names in zip(sentences, tags)
+    ]
 
 
 def _sentence(row) -> Sentence:
@@ -123,8 +127,16 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
     tokenizer, longest = model.need_tokenizer(), _longest(model)
     ids, types, lengths = [], [], []
     for row in rows:
-        _check(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], (list, tuple))
-               and len(row[1]) > 1 and all(isinstance(text, str) for text in row[1]), row, "(text, [candidate, candidate, …])")
+        _check(
+            isinstance(row, tuple)
+            and len(row) == 2
+            and isinstance(row[0], str)
+            and isinstance(row[1], (list, tuple))
+            and len(row[1]) > 1
+            and all(isinstance(text, str) for text in row[1]),
+            row,
+            "(text, [candidate, candidate, …])",
+        )
         check_utf8(row[0], *row[1])
         first = tokenizer.encode(row[0])
         seconds = tokenizer.encode_batch(list(row[1]))
@@ -132,9 +144,19 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
         lengths.append(max(sequence_length(first, second) for second in seconds))
         ids.append([pair[0] for pair in pairs])
         types.append([pair[1] for pair in pairs])
-    _check(len({len(row) for row in ids}) == 1, [len(row) for row in ids], "the same number of candidates for every question")
-    features = Features(ids, types, None, np.arange(len(ids), dtype=np.int32), longest,
-                        uncut=Uncut(np.array(lengths), longest, "questions"))
+    _check(
+        len({len(row) for row in ids}) == 1,
+        [len(row) for row in ids],
+        "the same number of candidates for every question",
+    )
+    features = Features(
+        ids,
+        types,
+        None,
+        np.arange(len(ids), dtype=np.int32),
+        longest,
+        uncut=Uncut(np.array(lengths), longest, "questions"),
+    )
     _warn_of_what_is_cut(features)
     shares = [_softmax(row) for row in scores(features)]
     return [Choice(int(row.argmax()), tuple(map(float, row))) for row in shares]
@@ -143,19 +165,26 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
 def _answers(model, questions, scores: Scores) -> list[Answer]:
     rows = _rows(questions, (tuple,), "(question, context)")
     for row in rows:
-        _check(isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) and text.strip() for text in row), row,
-               "(question, context)")
+        _check(
+            isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) and text.strip() for text in row),
+            row,
+            "(question, context)",
+        )
         check_utf8(*row)
     contexts = tuple(dict.fromkeys(context for _, context in rows))
-    numbered = tuple(reading.Question(str(number), question, contexts.index(context))
-                     for number, (question, context) in enumerate(rows))
+    numbered = tuple(
+        reading.Question(str(number), question, contexts.index(context))
+        for number, (question, context) in enumerate(rows)
+    )
     task = "squad_v2" if recorded_task(model.history) == "squad_v2" else "squad_v1"
     examples = reading.Examples(task, contexts, numbered, has_answers=False)
     features = windows.features(examples, model.need_tokenizer(), _options(model, task))
     _warn_of_what_is_cut(features)
     predictions = answer_spans.predict(examples, features, scores(features))
-    return [Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
-            for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)]
+    return [
+        Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
+        for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)
+    ]
 
 
 def _warn_of_what_is_cut(features: Features) -> None:

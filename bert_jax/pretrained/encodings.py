@@ -62,19 +62,24 @@ class Collector:
         if output["pooled"] is not None:
             if self.pooled is None:
                 self.pooled = np.zeros((len(self._features), output["pooled"].shape[1]), np.float32)
-            self.pooled[numbers] = output["pooled"][:len(numbers)]
+            self.pooled[numbers] = output["pooled"][: len(numbers)]
 
     def encoding(self, tokens: list[str], attentions: bool) -> Encoding:
         features = self._features
         return Encoding(
             hidden_states=(self.last,) if self._layers is None else self.states,
-            last_hidden_state=self.last, pooled=self.pooled,
-            attentions=self.maps if attentions else None, **as_arrays(features),
-            tokens=[[tokens[i] for i in ids] for ids in features.input_ids])
+            last_hidden_state=self.last,
+            pooled=self.pooled,
+            attentions=self.maps if attentions else None,
+            **as_arrays(features),
+            tokens=[[tokens[i] for i in ids] for ids in features.input_ids],
+        )
 
 
 def _check_memory(size: float, texts: int) -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > there:
-        raise UserError(f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB and this machine has "
-                        f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text")
+        raise UserError(
+            f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB and this machine has "
+            f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text"
+        )

@@ -37,7 +37,9 @@ def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
     ids = [_masked_ids(model, text) for text in ([texts] if single else texts)]
     if not ids or batch_size < 1:
-        raise UserError("no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive")
+        raise UserError(
+            "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
+        )
     features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.max_position_embeddings)
     masks = [np.flatnonzero(row == tokenizer.mask_id) for row in ids]
     width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text seldom compiles again
@@ -45,9 +47,9 @@ def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int
     for numbers, batch in batches(features, batch_size):
         batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
         for row, number in enumerate(numbers):
-            batch["masked_positions"][row, :len(masks[number])] = masks[number]
+            batch["masked_positions"][row, : len(masks[number])] = masks[number]
         for logits, number in zip(model.mlm_logits(batch), numbers):
-            filled[number] = _candidates(logits[:len(masks[number])], tokenizer, top_k)
+            filled[number] = _candidates(logits[: len(masks[number])], tokenizer, top_k)
     return filled[0] if single else filled
 
 
@@ -62,16 +64,20 @@ def _masked_ids(model, text: str) -> np.ndarray:
     if tokenizer.mask_id not in ids:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
-        raise UserError(f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; "
-                        "shorten it")
+        raise UserError(
+            f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; "
+            "shorten it"
+        )
     return ids
 
 
 def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
-    return [[Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
-            for row, tokens in zip(probabilities, best)]
+    return [
+        [Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
+        for row, tokens in zip(probabilities, best)
+    ]
 
 
 def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:

@@ -17,9 +17,16 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 POSITIONS = "embeddings/position/table"
 VOCABULARY = ("embeddings/word/table", "mlm/bias")
-ARCHITECTURE = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_heads",
-                "intermediate_size": "feed_forward_size", "type_vocab_size": "type_vocab_size", "activation": "activation",
-                "layer_norm_epsilon": "layer_norm_epsilon", "norm_position": "norm_position"}
+ARCHITECTURE = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_layers",
+    "num_heads": "num_heads",
+    "intermediate_size": "feed_forward_size",
+    "type_vocab_size": "type_vocab_size",
+    "activation": "activation",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "norm_position": "norm_position",
+}
 """Option → attribute of ModelConfig that must be the stored model's: with another value the same parameters compute another
 function. Dropout and initialisation may differ, vocabulary and positions are resized."""
 
@@ -52,20 +59,29 @@ class Report:
             sizes = {path: size for path, (size, other) in self.resized.items() if other == remark}
             result.add_row("resized", ", ".join(sizes), f"{sum(sizes.values()):,}", remark)
         if self.ignored:
-            shown = ", ".join(self.ignored[:4]) + (f" and {len(self.ignored) - 4:,} more" if len(self.ignored) > 4 else "")
+            shown = ", ".join(self.ignored[:4]) + (
+                f" and {len(self.ignored) - 4:,} more" if len(self.ignored) > 4 else ""
+            )
             result.add_row("ignored", shown, "", "no place in this model")
         return result
 
 
 def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
     """Raises one UserError that lists every option in which a run would not be the stored model, ready to paste."""
-    differing = {option: (getattr(config, name), getattr(stored.model, name)) for option, name in ARCHITECTURE.items()
-                 if getattr(config, name) != getattr(stored.model, name)}
+    differing = {
+        option: (getattr(config, name), getattr(stored.model, name))
+        for option, name in ARCHITECTURE.items()
+        if getattr(config, name) != getattr(stored.model, name)
+    }
     if differing:
-        shown = "; ".join(f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items())
+        shown = "; ".join(
+            f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items()
+        )
         options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
-        raise UserError(f"init_from={stored.path} is another model than this configuration ({shown}). "
-                        f"To continue from it, add: {options}")
+        raise UserError(
+            f"init_from={stored.path} is another model than this configuration ({shown}). "
+            f"To continue from it, add: {options}"
+        )
 
 
 def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
@@ -75,8 +91,10 @@ def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> di
       UserError: no vocabulary, or one that cannot be matched with `tokenizer`'s.
     """
     if stored.tokenizer is None:
-        raise UserError(f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
-                        "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory")
+        raise UserError(
+            f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
+            "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
+        )
     wanted = leaf_paths(abstract_params)
     vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
     sources = {path: vocabulary for path in VOCABULARY if path in stored.arrays and path in wanted}
@@ -111,20 +129,24 @@ def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh
             report.loaded[name] = size
         else:
             report.resized[name] = size, rows.remark
-        return placed(leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, fresh_arrays[name]))
+        return placed(
+            leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, fresh_arrays[name])
+        )
 
     return jax.tree.map_with_path(one, abstract_params), report
 
 
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
     """Reads parts of a table whose rows come from `rows`; those after them are the fresh ones, which have the same sharding."""
+
     def read(index):
         start, stop, _ = index[0].indices(fresh.shape[0])
         known = min(stop, rows.num_rows)
         values = np.array(next(shard.data for shard in fresh.addressable_shards if shard.index == index))
         if start < known:
-            values[:known - start] = rows.read(array, start, known, index[1:])
+            values[: known - start] = rows.read(array, start, known, index[1:])
         return values
+
     return read
 
 

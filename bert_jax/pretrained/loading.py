@@ -21,11 +21,15 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
 LONGEST_NAME = 4_096  # characters, as Linux has it
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
-LOOKED_FOR = ("a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
-              "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)")
+LOOKED_FOR = (
+    "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
+    "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
+)
 
 
-def load(path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()) -> PretrainedModel:
+def load(
+    path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()
+) -> PretrainedModel:
     """The model in `path` with its configuration, parameters (float32) and tokenizer.
 
     Args:
@@ -112,9 +116,11 @@ def _existing(name: str) -> epath.Path:
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
         known = name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and len(name) <= 200 else "NAME"
-        raise UserError(f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a "
-                        f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
-                        "then give DIRECTORY")
+        raise UserError(
+            f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a "
+            f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
+            "then give DIRECTORY"
+        )
     if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
         raise _refused(path.parent, path.name)
     if path.suffix in ARCHIVES:
@@ -126,5 +132,6 @@ def _refused(directory: epath.Path, name: str) -> UserError:
     why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
     return UserError(
         f"{directory / name} is {why}; no safetensors file lies beside it. If you trust it, convert it where transformers is "
-        "installed: python -c \"from transformers import AutoModelForPreTraining as M; "
-        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files too, and give NEW")
+        'installed: python -c "from transformers import AutoModelForPreTraining as M; '
+        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files too, and give NEW"
+    )

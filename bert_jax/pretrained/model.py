@@ -44,7 +44,12 @@ class PretrainedModel:
     """
 
     def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
-        self.config, self.head, self.tokenizer, self.embedding = stored.model, stored.head, stored.tokenizer, stored.embedding
+        self.config, self.head, self.tokenizer, self.embedding = (
+            stored.model,
+            stored.head,
+            stored.tokenizer,
+            stored.embedding,
+        )
         self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
         self.network = BertForPreTraining(stored.model, compute, parts)
@@ -65,9 +70,18 @@ class PretrainedModel:
         """model.layers[3] has the parameters of the fourth block and can be called; len(model.layers)."""
         return Layers(self.config, self.params["encoder"])
 
-    def encode(self, texts: Texts, layers: str | int | Sequence[int] = "last", attentions: bool = False,
-               pooling: Pooling | None = None, *, batch_size: int = 32, max_length: int | None = None,
-               truncate: bool = True, progress: bool | None = None) -> Encoding:
+    def encode(
+        self,
+        texts: Texts,
+        layers: str | int | Sequence[int] = "last",
+        attentions: bool = False,
+        pooling: Pooling | None = None,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        truncate: bool = True,
+        progress: bool | None = None,
+    ) -> Encoding:
         """Hidden states of every token; see Encoding.
 
         The result is on the host and takes n · L · H · 4 bytes per layer, for n texts of up to L tokens; for many texts of
@@ -93,9 +107,19 @@ class PretrainedModel:
             collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.tokenizer.tokens, attentions)
 
-    def embed(self, texts: Texts, layers: Combination = "last", pooling: Pooling | None = None, *, weights=None,
-              normalize: bool | None = None, batch_size: int = 32, max_length: int | None = None, truncate: bool = True,
-              progress: bool | None = None) -> np.ndarray:
+    def embed(
+        self,
+        texts: Texts,
+        layers: Combination = "last",
+        pooling: Pooling | None = None,
+        *,
+        weights=None,
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        truncate: bool = True,
+        progress: bool | None = None,
+    ) -> np.ndarray:
         """One vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
 
         What is not given is as the directory says that was loaded, if it is one of sentence-transformers (`embedding`; print
@@ -114,11 +138,15 @@ class PretrainedModel:
         """
         layers_read(layers, self.config.num_layers, weights)
         if pooling is None and self.embedding.unsupported:
-            raise UserError(f"{self.path} is a model of sentence-transformers with {self.embedding.unsupported}, which embed "
-                            'cannot do; give pooling, such as pooling="mean", for vectors of the bare BERT')
+            raise UserError(
+                f"{self.path} is a model of sentence-transformers with {self.embedding.unsupported}, which embed "
+                'cannot do; give pooling, such as pooling="mean", for vectors of the bare BERT'
+            )
         if pooling == "pooler" and layers != "last":
-            raise UserError(f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last "
-                            "layer only)")
+            raise UserError(
+                f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last "
+                "layer only)"
+            )
         pooling = self.embedding.pooling if pooling is None else pooling
         normalize = self.embedding.normalize if normalize is None else normalize
         check_pooling(pooling, "pooler" in self.network.parts)
@@ -129,15 +157,16 @@ class PretrainedModel:
         for numbers, batch in self._batches(features, batch_size, progress):
             rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize))
             found = np.zeros((len(features), rows.shape[1]), np.float32) if found is None else found
-            found[numbers] = rows[:len(numbers)]
+            found[numbers] = rows[: len(numbers)]
         return found
 
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
         """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; of a list of texts, a list of these."""
         return fill_mask(self, texts, top_k, batch_size)
 
-    def next_sentence(self, first: str | Iterable[str], second: str | Iterable[str], *,
-                      batch_size: int = 32) -> float | list[float]:
+    def next_sentence(
+        self, first: str | Iterable[str], second: str | Iterable[str], *, batch_size: int = 32
+    ) -> float | list[float]:
         """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order.
 
         Two lists of the same length give a list: for the first of both, the second of both, …
@@ -173,7 +202,9 @@ class PretrainedModel:
             for numbers, batch in self._batches(features, batch_size, progress):
                 rows = self._runner.task_scores(batch)
                 for row, number in zip(rows, numbers):
-                    found[number] = row[:len(features.input_ids[number])] if self.head.kind in ("span", "tagging") else row
+                    found[number] = (
+                        row[: len(features.input_ids[number])] if self.head.kind in ("span", "tagging") else row
+                    )
             return found
 
         return predict(self, inputs, scores)
@@ -196,34 +227,53 @@ class PretrainedModel:
           UserError: `path` is not empty or cannot be written; the parameters no longer fit the model; several hosts.
         """
         if jax.process_count() > 1:
-            raise UserError(f"save is for one host and this program has {jax.process_count()}; load the model on one of them")
+            raise UserError(
+                f"save is for one host and this program has {jax.process_count()}; load the model on one of them"
+            )
         params = self._parameters.current()
         if bad := not_finite(params):
-            logging.warning("%d arrays have values that are NaN or infinite, first %s; they are saved as they are",
-                            len(bad), bad[0])
+            logging.warning(
+                "%d arrays have values that are NaN or infinite, first %s; they are saved as they are", len(bad), bad[0]
+            )
         with new_directory(path) as directory:
             write_bert_jax(self._stored(params), directory, by="model.save")
 
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer; UserError where the model came without one."""
         if self.tokenizer is None:
-            raise UserError(f"{self.path} has no vocabulary, so texts cannot become ids; put the vocab.txt (or SentencePiece "
-                            ".model) there that the model was trained with")
+            raise UserError(
+                f"{self.path} has no vocabulary, so texts cannot become ids; put the vocab.txt (or SentencePiece "
+                ".model) there that the model was trained with"
+            )
         return self.tokenizer
 
     def __repr__(self) -> str:
         return describe(self)
 
     def _stored(self, params: dict) -> StoredModel:
-        arrays = {path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
-                  for path, leaf in leaf_paths(params).items()}
-        return StoredModel(self.kind, self.path, self.config, arrays, self.tokenizer, self.head, self.embedding,
-                           history=without_metrics(self.history))
+        arrays = {
+            path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
+            for path, leaf in leaf_paths(params).items()
+        }
+        return StoredModel(
+            self.kind,
+            self.path,
+            self.config,
+            arrays,
+            self.tokenizer,
+            self.head,
+            self.embedding,
+            history=without_metrics(self.history),
+        )
 
     def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
-        features = tokenize(self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate, masks=True)
+        features = tokenize(
+            self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate, masks=True
+        )
         if self.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
-            raise UserError("this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself")
+            raise UserError(
+                "this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself"
+            )
         return features
 
     def _batches(self, features: Features, batch_size: int, progress: bool | None):
@@ -235,7 +285,15 @@ class PretrainedModel:
 
 
 def _text_pairs(first, second) -> list[tuple[str, str]]:
-    columns = [list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else None for texts in (first, second)]
-    if None in columns or len(columns[0]) != len(columns[1]) or not all(isinstance(text, str) for text in sum(columns, [])):
-        raise UserError(f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}")
+    columns = [
+        list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else None for texts in (first, second)
+    ]
+    if (
+        None in columns
+        or len(columns[0]) != len(columns[1])
+        or not all(isinstance(text, str) for text in sum(columns, []))
+    ):
+        raise UserError(
+            f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}"
+        )
     return list(zip(*columns))

@@ -31,15 +31,19 @@ class Parameters:
     def _placed(self, tree) -> dict:
         leaves = leaf_paths(tree)
         self._check({path: _kind(leaf) for path, leaf in leaves.items()})
-        return jax.device_put(jax.tree.unflatten(self._structure, [leaves[path] for path in self._wanted]), self._shardings)
+        return jax.device_put(
+            jax.tree.unflatten(self._structure, [leaves[path] for path in self._wanted]), self._shardings
+        )
 
     def _check(self, found: dict[str, str]) -> None:
         differing = [path for path in sorted({*self._wanted, *found}) if found.get(path) != self._wanted.get(path)]
         if differing:
             path, more = differing[0], f" (and {len(differing) - 1} more differ)" if len(differing) > 1 else ""
-            raise UserError(f"params: {path} is {found.get(path, 'missing')}, the model has "
-                            f"{self._wanted.get(path, 'no such parameter')}{more}; keep the names, shapes and dtype of "
-                            "model.params, for example with jax.tree.map or .astype(np.float32)")
+            raise UserError(
+                f"params: {path} is {found.get(path, 'missing')}, the model has "
+                f"{self._wanted.get(path, 'no such parameter')}{more}; keep the names, shapes and dtype of "
+                "model.params, for example with jax.tree.map or .astype(np.float32)"
+            )
 
 
 def not_finite(tree: dict) -> list[str]:

@@ -27,8 +27,8 @@ class RowSources:
 
     def read(self, stored: StoredArray, start: int, stop: int, rest: tuple[slice, ...]) -> np.ndarray:
         """Rows start to stop, `rest` indexing the other axes, float32; reads the span of stored rows that they are made of."""
-        starts = self.starts[start:stop + 1]
-        pieces = self.pieces[starts[0]:starts[-1]]
+        starts = self.starts[start : stop + 1]
+        pieces = self.pieces[starts[0] : starts[-1]]
         first = int(pieces.min())
         rows = np.asarray(stored.read((slice(first, int(pieces.max()) + 1), *rest)), np.float32)
         sums = np.add.reduceat(rows[pieces - first], starts[:-1] - starts[0])
@@ -49,15 +49,21 @@ def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
     """
     if old.kind != new.kind or old.lowercase != new.lowercase:
         shown = [f"{'uncased' if one.lowercase else 'cased'} {one.kind}" for one in (old, new)]
-        raise UserError(f"init_from={path} was trained with {shown[0]} text, but data.path was prepared as {shown[1]} text: "
-                        "its words would be other words. Prepare the corpus with that model's vocabulary, or one extended "
-                        f"from it, and --lowercase={str(old.lowercase).lower()}")
+        raise UserError(
+            f"init_from={path} was trained with {shown[0]} text, but data.path was prepared as {shown[1]} text: "
+            "its words would be other words. Prepare the corpus with that model's vocabulary, or one extended "
+            f"from it, and --lowercase={str(old.lowercase).lower()}"
+        )
     ids, roles = {token: i for i, token in enumerate(old.tokens)}, dict(zip(new.special_ids, old.special_ids))
-    known = {i: roles[i] if i in roles else ids[token] for i, token in enumerate(new.tokens) if i in roles or token in ids}
+    known = {
+        i: roles[i] if i in roles else ids[token] for i, token in enumerate(new.tokens) if i in roles or token in ids
+    }
     if not any(i not in roles and not re.fullmatch(r"\[unused\d+\]", new.tokens[i]) for i in known):
-        raise UserError(f"init_from={path} has no entry of its vocabulary of {old.vocab_size:,} in common with the one of "
-                        f"{new.vocab_size:,} that data.path was prepared with, so nothing it knows of words could be used; "
-                        "prepare the corpus with that model's vocabulary, or leave init_from out")
+        raise UserError(
+            f"init_from={path} has no entry of its vocabulary of {old.vocab_size:,} in common with the one of "
+            f"{new.vocab_size:,} that data.path was prepared with, so nothing it knows of words could be used; "
+            "prepare the corpus with that model's vocabulary, or leave init_from out"
+        )
     spelled = [[known[i]] if i in known else old.spell(token) for i, token in enumerate(new.tokens)]
     return _sources(spelled, _vocabulary_remark(old, known, spelled))
 
@@ -72,8 +78,14 @@ def position_sources(old: int, new: int) -> RowSources:
     """
     rows = np.arange(new)
     pieces = np.where(rows < old, rows, 1 + (rows - old) % (old - 1) if old > 1 else 0)
-    remark = "" if new == old else (f"{old:,} → {new:,} rows: " + (
-        f"rows from {old:,} on repeat rows 1 to {old - 1:,}" if new > old else "the last ones cut off"))
+    remark = (
+        ""
+        if new == old
+        else (
+            f"{old:,} → {new:,} rows: "
+            + (f"rows from {old:,} on repeat rows 1 to {old - 1:,}" if new > old else "the last ones cut off")
+        )
+    )
     return RowSources(pieces, np.arange(new + 1), remark)
 
 
@@ -95,8 +107,10 @@ def _vocabulary_remark(old: Tokenizer, known: dict[int, int], spelled: list[list
         parts.append(f"{moved:,} moved to another id")
     if new:
         pieces = sum(map(len, new)) / len(new)
-        parts.append(f"{len(new):,} new, each the mean of its pieces ({pieces:.1f} on average"
-                     + (f"; {unknown:,} were [UNK])" if unknown else ")"))
+        parts.append(
+            f"{len(new):,} new, each the mean of its pieces ({pieces:.1f} on average"
+            + (f"; {unknown:,} were [UNK])" if unknown else ")")
+        )
     if left_out:
         parts.append(f"{left_out:,} left out")
     return ", ".join(parts)

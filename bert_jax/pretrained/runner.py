@@ -28,8 +28,9 @@ class Runner:
 
     def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
         self._network = network
-        self._vectors = jax.jit(_vectors, static_argnames=("combination", "pooling", "normalize"),
-                                out_shardings=sharding.replicated(mesh))
+        self._vectors = jax.jit(
+            _vectors, static_argnames=("combination", "pooling", "normalize"), out_shardings=sharding.replicated(mesh)
+        )
         self.states = Compiled(_states, network, parameters, mesh, ("collect",))
         self.mlm_head = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.next_sentence_head = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
@@ -42,10 +43,23 @@ class Runner:
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):
-            pooled = self._vectors((output.last_hidden_state,), self.states.placed(batch["attention_mask"]), None,
-                                   combination="last", pooling=pooling, normalize=False)
-        return host(batch, {"last": output.last_hidden_state, "pooled": pooled, "attentions": output.attentions or (),
-                            "layers": tuple(output.hidden_states[index] for index in layers or ())})
+            pooled = self._vectors(
+                (output.last_hidden_state,),
+                self.states.placed(batch["attention_mask"]),
+                None,
+                combination="last",
+                pooling=pooling,
+                normalize=False,
+            )
+        return host(
+            batch,
+            {
+                "last": output.last_hidden_state,
+                "pooled": pooled,
+                "attentions": output.attentions or (),
+                "layers": tuple(output.hidden_states[index] for index in layers or ()),
+            },
+        )
 
     def embed(self, batch: Batch, weights, combination: str, pooling: str, normalize: bool) -> np.ndarray:
         """[B, H'] float32."""
@@ -53,8 +67,17 @@ class Runner:
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
         if pooling == "pooler":
             states = (output.pooled[:, None],)
-        return host(batch, self._vectors(states, self.states.placed(batch["attention_mask"]), weights, combination=combination,
-                                         pooling="cls" if pooling == "pooler" else pooling, normalize=normalize))
+        return host(
+            batch,
+            self._vectors(
+                states,
+                self.states.placed(batch["attention_mask"]),
+                weights,
+                combination=combination,
+                pooling="cls" if pooling == "pooler" else pooling,
+                normalize=normalize,
+            ),
+        )
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """[B, M, V] float32."""
@@ -108,7 +131,9 @@ def host(batch: Batch, output):
     """`output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
     rows = len(batch["input_ids"])
     whole = jax.device_get(output)
-    return jax.tree.map(lambda x: x[:rows].astype(np.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole)
+    return jax.tree.map(
+        lambda x: x[:rows].astype(np.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole
+    )
 
 
 def _states(network: BertForPreTraining, params, batch, collect: str) -> EncoderOutput:
@@ -116,8 +141,9 @@ def _states(network: BertForPreTraining, params, batch, collect: str) -> Encoder
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
-def _vectors(states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str,
-             normalize: bool) -> jax.Array:
+def _vectors(
+    states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str, normalize: bool
+) -> jax.Array:
     """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
     vectors = pool(combined.astype(np.float32), attention_mask, pooling)

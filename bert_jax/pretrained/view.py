@@ -65,10 +65,12 @@ def describe(model) -> str:
     config, tokenizer = model.config, model.tokenizer
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
     words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
-    lines = [f"BERT from {_nearby(model.path)} ({model.kind}{step})",
-             f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
-             f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
-             f"{config.vocab_size:,} ({words})"]
+    lines = [
+        f"BERT from {_nearby(model.path)} ({model.kind}{step})",
+        f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
+        f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
+        f"{config.vocab_size:,} ({words})",
+    ]
     if model.head is not None:
         labels = model.head.labels[:8] + (("…",) if len(model.head.labels) > 8 else ())
         crf = " with a CRF" if model.head.crf else ""

@@ -28,8 +28,10 @@ def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, 
     for number, row in enumerate(rows):
         where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
         if not isinstance(parts, tuple | list) or len(parts) != 2:
-            raise UserError(f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and "
-                            "one of labels become such rows by list(zip(texts, labels))")
+            raise UserError(
+                f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and "
+                "one of labels become such rows by list(zip(texts, labels))"
+            )
         texts, label = parts
         texts = texts if isinstance(texts, tuple | list) else [texts]
         if not 1 <= len(texts) <= 2:
@@ -40,6 +42,8 @@ def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, 
 def _label(where: str, label, regression: bool):
     label = label.item() if isinstance(label, np.generic) else label
     if isinstance(label, float) and not regression:
-        raise UserError(f"{where}: the label {label} is a float; give regression=True to have numbers estimated; the labels of "
-                        "classes are names or whole numbers")
+        raise UserError(
+            f"{where}: the label {label} is a float; give regression=True to have numbers estimated; the labels of "
+            "classes are names or whole numbers"
+        )
     return str(label) if isinstance(label, bool | int) else label

@@ -28,8 +28,10 @@ class Uncut:
 
     def describe(self, split: str, allowed: str) -> str:
         """Return a sentence on how many examples of `split` (its name, or "") are longer than `allowed`."""
-        return (f"{np.sum(self.lengths > self.limit):,} of {len(self.lengths):,} {split}{' ' * bool(split)}{self.noun} "
-                f"({100 * self.share:.1f} %) are longer than {allowed} (median {np.median(self.lengths):.0f}) and are cut")
+        return (
+            f"{np.sum(self.lengths > self.limit):,} of {len(self.lengths):,} {split}{' ' * bool(split)}{self.noun} "
+            f"({100 * self.share:.1f} %) are longer than {allowed} (median {np.median(self.lengths):.0f}) and are cut"
+        )
 
     def advise(self, split: str, positions: int) -> str:
         """Return `describe` with the value of the option that cuts nothing or, failing that, the least.

@@ -34,7 +34,11 @@ def is_plain(source: str, head: str) -> bool:
         return True
     path = epath.Path(source).expanduser()
     if not path.is_dir():
-        return path.suffix == ".txt" and path.name not in (MRPC_TRAIN, MRPC_TEST) and head in ("classification", "regression")
+        return (
+            path.suffix == ".txt"
+            and path.name not in (MRPC_TRAIN, MRPC_TEST)
+            and head in ("classification", "regression")
+        )
     return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
 
 
@@ -46,18 +50,24 @@ def read(source: str) -> list[PlainText]:
     """
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
-        texts = [PlainText(str(file), table_rows.read_text(file), file.name, is_line=False)
-                 for file in sorted(path.glob("*.txt"), key=str)]
+        texts = [
+            PlainText(str(file), table_rows.read_text(file), file.name, is_line=False)
+            for file in sorted(path.glob("*.txt"), key=str)
+        ]
         if blank := [text.where for text in texts if not text.text.strip()]:
             raise UserError(f"{blank[0]} is empty")
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)
-        whole = table_rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else table_rows.read_text(path)
+        whole = (
+            table_rows.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else table_rows.read_text(path)
+        )
         lines = [(number, line) for number, line in table_rows.lines(whole) if line.strip()]
         texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
     if not texts:
-        raise UserError(f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "
-                        "directory with one per .txt file")
+        raise UserError(
+            f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "
+            "directory with one per .txt file"
+        )
     return texts
 
 

@@ -48,8 +48,10 @@ def check_pairs(history: dict, features: Features, named: Callable[[int], str], 
     wrong = next((number for number, types in enumerate(features.token_type_ids) if types.any() != pairs), None)
     if pairs is not None and wrong is not None:
         seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
-        raise UserError(f"{named(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
-                        f"and its answers would mean nothing; give {taught}, or a model that was fine-tuned on what you have")
+        raise UserError(
+            f"{named(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
+            f"and its answers would mean nothing; give {taught}, or a model that was fine-tuned on what you have"
+        )
 
 
 def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
@@ -62,7 +64,9 @@ def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
         recorded = from_dict(TaskOptions, _settings(history)["options"], "options.")
         options = tuned(recorded, history.get("metrics") or {})
     length, query = min(options.max_length, positions), options.max_query_length
-    return dataclasses.replace(options, max_length=length, max_query_length=query if query + 3 < length else length // 3)
+    return dataclasses.replace(
+        options, max_length=length, max_query_length=query if query + 3 < length else length // 3
+    )
 
 
 def without_metrics(history: dict) -> dict:

@@ -72,7 +72,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 def _pair(answers, predictions) -> tuple[np.ndarray, np.ndarray]:
     answers, predictions = np.asarray(answers), np.asarray(predictions)
     if answers.shape != predictions.shape or answers.ndim != 1:
-        raise UserError(f"answers {answers.shape} and predictions {predictions.shape} must be two arrays [E] of one length")
+        raise UserError(
+            f"answers {answers.shape} and predictions {predictions.shape} must be two arrays [E] of one length"
+        )
     if not len(answers):
         raise UserError("there is nothing to score: 0 examples")
     return answers, predictions

@@ -51,7 +51,9 @@ class Sentences:
         return len(self.first)
 
 
-def collect(task: str, records: list[Record], labels: tuple[str, ...], numbers: dict[str, int], unlabelled: bool) -> Sentences:
+def collect(
+    task: str, records: list[Record], labels: tuple[str, ...], numbers: dict[str, int], unlabelled: bool
+) -> Sentences:
     """Examples out of records.
 
     Args:
@@ -66,8 +68,14 @@ def collect(task: str, records: list[Record], labels: tuple[str, ...], numbers: 
     if not (unlabelled and all(record.label is None for record in records)):
         answers = np.array([_answer(record, labels, numbers) for record in records], np.int32 if labels else np.float64)
     second = [record.second for record in records]
-    return Sentences(task, [record.first for record in records], None if None in second else second, answers, labels,
-                     [record.index for record in records])
+    return Sentences(
+        task,
+        [record.first for record in records],
+        None if None in second else second,
+        answers,
+        labels,
+        [record.index for record in records],
+    )
 
 
 def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) -> Features:
@@ -77,9 +85,14 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second)]
     lengths = np.array([sequence_length(*pair) for pair in zip(first, second)])
     labels = examples.answers.astype(np.int32 if examples.labels else np.float32) if examples.has_answers else None
-    return Features([ids for ids, _ in joined], [types for _, types in joined], labels,
-                    np.arange(len(joined), dtype=np.int32), options.max_length,
-                    uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"))
+    return Features(
+        [ids for ids, _ in joined],
+        [types for _, types in joined],
+        labels,
+        np.arange(len(joined), dtype=np.int32),
+        options.max_length,
+        uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"),
+    )
 
 
 def predictions(examples: Sentences, logits: Sequence[np.ndarray]) -> np.ndarray:
@@ -102,8 +115,10 @@ def _answer(record: Record, labels: tuple[str, ...], numbers: dict[str, int]) ->
         return _number(record)
     if record.label not in numbers:
         close = difflib.get_close_matches(str(record.label), numbers, n=1)
-        raise UserError(f"{record.where}: unknown label {record.label!r}; expected one of {', '.join(list(numbers)[:20])}"
-                        + (f"; perhaps {close[0]!r} is meant" if close else ""))
+        raise UserError(
+            f"{record.where}: unknown label {record.label!r}; expected one of {', '.join(list(numbers)[:20])}"
+            + (f"; perhaps {close[0]!r} is meant" if close else "")
+        )
     return numbers[record.label]
 
 

@@ -37,8 +37,10 @@ def decode(contents: bytes, name: str) -> str:
         return contents.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = contents.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
-                        "convert it, for example with iconv -f latin1 -t utf-8") from None
+        raise UserError(
+            f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
+            "convert it, for example with iconv -f latin1 -t utf-8"
+        ) from None
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
@@ -88,7 +90,9 @@ def json_lines(text: str, file: str | os.PathLike) -> Iterator[tuple[int, dict]]
         except (ValueError, RecursionError) as error:
             raise UserError(f"{os.fspath(file)}, line {number}: not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise UserError(f'{os.fspath(file)}, line {number}: expected an object {{"text": …}}, not {type(value).__name__}')
+            raise UserError(
+                f'{os.fspath(file)}, line {number}: expected an object {{"text": …}}, not {type(value).__name__}'
+            )
         yield number, value
 
 
@@ -100,4 +104,4 @@ def _stray_quote(text: str, place: int) -> str:
         reason = "text after a closing quotation mark"
     else:
         reason = "a quotation mark opens here and is never closed"
-    return f"{reason}: {shown!r}; in CSV a field with quotation marks is \"…\" with each mark inside doubled"
+    return f'{reason}: {shown!r}; in CSV a field with quotation marks is "…" with each mark inside doubled'

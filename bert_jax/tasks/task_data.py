@@ -51,7 +51,9 @@ class TaskData:
     @property
     def truncated(self) -> dict[str, float]:
         """Share of the examples of each split that are longer than what is read of them (of SQuAD, of the questions)."""
-        return {name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None}
+        return {
+            name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None
+        }
 
     @property
     def main_metric(self) -> str:
@@ -84,8 +86,9 @@ def _arrays(part) -> Iterator[np.ndarray]:
         yield from entry if isinstance(entry, list) else [entry]
 
 
-def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer,
-              given: Mapping[str, Sequence] | None = None) -> TaskData:
+def read_task(
+    config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence] | None = None
+) -> TaskData:
     """Reads and tokenizes train, dev and, where there is one, test.
 
     Args:
@@ -96,8 +99,10 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer,
         a dev set without labels.
     """
     if config.options.max_length > model.max_position_embeddings:
-        raise UserError(f"options.max_length={config.options.max_length}, but {config.init_from} has "
-                        f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}")
+        raise UserError(
+            f"options.max_length={config.options.max_length}, but {config.init_from} has "
+            f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}"
+        )
     family = family_of(config.task)
     load = functools.partial(family.load, given=given) if given else family.load
 
@@ -107,13 +112,17 @@ def read_task(config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer,
 
     train = split("train")
     if model.type_vocab_size < 2 and any(map(np.any, _arrays(train.features.token_type_ids))):
-        raise UserError(f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
-                        "read them; take another model, or join the two texts in files of your own")
+        raise UserError(
+            f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
+            "read them; take another model, or join the two texts in files of your own"
+        )
     labels = train.examples.labels
     others = [name for name in family.splits(config.task, config.data) if name not in ("train", "dev")]
     evaluations = {name: split(name, labels) for name in ("dev", *(name for name in others if name.startswith("dev")))}
     if not evaluations["dev"].examples.has_answers:
-        raise UserError("the dev set has no labels, so nothing could be chosen by it; give a labelled one with --data.dev=FILE")
+        raise UserError(
+            "the dev set has no labels, so nothing could be chosen by it; give a labelled one with --data.dev=FILE"
+        )
     changes = {"crf": config.crf, "features": config.features, "lstm_size": config.lstm_size}
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout

@@ -32,8 +32,9 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
     if directory.is_dir():
         holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10])
     other = f"; --data.{split}=FILE names a file of another name" if hasattr(data, split) else ""
-    raise UserError(f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found "
-                    f"{holds or 'nothing'}{other}")
+    raise UserError(
+        f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}{other}"
+    )
 
 
 def splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -41,5 +42,8 @@ def splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[st
     if data.tfds:
         return tfds_examples.splits(data.tfds, data, {split: tfds_examples.split_name(data, split) for split in names})
     directory = epath.Path(data.dir).expanduser()
-    return tuple(split for split, files in names.items() if getattr(data, split, "")
-                 or data.dir and any((directory / name).exists() for name in files))
+    return tuple(
+        split
+        for split, files in names.items()
+        if getattr(data, split, "") or data.dir and any((directory / name).exists() for name in files)
+    )

@@ -28,6 +28,7 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
         found = _read_words(epath.Path(config.words))
     else:
         from bert_jax.data.corpus.readers import read_documents
+
         sample = Sample(config.max_bytes)
         for document in read_documents(config.input, format=config.format, text_field=config.text_field):
             sample.add(document)
@@ -36,8 +37,10 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     _save(extended, epath.Path(config.output))
     reused = len(added) - (extended.vocab_size - tokenizer.vocab_size)
     shown = " ".join(added[:10]) + (" …" if len(added) > 10 else "")
-    print(f"{len(added):,} words added ({reused:,} in place of [unused] entries), {extended.vocab_size:,} entries in "
-          f"{config.output}: {shown}")
+    print(
+        f"{len(added):,} words added ({reused:,} in place of [unused] entries), {extended.vocab_size:,} entries in "
+        f"{config.output}: {shown}"
+    )
     return extended
 
 
@@ -48,15 +51,16 @@ def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, 
     model holds a probability of every piece that a new word does not have.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError("only a WordPiece vocabulary (vocab.txt) can be extended; "
-                        "train a SentencePiece model anew, on both corpora")
+        raise UserError(
+            "only a WordPiece vocabulary (vocab.txt) can be extended; train a SentencePiece model anew, on both corpora"
+        )
     tokens, known = list(tokenizer.tokens), set(tokenizer.tokens)
     given = collections.Counter(part for word in words for part in word.split())
     added = [part for part in basic_words(given, tokenizer.lowercase) if part not in known]
     unused = [i for i, token in enumerate(tokens) if re.fullmatch(r"\[unused\d+\]", token)]
     for i, word in zip(unused, added):
         tokens[i] = word
-    tokens += added[len(unused):]
+    tokens += added[len(unused) :]
     return WordPieceTokenizer(tokens, tokenizer.lowercase), added
 
 
@@ -65,8 +69,11 @@ def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: 
 
     An [UNK] hides a whole word, so it counts as one piece a character. Words without a letter are left to their parts.
     """
-    counts = {word: count for word, count in basic_words(sample.words(), tokenizer.lowercase).items()
-              if count >= min_count and any(map(str.isalpha, word))}
+    counts = {
+        word: count
+        for word, count in basic_words(sample.words(), tokenizer.lowercase).items()
+        if count >= min_count and any(map(str.isalpha, word))
+    }
     saved = {}
     for (word, count), ids in zip(counts.items(), tokenizer.encode_batch(list(counts))):
         pieces = len(word) + 1 if tokenizer.unk_id in ids else len(ids)
@@ -79,8 +86,9 @@ def _read_words(file: epath.Path) -> list[str]:
     try:
         words = file.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
-        raise UserError(f"words={file} cannot be read ({error.strerror or error}); expected a file, one word per "
-                        "line") from None
+        raise UserError(
+            f"words={file} cannot be read ({error.strerror or error}); expected a file, one word per line"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"words={file} is not UTF-8 (byte {error.start}); convert it first") from None
     words = [word.strip() for word in words if word.strip()]

@@ -32,17 +32,23 @@ _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real
 def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
     """`bert-jax train-vocab`: reads the corpus, writes the vocabulary, prints what it does on held-out text."""
     from bert_jax.data.corpus.readers import read_documents
+
     check(config)
     tokenizer, learned, held_out = train_vocab(
-        read_documents(config.input, format=config.format, text_field=config.text_field), config)
+        read_documents(config.input, format=config.format, text_field=config.text_field), config
+    )
     full = tokenizer.vocab_size == config.size
     asked = "" if full else f" of the {config.size:,} asked for (the corpus has no more to give)"
     thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
-    print(f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
-          f"{learned.num_documents:,} documents{thinned}, are in {config.output}")
+    print(
+        f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
+        f"{learned.num_documents:,} documents{thinned}, are in {config.output}"
+    )
     if config.method == "likelihood" and full:
-        print(f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
-              "pairs come first by this score, so a higher min_pair_count reaches more of the common words")
+        print(
+            f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
+            "pairs come first by this score, so a higher min_pair_count reaches more of the common words"
+        )
     if held_out.num_documents:
         rich.print(report(tokenizer, held_out).table(f"on {held_out.num_documents:,} held-out documents"))
     elif config.held_out:
@@ -80,8 +86,10 @@ def check(config: TrainVocabConfig) -> None:
     vocabulary_file.check_writable(file)
     others = [other.name for other in vocabulary_file.vocabularies(file.parent) if other.name != file.name]
     if others and file.parent == epath.Path(config.output):
-        raise UserError(f"output={config.output} already holds {others[0]}, and a directory holds one vocabulary; "
-                        "choose another directory or name the file")
+        raise UserError(
+            f"output={config.output} already holds {others[0]}, and a directory holds one vocabulary; "
+            "choose another directory or name the file"
+        )
 
 
 def _output_file(config: TrainVocabConfig) -> epath.Path:
@@ -89,11 +97,15 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
     output, wordpiece = epath.Path(config.output), config.method in ("frequency", "likelihood")
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
-            raise UserError(f"output={output} is a file that is no vocabulary; give vocab.txt, NAME.model or a directory")
+            raise UserError(
+                f"output={output} is a file that is no vocabulary; give vocab.txt, NAME.model or a directory"
+            )
         return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else vocabulary_file.SENTENCEPIECE_FILE)
     if (output.suffix == ".txt") != wordpiece:
-        raise UserError(f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
-                        "unigram and bpe a NAME.model")
+        raise UserError(
+            f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
+            "unigram and bpe a NAME.model"
+        )
     return output
 
 
@@ -152,12 +164,17 @@ def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     plain = [piece for piece in alphabet if len(piece) == 1]
-    trainer = trainers.WordPieceTrainer(vocab_size=room + len(alphabet), special_tokens=alphabet, initial_alphabet=plain,
-                                        limit_alphabet=len(plain), show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=room + len(alphabet),
+        special_tokens=alphabet,
+        initial_alphabet=plain,
+        limit_alphabet=len(plain),
+        show_progress=False,
+    )
     with progress_bar("merging pairs", None):
         learner.train_from_iterator(_repeated(words), trainer)
     ids = learner.get_vocab()
-    return sorted(ids, key=ids.get)[len(alphabet):]
+    return sorted(ids, key=ids.get)[len(alphabet) :]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
@@ -175,12 +192,27 @@ def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig)
     with progress_bar("learning pieces", None):
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=lines, model_writer=model, input_format="tsv", model_type=config.method,
-                vocab_size=config.size, hard_vocab_limit=False, normalization_rule_name=casing,
-                pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
-                control_symbols=["[CLS]", "[SEP]", "[MASK]"], input_sentence_size=0, minloglevel=2,
-                num_threads=8)  # fixed: floating-point sums depend on it
+                sentence_iterator=lines,
+                model_writer=model,
+                input_format="tsv",
+                model_type=config.method,
+                vocab_size=config.size,
+                hard_vocab_limit=False,
+                normalization_rule_name=casing,
+                pad_id=0,
+                unk_id=1,
+                bos_id=-1,
+                eos_id=-1,
+                pad_piece="[PAD]",
+                unk_piece="[UNK]",
+                control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+                input_sentence_size=0,
+                minloglevel=2,
+                num_threads=8,
+            )  # fixed: floating-point sums depend on it
         except RuntimeError as error:
-            raise UserError(f"SentencePiece cannot learn {config.size:,} entries by {config.method} from {config.input}: "
-                            f"{error}; a smaller size may do") from None
+            raise UserError(
+                f"SentencePiece cannot learn {config.size:,} entries by {config.method} from {config.input}: "
+                f"{error}; a smaller size may do"
+            ) from None
     return model.getvalue()

@@ -13,8 +13,13 @@ import numpy as np
 Pair = tuple[int, int]
 
 
-def learn_pieces(words: Mapping[str, int], alphabet: list[str], room: int, min_pair_count: int,
-                 advance: Callable[[], None] = lambda: None) -> list[str]:
+def learn_pieces(
+    words: Mapping[str, int],
+    alphabet: list[str],
+    room: int,
+    min_pair_count: int,
+    advance: Callable[[], None] = lambda: None,
+) -> list[str]:
     """Up to `room` merged pieces in the order in which they were found; fewer once no pair occurs `min_pair_count` times.
 
     `words` are counted words; `alphabet` holds each of their characters, with ## where it does not begin the word. Equal
@@ -42,7 +47,7 @@ def learn_pieces(words: Mapping[str, int], alphabet: list[str], room: int, min_p
         np.add.at(symbol_counts, [left, right, merged], [-times, -times, times])
         for pair in changed:
             pairs.set(pair, segmentation.pair_counts[pair])
-    return texts[len(alphabet):]
+    return texts[len(alphabet) :]
 
 
 class _Segmentation:
@@ -75,7 +80,7 @@ class _Segmentation:
                     if at + 2 < len(word):
                         changes[right, word[at + 2]] -= count
                         self._gain((merged, word[at + 2]), index, count, changes)
-                    word[at:at + 2] = [merged]
+                    word[at : at + 2] = [merged]
                 at += 1
         for changed, change in changes.items():
             self.pair_counts[changed] += change

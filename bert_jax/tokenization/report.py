@@ -48,9 +48,14 @@ def report(tokenizer: Tokenizer, sample: Sample) -> VocabularyReport:
         # A mark that no piece joins to the word start is ▁ and the mark in SentencePiece, but no word is split there.
         single += count * (known and sum(tokenizer.tokens[i] != WORD_START for i in ids) == 1)
         unknown += count * (not known)
-    return VocabularyReport(num_words=num_words, pieces_per_word=pieces / num_words, single_piece_words=single / num_words,
-                            unknown_words=unknown / num_words, unknown_pieces=unknown_pieces / max(pieces, 1),
-                            pieces_per_byte=pieces / sample.num_bytes)
+    return VocabularyReport(
+        num_words=num_words,
+        pieces_per_word=pieces / num_words,
+        single_piece_words=single / num_words,
+        unknown_words=unknown / num_words,
+        unknown_pieces=unknown_pieces / max(pieces, 1),
+        pieces_per_byte=pieces / sample.num_bytes,
+    )
 
 
 def _encoded(tokenizer: Tokenizer, words: Mapping[str, int]):

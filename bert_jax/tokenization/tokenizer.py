@@ -28,16 +28,22 @@ WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 
 _CONTROL = r"[[\p{Cc}\p{Cf}\x{FFFD}]&&[^\t\n\r]]"
 _FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
-_IDEOGRAPHS = (r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
-               r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}")
+_IDEOGRAPHS = (
+    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
+    r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
+)
 
 
 def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
     """Drops control characters and U+FFFD; if `lowercase`, lowers, decomposes (NFD) and strips accents."""
     steps = [normalizers.Replace(tokenizers.Regex(_CONTROL), "")]
     if lowercase:
-        steps += [normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase(), normalizers.NFD(),
-                  normalizers.Replace(tokenizers.Regex(r"\p{Mn}"), "")]
+        steps += [
+            normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"),
+            normalizers.Lowercase(),
+            normalizers.NFD(),
+            normalizers.Replace(tokenizers.Regex(r"\p{Mn}"), ""),
+        ]
     return normalizers.Sequence(steps)
 
 
@@ -147,10 +153,12 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, tokens: list[str], lowercase: bool):
         self._ids = ids = {token: i for i, token in enumerate(tokens)}
         content = json.dumps([self.kind, lowercase, MAX_WORD_LENGTH, tokens])
-        super().__init__(tokens, tuple(ids[name] for name in SPECIAL_NAMES), lowercase,
-                         hashlib.sha256(content.encode()).hexdigest())
-        self._encoder = tokenizers.Tokenizer(models.WordPiece(
-            ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
+        super().__init__(
+            tokens, tuple(ids[name] for name in SPECIAL_NAMES), lowercase, hashlib.sha256(content.encode()).hexdigest()
+        )
+        self._encoder = tokenizers.Tokenizer(
+            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
+        )
         self._encoder.normalizer = basic_normalizer(lowercase)
         self._encoder.pre_tokenizer = basic_pre_tokenizer()
 
@@ -194,8 +202,12 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, special_ids: tuple[int, ...]):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        super().__init__([self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())], special_ids,
-                         self._processor.normalize("A").strip(WORD_START) == "a", hashlib.sha256(model).hexdigest())
+        super().__init__(
+            [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())],
+            special_ids,
+            self._processor.normalize("A").strip(WORD_START) == "a",
+            hashlib.sha256(model).hexdigest(),
+        )
         # A model made with user_defined_symbols finds its specials in plain text; control symbols are never found.
         found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
         self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
@@ -255,16 +267,22 @@ def _load_sentencepiece(file: epath.Path, contents: bytes, lowercase: bool | Non
         processor = sentencepiece.SentencePieceProcessor(model_proto=contents)
         ids = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
     except (RuntimeError, OSError, ValueError):
-        raise UserError(f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
-                        "`bert-jax train-vocab --method=unigram` makes one") from None
+        raise UserError(
+            f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
+            "`bert-jax train-vocab --method=unigram` makes one"
+        ) from None
     ids = {"[PAD]": ids.get("<pad>"), **ids, "[UNK]": processor.unk_id()}
     missing = [name for name in SPECIAL_NAMES if ids.get(name) is None]
     if missing:
-        raise UserError(f"{file} has no {', '.join(missing)}; train it with control_symbols=[CLS],[SEP],[MASK] and "
-                        "pad_id=0, or with `bert-jax train-vocab --method=unigram`")
+        raise UserError(
+            f"{file} has no {', '.join(missing)}; train it with control_symbols=[CLS],[SEP],[MASK] and "
+            "pad_id=0, or with `bert-jax train-vocab --method=unigram`"
+        )
     tokenizer = SentencePieceTokenizer(contents, tuple(ids[name] for name in SPECIAL_NAMES))
     if lowercase not in (None, tokenizer.lowercase):
         casing = "uncased" if tokenizer.lowercase else "cased"
-        raise UserError(f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
-                        "is trained; leave lowercase out")
+        raise UserError(
+            f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
+            "is trained; leave lowercase out"
+        )
     return tokenizer

@@ -22,14 +22,18 @@ WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tok
 def find(path: epath.Path) -> epath.Path:
     """The vocabulary file that `path` names or, as a directory, holds; UserError if there is none or several."""
     if not path.exists():
-        raise UserError(f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model or a directory that holds one; "
-                        "`bert-jax train-vocab` makes one")
+        raise UserError(
+            f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model or a directory that holds one; "
+            "`bert-jax train-vocab` makes one"
+        )
     if not path.is_dir():
         return path
     found = vocabularies(path)
     if len(found) != 1:
         seen = ", ".join(file.name for file in found) or "neither"
-        raise UserError(f"{path} must hold one vocab.txt or one SentencePiece .model, found {seen}; name the file itself")
+        raise UserError(
+            f"{path} must hold one vocab.txt or one SentencePiece .model, found {seen}; name the file itself"
+        )
     return found[0]
 
 
@@ -45,21 +49,26 @@ def parse(contents: bytes, file: epath.Path) -> list[str]:
     try:
         lines = contents.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        line = contents[:error.start].count(b"\n") + 1
-        raise UserError(f"{file} is not UTF-8 (line {line}, byte {error.start}); "
-                        "convert it, for example with iconv -t UTF-8") from None
+        line = contents[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{file} is not UTF-8 (line {line}, byte {error.start}); convert it, for example with iconv -t UTF-8"
+        ) from None
     tokens = [line.strip(" \t\r") for line in lines]
     if tokens[-1] == "":
         tokens.pop()
     if not tokens:
         raise UserError(f"{file} is empty; `bert-jax train-vocab` makes a vocabulary")
     if "" in tokens:
-        raise UserError(f"{file}: line {tokens.index('') + 1} is empty; a line is an entry and its number the id, so fetch the "
-                        "file anew, or delete the line if no store or checkpoint was made with it")
+        raise UserError(
+            f"{file}: line {tokens.index('') + 1} is empty; a line is an entry and its number the id, so fetch the "
+            "file anew, or delete the line if no store or checkpoint was made with it"
+        )
     missing = [name for name in SPECIAL_NAMES if name not in tokens]
     if missing:
-        raise UserError(f"{file} has no {', '.join(missing)}; BERT needs {' '.join(SPECIAL_NAMES)}, each on a line of its own "
-                        "(an [unusedN] line can be renamed)")
+        raise UserError(
+            f"{file} has no {', '.join(missing)}; BERT needs {' '.join(SPECIAL_NAMES)}, each on a line of its own "
+            "(an [unusedN] line can be renamed)"
+        )
     if len(set(tokens)) < len(tokens):
         raise UserError(f"{file} has duplicate entries: {_duplicates(tokens)}; every entry may stand there once")
     return tokens
@@ -84,12 +93,16 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
         lowercase = stored.get("do_lower_case", not capitals)
         source = f" (by {config})"
     if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
-        raise UserError(f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
-                        f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
-                        f'or "do_lower_case": false in the {CONFIG_FILE} of a model')
+        raise UserError(
+            f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
+            f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
+            f'or "do_lower_case": false in the {CONFIG_FILE} of a model'
+        )
     written_by_us = "kind" in stored  # so this was said when it was written, and not by each worker of `prepare` again
     if not lowercase and not capitals and "##a" in tokens and not written_by_us:
-        logging.warning("lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file)
+        logging.warning(
+            "lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file
+        )
     return lowercase
 
 
@@ -132,4 +145,6 @@ def write(file: epath.Path, contents: bytes) -> None:
     try:
         write_atomically(file, contents)
     except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror or error}; choose a directory that can be written to") from None
+        raise UserError(
+            f"cannot write {file}: {error.strerror or error}; choose a directory that can be written to"
+        ) from None

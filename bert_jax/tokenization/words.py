@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 
 from bert_jax.tokenization.tokenizer import MAX_WORD_LENGTH, basic_normalizer, basic_pre_tokenizer
 
-ALPHABET_LIMIT = 1_000  # characters, as in Hugging Face's own WordPiece trainer; words with any other are not learned from
+ALPHABET_LIMIT = (
+    1_000  # characters, as in Hugging Face's own WordPiece trainer; words with any other are not learned from
+)
 
 
 class Sample:
@@ -43,7 +45,7 @@ class Sample:
     @property
     def stride(self) -> int:
         """1: every document is in the sample; 2: every second …"""
-        return 2 ** self._lowest
+        return 2**self._lowest
 
     def words(self) -> collections.Counter:
         """How often each word between white space occurs in the sample."""
@@ -63,8 +65,11 @@ def basic_words(words: Mapping[str, int], lowercase: bool) -> collections.Counte
     The tokenizer does all this between white space, so each distinct word of the corpus has to be looked at only once.
     """
     normalizer, pre_tokenizer = basic_normalizer(lowercase), basic_pre_tokenizer()
-    parts = ((part, count) for word, count in words.items()
-             for part, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(word)))
+    parts = (
+        (part, count)
+        for word, count in words.items()
+        for part, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(word))
+    )
     return sum_counts((part, count) for part, count in parts if len(part) <= MAX_WORD_LENGTH)
 
 

@@ -12,8 +12,12 @@ from bert_jax.training.sinks import read_rows
 TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
 
 
-def draw_curves(metrics_file: str | os.PathLike, picture: str | os.PathLike, unigram: dict[str, float] | None = None,
-                title: str = "") -> bool:
+def draw_curves(
+    metrics_file: str | os.PathLike,
+    picture: str | os.PathLike,
+    unigram: dict[str, float] | None = None,
+    title: str = "",
+) -> bool:
     """Writes the four panels as PNG; False, and no picture, while there are fewer than two training rows.
 
     Args:
@@ -31,8 +35,24 @@ def draw_curves(metrics_file: str | os.PathLike, picture: str | os.PathLike, uni
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 2)
     unigram = unigram or {}
-    _panel(panels[0, 0], "Masked language model: loss", "nats a token", "mlm_loss", train, held_out, unigram.get("mlm_loss"))
-    _panel(panels[0, 1], "Masked language model: accuracy", "%", "mlm_accuracy", train, held_out, unigram.get("mlm_accuracy"))
+    _panel(
+        panels[0, 0],
+        "Masked language model: loss",
+        "nats a token",
+        "mlm_loss",
+        train,
+        held_out,
+        unigram.get("mlm_loss"),
+    )
+    _panel(
+        panels[0, 1],
+        "Masked language model: accuracy",
+        "%",
+        "mlm_accuracy",
+        train,
+        held_out,
+        unigram.get("mlm_accuracy"),
+    )
     _panel(panels[1, 0], "Sentence pairs: accuracy", "%", "next_sentence_accuracy", train, held_out, None)
     _panel(panels[1, 1], "Learning rate", "", "learning_rate", train, [], None)
     if title:
@@ -74,7 +94,9 @@ def _panel(axes, title: str, unit: str, name: str, train, held_out, baseline) ->
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
     if not len(steps):
-        axes.text(0.5, 0.5, "not measured in this run", transform=axes.transAxes, ha="center", va="center", color=BASELINE)
+        axes.text(
+            0.5, 0.5, "not measured in this run", transform=axes.transAxes, ha="center", va="center", color=BASELINE
+        )
         return
     noisy = name != "learning_rate"
     if noisy:

@@ -64,11 +64,16 @@ class Evaluation:
         metrics = {}
         if "mlm_weight" in totals:
             mlm_loss = totals["mlm_loss"] / totals["mlm_weight"]
-            metrics |= {"mlm_loss": mlm_loss, "perplexity": math.exp(min(mlm_loss, 700.0)),
-                        "mlm_accuracy": totals["mlm_correct"] / totals["mlm_weight"]}
+            metrics |= {
+                "mlm_loss": mlm_loss,
+                "perplexity": math.exp(min(mlm_loss, 700.0)),
+                "mlm_accuracy": totals["mlm_correct"] / totals["mlm_weight"],
+            }
         if "next_sentence_count" in totals:
-            metrics |= {"next_sentence_loss": totals["next_sentence_loss"] / totals["next_sentence_count"],
-                        "next_sentence_accuracy": totals["next_sentence_correct"] / totals["next_sentence_count"]}
+            metrics |= {
+                "next_sentence_loss": totals["next_sentence_loss"] / totals["next_sentence_count"],
+                "next_sentence_accuracy": totals["next_sentence_correct"] / totals["next_sentence_count"],
+            }
         return metrics
 
     def unigram(self, training: Examples) -> dict[str, float]:
@@ -79,12 +84,22 @@ class Evaluation:
             counts += np.bincount(batch["masked_ids"][batch["masked_weights"] > 0], minlength=len(counts))
         targets = np.concatenate([batch["masked_ids"][batch["masked_weights"] > 0] for batch in self._batches()])
         mlm_loss = -float(np.log(counts[targets] / counts.sum()).mean())
-        return {"mlm_loss": mlm_loss, "perplexity": math.exp(mlm_loss), "mlm_accuracy": float((targets == counts.argmax()).mean())}
+        return {
+            "mlm_loss": mlm_loss,
+            "perplexity": math.exp(mlm_loss),
+            "mlm_accuracy": float((targets == counts.argmax()).mean()),
+        }
 
     def _batches(self):
         # Always the plain loader: no second TensorFlow pipeline beside the training one, and the batches are the same.
-        return batches(self.examples, 0, self.batch_size, sharding.host_rows(self.mesh, self.batch_size), self.num_batches,
-                       loader="plain")
+        return batches(
+            self.examples,
+            0,
+            self.batch_size,
+            sharding.host_rows(self.mesh, self.batch_size),
+            self.num_batches,
+            loader="plain",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,18 +121,25 @@ def default_config(workdir: str) -> Config:
     """
     values = read_settings(workdir)
     if {"finetune", "head"} & values.keys():
-        raise UserError(f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
-                        "figures are in results.json, and `bert-jax predict` scores a file that has answers")
+        raise UserError(
+            f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
+            "figures are in results.json, and `bert-jax predict` scores a file that has answers"
+        )
     if "model" not in values:
-        raise UserError(f"{workdir}/config.json has no model, so {workdir} is not one of our work directories; convert what it holds first: "
-                        f"bert-jax convert {workdir} NEW --to=bert_jax")
+        raise UserError(
+            f"{workdir}/config.json has no model, so {workdir} is not one of our work directories; convert what it holds first: "
+            f"bert-jax convert {workdir} NEW --to=bert_jax"
+        )
     config = from_dict(Config, options_recorded(values))
     if _is_run(values):
         return config
     length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)
     pairs = "nsp" if config.model.type_vocab_size > 1 else "none"
-    return dataclasses.replace(config, phases=(PhaseConfig(sequence_length=length),),
-                               data=dataclasses.replace(config.data, sentence_pairs=pairs))
+    return dataclasses.replace(
+        config,
+        phases=(PhaseConfig(sequence_length=length),),
+        data=dataclasses.replace(config.data, sentence_pairs=pairs),
+    )
 
 
 def run_evaluate(workdir: str, config: Config) -> Evaluated:
@@ -136,13 +158,18 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     _check_measurable(model, trained.data.sentence_pairs)
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
-        raise UserError(f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
-                        f"corpus again with --vocab={workdir}/tokenizer")
+        raise UserError(
+            f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
+            f"corpus again with --vocab={workdir}/tokenizer"
+        )
     same = is_run and store.fingerprint == (model.history.get("run") or {}).get("store_fingerprint")
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
-        logging.warning("%s is the store that %s was trained on, without held-out documents: these are figures on training data",
-                        config.data.path, workdir)
+        logging.warning(
+            "%s is the store that %s was trained on, without held-out documents: these are figures on training data",
+            config.data.path,
+            workdir,
+        )
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = len(config.phases) - 1
@@ -150,12 +177,18 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     evaluation = Evaluation(model.network, config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
     training = Examples(store, config, last, split="train" if same else "all")
-    evaluated = Evaluated(model.history.get("step") or 0, evaluation.num_sequences, metrics,
-                          evaluation.unigram(training) if "mlm_loss" in metrics else {})
+    evaluated = Evaluated(
+        model.history.get("step") or 0,
+        evaluation.num_sequences,
+        metrics,
+        evaluation.unigram(training) if "mlm_loss" in metrics else {},
+    )
     documents = "held-out documents" if split == "held_out" else "all documents"
     if not is_run:
-        documents += ("; what it was trained on is unknown, it may have seen them. Sequences of "
-                      f"{config.phases[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}")
+        documents += (
+            "; what it was trained on is unknown, it may have seen them. Sequences of "
+            f"{config.phases[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
+        )
     _print(evaluated, workdir, path, documents)
     return evaluated
 
@@ -164,9 +197,11 @@ def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
     parts = set(model.network.parts)
     if "mlm" not in parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
         wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
-        raise UserError(f"{model.path} has no head for {wanted} "
-                        f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
-                        "convert the pre-trained model with --parts=all, or fine-tune this one")
+        raise UserError(
+            f"{model.path} has no head for {wanted} "
+            f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
+            "convert the pre-trained model with --parts=all, or fine-tune this one"
+        )
 
 
 def _is_run(values: dict) -> bool:
@@ -176,15 +211,24 @@ def _is_run(values: dict) -> bool:
 
 def _print(evaluated: Evaluated, workdir: str, path: str, documents: str) -> None:
     console, table = Console(highlight=False), Table()
-    console.print(f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} "
-                  f"({documents})", markup=False, soft_wrap=True)
+    console.print(
+        f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} ({documents})",
+        markup=False,
+        soft_wrap=True,
+    )
     for column in ("", "model", "word frequencies alone"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, label, form in (("mlm_loss", "MLM loss (nats)", "{:.4f}"), ("perplexity", "MLM perplexity", "{:.2f}"),
-                              ("mlm_accuracy", "MLM accuracy", "{:.2%}"), ("next_sentence_loss", "sentence pair loss", "{:.4f}"),
-                              ("next_sentence_accuracy", "sentence pair accuracy", "{:.2%}")):
+    for name, label, form in (
+        ("mlm_loss", "MLM loss (nats)", "{:.4f}"),
+        ("perplexity", "MLM perplexity", "{:.2f}"),
+        ("mlm_accuracy", "MLM accuracy", "{:.2%}"),
+        ("next_sentence_loss", "sentence pair loss", "{:.4f}"),
+        ("next_sentence_accuracy", "sentence pair accuracy", "{:.2%}"),
+    ):
         if name in evaluated.metrics:
-            table.add_row(label, *(form.format(part[name]) if name in part else ""
-                                   for part in (evaluated.metrics, evaluated.unigram)))
+            table.add_row(
+                label,
+                *(form.format(part[name]) if name in part else "" for part in (evaluated.metrics, evaluated.unigram)),
+            )
     console.print(table)
     print(json.dumps({"step": evaluated.step, **evaluated.metrics}))

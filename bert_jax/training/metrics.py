@@ -44,8 +44,14 @@ class Rates:
         seconds = self._clock() - self._start
         if not self._steps or seconds <= 0:
             return {}
-        rates = {name: amount / seconds for name, amount in (
-            ("steps_per_second", self._steps), ("sequences_per_second", self._sequences), ("tokens_per_second", self._tokens))}
+        rates = {
+            name: amount / seconds
+            for name, amount in (
+                ("steps_per_second", self._steps),
+                ("sequences_per_second", self._sequences),
+                ("tokens_per_second", self._tokens),
+            )
+        }
         if self._peak_flops:
             rates["mfu"] = self._flops / seconds / self._peak_flops
         # The estimate follows a mean over about ten reports, so that it does not jump.
@@ -73,11 +79,16 @@ class Metrics:
         self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
             files = self._files(evaluated)
-            self._console = sinks.ConsoleLines(total_steps, start_step)  # last: a bar that a signal finds begun must be ended
+            self._console = sinks.ConsoleLines(
+                total_steps, start_step
+            )  # last: a bar that a signal finds begun must be ended
             self._sinks = [self._console, *files]
 
     def _files(self, evaluated: bool = True) -> list:
-        return [sinks.JsonLines(self.file, self._step, evaluated), *sinks.tensorboard(self.file.parent / "tensorboard", self._step)]
+        return [
+            sinks.JsonLines(self.file, self._step, evaluated),
+            *sinks.tensorboard(self.file.parent / "tensorboard", self._step),
+        ]
 
     def reload(self) -> None:
         """Open the files again: the directory was deleted or renamed (`WorkDirectory.secure`)."""

@@ -20,10 +20,12 @@ class PhaseReporter:
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config = metrics, rates, config
         self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
-        self._flops = phase.batch_size * training_flops(
-            config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        self._flops = (
+            phase.batch_size
+            * training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        )
         self._phase_end = phase_starts(config)[index] + phase.steps
-        self._tokens_after = sum(_phase_tokens(later) for later in config.phases[index + 1:])
+        self._tokens_after = sum(_phase_tokens(later) for later in config.phases[index + 1 :])
         self._skipped = 0  # updates in a row
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
@@ -51,12 +53,15 @@ class PhaseReporter:
     def _guard(self, step: int, values: dict[str, float]) -> None:
         self._skipped = self._skipped + 1 if values["skipped"] else 0
         if self._skipped:
-            logging.warning("step %d: loss %s, gradient norm %s; the update was left out",
-                            step, values["loss"], values["grad_norm"])
+            logging.warning(
+                "step %d: loss %s, gradient norm %s; the update was left out", step, values["loss"], values["grad_norm"]
+            )
         if self._skipped >= MAX_SKIPPED:
-            raise UserError(f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
-                            "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
-                            "another --workdir")
+            raise UserError(
+                f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
+                "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
+                "another --workdir"
+            )
 
 
 def due(step: int, every: int) -> bool:

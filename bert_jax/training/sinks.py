@@ -28,15 +28,22 @@ class JsonLines:
     def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
         self._file, self._remote, self._uploaded = file, "://" in os.fspath(file), time.monotonic()
         old = file.read_bytes() if file.exists() else b""
-        kept = b"".join(line + b"\n" for line in old.splitlines() if (row := _row(line)) and (
-            row["step"] < start_step or row["step"] == start_step and (evaluated or row["kind"] != "evaluation")))
+        kept = b"".join(
+            line + b"\n"
+            for line in old.splitlines()
+            if (row := _row(line))
+            and (row["step"] < start_step or row["step"] == start_step and (evaluated or row["kind"] != "evaluation"))
+        )
         if kept != old:
             write_atomically(file, kept)
         self._text = kept.decode() if self._remote else ""
         self._stream = None if self._remote else open(file, "a", encoding="utf-8")
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        line = json.dumps({"kind": kind, "step": int(step), **{name: _number(value) for name, value in metrics.items()}}) + "\n"
+        line = (
+            json.dumps({"kind": kind, "step": int(step), **{name: _number(value) for name, value in metrics.items()}})
+            + "\n"
+        )
         if self._remote:
             self._text += line
             if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
@@ -69,7 +76,9 @@ class TensorBoard:
     def __init__(self, directory: epath.Path, start_step: int):
         from tensorboardX import SummaryWriter  # half a second
 
-        self._writer = SummaryWriter(os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30)
+        self._writer = SummaryWriter(
+            os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30
+        )
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -89,9 +98,12 @@ class ConsoleLines:
         self._progress = None
         if self._console.is_terminal:
             self._progress = Progress(
-                TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(bar_width=None),
+                TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=None),
                 TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-                console=self._console, expand=True)
+                console=self._console,
+                expand=True,
+            )
             self._task = self._progress.add_task("", total=total_steps, completed=start_step, summary="compiling …")
             self._progress.start()
 
@@ -114,17 +126,27 @@ class ConsoleLines:
 
 def describe(metrics: dict[str, float]) -> list[str]:
     """The parts of one console line, in reading order; only what is there."""
-    parts = [form.format(metrics[name]) for name, form in (("loss", "loss {:.4f}"), ("perplexity", "perplexity {:.2f}"))
-             if name in metrics]
+    parts = [
+        form.format(metrics[name])
+        for name, form in (("loss", "loss {:.4f}"), ("perplexity", "perplexity {:.2f}"))
+        if name in metrics
+    ]
     for task, label in (("mlm", "MLM"), ("next_sentence", "pairs")):
         if f"{task}_loss" in metrics:
             parts.append(f"{label} {metrics[f'{task}_loss']:.4f} ({metrics.get(f'{task}_accuracy', math.nan):.1%})")
-    for name, form in (("learning_rate", "lr {:.2e}"), ("grad_norm", "grad {:.2f}"), ("tokens_per_second", "{:,.0f} tokens/s"),
-                       ("mfu", "MFU {:.1%}")):
+    for name, form in (
+        ("learning_rate", "lr {:.2e}"),
+        ("grad_norm", "grad {:.2f}"),
+        ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("mfu", "MFU {:.1%}"),
+    ):
         if name in metrics:
             parts.append(form.format(metrics[name]))
-    parts += [f"{name} {value:.2f}" if name.endswith("_thresh") else f"{name} {value:.2%}"
-              for name, value in metrics.items() if name.startswith("dev")]
+    parts += [
+        f"{name} {value:.2f}" if name.endswith("_thresh") else f"{name} {value:.2%}"
+        for name, value in metrics.items()
+        if name.startswith("dev")
+    ]
     if "seconds_left" in metrics:
         parts.append(f"ETA {duration(metrics['seconds_left'])}")
     return parts

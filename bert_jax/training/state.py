@@ -23,8 +23,11 @@ class TrainState:
 def abstract_state(model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for."""
     shapes = jax.eval_shape(lambda: _initial(model, optimizer, seed=0))
-    return jax.tree.map(lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-                        shapes, sharding.shardings(mesh, shapes))
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        shapes,
+        sharding.shardings(mesh, shapes),
+    )
 
 
 def state_shardings(abstract: TrainState) -> TrainState:

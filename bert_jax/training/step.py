@@ -20,8 +20,9 @@ from bert_jax.training.state import TrainState
 Batch = dict[str, jax.Array]  # input_ids [B, L] · masked_positions [B, M] · masked_weights [B, M] · …
 
 
-def make_train_step(model, optimizer: optax.GradientTransformation, config: Config, phase_index: int, mesh: Mesh,
-                    shardings: TrainState):
+def make_train_step(
+    model, optimizer: optax.GradientTransformation, config: Config, phase_index: int, mesh: Mesh, shardings: TrainState
+):
     """Compiled (state, batch) → (state, metrics) for one phase; the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, mlm_loss, mlm_accuracy, learning_rate, grad_norm (before clipping), skipped and,
@@ -34,16 +35,27 @@ def make_train_step(model, optimizer: optax.GradientTransformation, config: Conf
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         gradients, sums = _gradients(model, state.params, batch, key, micro_batches, epsilon, shardings.params)
         metrics = _means(sums, epsilon)
-        state, taken = updated(state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step),
-                               config.optimizer.clip_norm)
+        state, taken = updated(
+            state, gradients, metrics["loss"], optimizer, learning_rate(config, state.step), config.optimizer.clip_norm
+        )
         return state, metrics | taken
 
-    return jax.jit(train_step, donate_argnums=0, in_shardings=(shardings, sharding.batch_sharding(mesh)),
-                   out_shardings=(shardings, sharding.replicated(mesh)))
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        out_shardings=(shardings, sharding.replicated(mesh)),
+    )
 
 
-def updated(state: TrainState, gradients, loss: jax.Array, optimizer: optax.GradientTransformation, rate: jax.Array,
-            clip_norm: float) -> tuple[TrainState, dict[str, jax.Array]]:
+def updated(
+    state: TrainState,
+    gradients,
+    loss: jax.Array,
+    optimizer: optax.GradientTransformation,
+    rate: jax.Array,
+    clip_norm: float,
+) -> tuple[TrainState, dict[str, jax.Array]]:
     """The next state, and learning_rate, grad_norm (before clipping) and skipped.
 
     A loss or gradient that is not finite leaves parameters and optimizer state as they were (skipped = 1).
@@ -52,8 +64,9 @@ def updated(state: TrainState, gradients, loss: jax.Array, optimizer: optax.Grad
     updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.params)
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    params, optimizer_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), (params, optimizer_state),
-                                           (state.params, state.optimizer_state))
+    params, optimizer_state = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old), (params, optimizer_state), (state.params, state.optimizer_state)
+    )
     metrics = {"learning_rate": rate, "grad_norm": norm, "skipped": 1.0 - finite.astype(jnp.float32)}
     return TrainState(step=state.step + 1, params=params, optimizer_state=optimizer_state), metrics
 
@@ -68,8 +81,9 @@ def make_eval_step(model, mesh: Mesh, shardings):
         params = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings))
         return loss_sums(model, params, batch, dropout_key=None)
 
-    return jax.jit(eval_step, in_shardings=(shardings, sharding.batch_sharding(mesh)),
-                   out_shardings=sharding.replicated(mesh))
+    return jax.jit(
+        eval_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh)
+    )
 
 
 def loss_sums(model, params, batch: Batch, dropout_key: jax.Array | None) -> dict[str, jax.Array]:
@@ -115,9 +129,12 @@ def _gradients(model, params, batch: Batch, key: jax.Array, micro_batches: int, 
     if micro_batches == 1:
         return part(batch, 0)
     rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, shardings), batch)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jax.tree.map(lambda x: x[0], rows), 0))
-    return jax.lax.scan(lambda total, xs: (jax.tree.map(jnp.add, total, part(*xs)), None), zeros,
-                        (rows, jnp.arange(micro_batches)))[0]
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jax.tree.map(lambda x: x[0], rows), 0)
+    )
+    return jax.lax.scan(
+        lambda total, xs: (jax.tree.map(jnp.add, total, part(*xs)), None), zeros, (rows, jnp.arange(micro_batches))
+    )[0]
 
 
 def _split_rows(x: jax.Array, micro_batches: int, shardings) -> jax.Array:
@@ -132,11 +149,15 @@ def _split_rows(x: jax.Array, micro_batches: int, shardings) -> jax.Array:
 
 
 def _means(sums: dict[str, jax.Array], epsilon: float) -> dict[str, jax.Array]:
-    means = {"mlm_loss": ratio(sums["mlm_loss"], sums["mlm_weight"] + epsilon),
-             "mlm_accuracy": ratio(sums["mlm_correct"], sums["mlm_weight"])}
+    means = {
+        "mlm_loss": ratio(sums["mlm_loss"], sums["mlm_weight"] + epsilon),
+        "mlm_accuracy": ratio(sums["mlm_correct"], sums["mlm_weight"]),
+    }
     if "next_sentence_loss" in sums:
-        means |= {"next_sentence_loss": sums["next_sentence_loss"] / sums["next_sentence_count"],
-                  "next_sentence_accuracy": sums["next_sentence_correct"] / sums["next_sentence_count"]}
+        means |= {
+            "next_sentence_loss": sums["next_sentence_loss"] / sums["next_sentence_count"],
+            "next_sentence_accuracy": sums["next_sentence_correct"] / sums["next_sentence_count"],
+        }
     return {"loss": means["mlm_loss"] + means.get("next_sentence_loss", 0.0), **means}
 
 

@@ -19,8 +19,9 @@ from bert_jax.data.sequences.features import without_edges
 Batch = dict[str, jax.Array]  # as data/sequences/batching.py makes them
 
 
-def make_train_step(model: BertForTask, optimizer: optax.GradientTransformation, clip_norm: float, mesh: Mesh,
-                    shardings: TrainState):
+def make_train_step(
+    model: BertForTask, optimizer: optax.GradientTransformation, clip_norm: float, mesh: Mesh, shardings: TrainState
+):
     """Compiled (state, batch, rate, seed) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss (mean over the rows, words or windows that count), learning_rate, grad_norm, skipped
@@ -46,8 +47,12 @@ def make_train_step(model: BertForTask, optimizer: optax.GradientTransformation,
         return state, metrics | taken
 
     alike = sharding.replicated(mesh)
-    return jax.jit(train_step, donate_argnums=0, in_shardings=(shardings, sharding.batch_sharding(mesh), alike, alike),
-                   out_shardings=(shardings, alike))
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(shardings, sharding.batch_sharding(mesh), alike, alike),
+        out_shardings=(shardings, alike),
+    )
 
 
 def make_predict_step(model: BertForTask, mesh: Mesh, shardings):
@@ -56,8 +61,9 @@ def make_predict_step(model: BertForTask, mesh: Mesh, shardings):
     def predict_step(params, batch: Batch) -> jax.Array:
         return predictions(model, jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
-    return jax.jit(predict_step, in_shardings=(shardings, sharding.batch_sharding(mesh)),
-                   out_shardings=sharding.replicated(mesh))
+    return jax.jit(
+        predict_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh)
+    )
 
 
 def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:

@@ -41,8 +41,10 @@ class State:
 def make_state(seed: int = 0, rows: int = 256) -> State:
     """Random floats do not compress, so that a flipped bit in a file is a flipped bit in an array."""
     random = np.random.default_rng(seed)
-    params = {"embeddings": {"word": {"table": jnp.asarray(random.normal(size=(rows, 64)), jnp.float32)}},
-              "pooler": {"kernel": jnp.asarray(random.normal(size=(16, 16)), jnp.float32), "bias": jnp.zeros(16)}}
+    params = {
+        "embeddings": {"word": {"table": jnp.asarray(random.normal(size=(rows, 64)), jnp.float32)}},
+        "pooler": {"kernel": jnp.asarray(random.normal(size=(16, 16)), jnp.float32), "bias": jnp.zeros(16)},
+    }
     return State(jnp.int32(seed), params, optax.adamw(1e-3).init(params))
 
 
@@ -74,13 +76,21 @@ def test_saving_does_not_ask_about_preemption(tmp_path, monkeypatch):
 
 
 def test_round_trip_is_exact(tmp_path):
-    bits = np.array([0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32)  # -0, subnormal, +-inf, nan, 1
-    state = {"floats": jnp.asarray(bits.view(np.float32)), "step": jnp.int32(2**31 - 1),
-             "half": jnp.asarray([-0.0, 3e-39], jnp.bfloat16), "flags": jnp.asarray([True, False])}
+    bits = np.array(
+        [0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32
+    )  # -0, subnormal, +-inf, nan, 1
+    state = {
+        "floats": jnp.asarray(bits.view(np.float32)),
+        "step": jnp.int32(2**31 - 1),
+        "half": jnp.asarray([-0.0, 3e-39], jnp.bfloat16),
+        "flags": jnp.asarray([True, False]),
+    }
     position = {"examples_seen": 2**40 + 1, "phase": 1}
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         assert checkpoints.restore(abstract(state)) is None
-        assert checkpoints.save(7, state, position=position, config={"layers": 2}, metrics={"mlm_loss": np.float32(0.1)})
+        assert checkpoints.save(
+            7, state, position=position, config={"layers": 2}, metrics={"mlm_loss": np.float32(0.1)}
+        )
         assert not checkpoints.save(7, state, position=position, config={})
         restored = checkpoints.restore(abstract(state))
     assert_same_bits(state, restored.state)
@@ -105,13 +115,14 @@ MESHES = {"8x1x1": (8, 1, 1), "2x2x2": (2, 2, 2), "1x8x1": (1, 8, 1), "1x1x1": (
 
 def shardings(name: str, tree):
     shape = MESHES[name]
-    mesh = Mesh(np.array(jax.devices()[:int(np.prod(shape))]).reshape(shape), ("data", "fsdp", "tensor"))
+    mesh = Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), ("data", "fsdp", "tensor"))
     specs = {0: PartitionSpec(), 1: PartitionSpec("fsdp"), 2: PartitionSpec("fsdp", "tensor")}
     return jax.tree.map(lambda x: NamedSharding(mesh, specs[x.ndim]), tree)
 
 
-@pytest.mark.parametrize("saved_on, restored_on", [
-    ("8x1x1", "1x1x1"), ("1x8x1", "2x2x2"), ("2x2x2", "1x8x1"), ("1x1x1", "2x2x2")])
+@pytest.mark.parametrize(
+    "saved_on, restored_on", [("8x1x1", "1x1x1"), ("1x8x1", "2x2x2"), ("2x2x2", "1x8x1"), ("1x1x1", "2x2x2")]
+)
 def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on):
     state = make_state(5)
     original = fingerprint(state)
@@ -129,10 +140,12 @@ def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on):
 
 def reference_fingerprint(x: np.ndarray) -> str:
     """The definition in plain numpy: sum over elements of mix(word ^ mix(position + seed)), modulo 2^32."""
+
     def mix(h):
         h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
         h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
         return h ^ (h >> 16)
+
     words = [int(word) for word in x.ravel().view(np.uint32)]
     sums = [sum(mix(word ^ mix((place + seed) % 2**32)) for place, word in enumerate(words)) for seed in SEEDS]
     return "".join(f"{value % 2**32:08x}" for value in sums)
@@ -150,7 +163,9 @@ def test_fingerprint_on_the_host_is_the_same(shape):
 def test_fingerprint_equals_its_definition_and_sees_small_changes():
     x = np.random.default_rng(0).normal(size=(3, 5, 7)).astype(np.float32)
     assert fingerprint({"x": x, "i": np.arange(9, dtype=np.int32)}) == {
-        "x": reference_fingerprint(x), "i": reference_fingerprint(np.arange(9, dtype=np.int32))}
+        "x": reference_fingerprint(x),
+        "i": reference_fingerprint(np.arange(9, dtype=np.int32)),
+    }
     flipped = x.copy()
     flipped.view(np.uint32)[2, 4, 6] ^= 1
     swapped = x.copy()
@@ -158,7 +173,9 @@ def test_fingerprint_equals_its_definition_and_sees_small_changes():
     zeros = np.zeros_like(x)
     prints = {fingerprint({"x": value})["x"] for value in (x, flipped, swapped, zeros, -zeros, x.reshape(5, 21).T)}
     assert len(prints) == 6
-    assert fingerprint({"x": np.float64([1.0])}) == fingerprint({"x": np.float32([1.0])})  # jax without x64 sees float32
+    assert fingerprint({"x": np.float64([1.0])}) == fingerprint(
+        {"x": np.float32([1.0])}
+    )  # jax without x64 sees float32
 
 
 def largest_file(directory: pathlib.Path) -> pathlib.Path:
@@ -174,7 +191,7 @@ def flip_bit(step: pathlib.Path) -> None:
 
 def truncate(step: pathlib.Path) -> None:
     path = largest_file(step / "state")
-    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def change_position(step: pathlib.Path) -> None:
@@ -192,7 +209,10 @@ def empty(step: pathlib.Path) -> None:
 DAMAGES = {
     "bit flip": (flip_bit, "the array params/embeddings/word/table has changed"),
     "truncated": (truncate, "the array params/embeddings/word/table cannot be read"),
-    "deleted": (lambda step: largest_file(step / "state").unlink(), "the array params/embeddings/word/table cannot be read"),
+    "deleted": (
+        lambda step: largest_file(step / "state").unlink(),
+        "the array params/embeddings/word/table cannot be read",
+    ),
     "manifest deleted": (lambda step: (step / "state" / "manifest.ocdbt").unlink(), "cannot be used"),
     "position changed": (change_position, "checksum"),
     "record garbage": (lambda step: largest_file(step / "record").write_bytes(b"\xff{"), "cannot be used"),
@@ -212,7 +232,9 @@ def test_damaged_newest_step_gives_way_to_the_older(tmp_path, caplog, damage):
         assert_same_bits(states[1], restored.state)
         assert "step 2" in caplog.text and said in caplog.text
         assert checkpoints.steps() == [1]
-        assert checkpoints.save(2, states[2], position={"examples_seen": 64}, config={})  # the run passes the place again
+        assert checkpoints.save(
+            2, states[2], position={"examples_seen": 64}, config={}
+        )  # the run passes the place again
     assert_same_bits(states[2], Checkpoints(tmp_path, read_only=True).restore(abstract(states[2])).state)
     assert (tmp_path / "damaged_step_000000002").is_dir()
 
@@ -232,7 +254,9 @@ def without_id(step: pathlib.Path) -> None:
     file.write_text(json.dumps(sealed(content)))
 
 
-@pytest.mark.parametrize("ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, "a" * 32 + "/seed0")])
+@pytest.mark.parametrize(
+    "ours, theirs", [("a" * 32, "b" * 32), ("a" * 32, None), (None, "b" * 32), ("a" * 32, "a" * 32 + "/seed0")]
+)
 def test_a_step_of_another_run_gives_way_to_an_older_one_of_this_run(tmp_path, caplog, ours, theirs):
     states = write_steps(tmp_path / "ours", 1, run_id=ours)
     write_steps(tmp_path / "theirs", 2, run_id=theirs)
@@ -288,13 +312,19 @@ def test_nothing_usable_is_an_error_and_never_step_zero(tmp_path):
 def test_another_model_is_refused_by_name(tmp_path):
     write_steps(tmp_path, 1)
     reader = Checkpoints(tmp_path, read_only=True)
-    with pytest.raises(UserError, match=r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "):
+    with pytest.raises(
+        UserError, match=r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "
+    ):
         reader.restore(abstract(make_state(rows=320)))
     state = abstract(make_state())
     half = {**state.params["pooler"], "bias": jax.ShapeDtypeStruct((16,), jnp.bfloat16)}
-    with pytest.raises(UserError, match=r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "):
+    with pytest.raises(
+        UserError, match=r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "
+    ):
         reader.restore(dataclasses.replace(state, params={**state.params, "pooler": half}))
-    with pytest.raises(UserError, match=r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"):
+    with pytest.raises(
+        UserError, match=r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"
+    ):
         reader.restore(dataclasses.replace(state, params={"embeddings": state.params["embeddings"]}))
 
 
@@ -320,15 +350,26 @@ def test_without_a_finite_loss_only_the_last_stay(tmp_path):
 
 def test_the_best_are_those_of_the_latest_phase(tmp_path):
     """Each phase has a sequence length of its own, and losses of different lengths do not compare."""
-    saved = [(1, {}, 1.0), (2, {"phase": 0}, 2.0), (3, {"phase": 0}, 3.0), (4, {"phase": 1}, 6.0), (5, {"phase": 1}, 5.0),
-             (6, {"phase": 1}, None)]
+    saved = [
+        (1, {}, 1.0),
+        (2, {"phase": 0}, 2.0),
+        (3, {"phase": 0}, 3.0),
+        (4, {"phase": 1}, 6.0),
+        (5, {"phase": 1}, 5.0),
+        (6, {"phase": 1}, None),
+    ]
     kept = []
     for best in (2, 3, 4):
         for part in (saved[:4], saved[4:]):  # the second opening knows losses and phases from disk
             with Checkpoints(tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best)) as checkpoints:
                 for step, position, loss in part:
-                    checkpoints.save(step, {"x": jnp.zeros(2)}, position=position, config={},
-                                     metrics=None if loss is None else {"mlm_loss": loss})
+                    checkpoints.save(
+                        step,
+                        {"x": jnp.zeros(2)},
+                        position=position,
+                        config={},
+                        metrics=None if loss is None else {"mlm_loss": loss},
+                    )
         kept.append(checkpoints.steps())
     assert kept == [[4, 5, 6], [1, 4, 5, 6], [1, 2, 4, 5, 6]]  # a record of before phases were written is of the first
 
@@ -349,7 +390,10 @@ def test_failed_background_save_is_reported_and_leaves_the_older_step(tmp_path):
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=0))
     checkpoints.save(1, small, position={}, config={})
     checkpoints.wait()
-    with file_size_limit(1_000_000), pytest.raises(UserError, match=r"step 2 .* failed: File too large; the newest good one is step 1.*free space"):
+    with (
+        file_size_limit(1_000_000),
+        pytest.raises(UserError, match=r"step 2 .* failed: File too large; the newest good one is step 1.*free space"),
+    ):
         checkpoints.save(2, large, position={}, config={})
         for _ in range(200):  # as the training loop does after each step
             checkpoints.poll()
@@ -382,8 +426,12 @@ for step in range(1, 1000):
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3])
 def test_kill_during_a_save_leaves_whole_steps_only(tmp_path, delay):
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
     while int(process.stdout.readline()) < 4:
         pass
     time.sleep(delay)
@@ -425,8 +473,15 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
-    hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host, str(directory), action],
-                              stdout=subprocess.PIPE, text=True, env=environment) for host in "01"]
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOST, port, host, str(directory), action],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for host in "01"
+    ]
     try:
         outputs = [host.communicate(timeout=300)[0] for host in hosts]
     finally:
@@ -441,6 +496,6 @@ def test_two_hosts_walk_back_together_when_one_alone_meets_a_damaged_file(tmp_pa
     assert two_hosts(tmp_path, "save") == ["[True, True]"] * 2
     # Written, and read again, by the second host; how many files it makes of its part depends on the moment.
     for part in (tmp_path / "step_000000002" / "state" / "ocdbt.process_1" / "d").iterdir():
-        part.write_bytes(part.read_bytes()[:part.stat().st_size // 2])
+        part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
     assert two_hosts(tmp_path, "restore") == ["[{'step': 1}, True]"] * 2
     assert (tmp_path / "damaged_step_000000002").is_dir()

@@ -27,7 +27,9 @@ from bert_jax.checkpoints.owner import Owner
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.checkpoints.workdir import open_workdir, read_config
 
-CONFIG = Config(model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
+CONFIG = Config(
+    model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512))
+)
 
 
 @pytest.fixture
@@ -100,14 +102,35 @@ def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
     assert run_id(run) is None
 
 
-HARMLESS = {"workdir": "/elsewhere", "log_every_steps": 3, "checkpoint.keep_last": 9, "evaluation.every_steps": 7,
-            "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved", "data.loader": "plain",
-            "data.prefetch": 1, "data.cache": "/tmp",
-            "phases.0.micro_batches": 4}
-TRAJECTORY = {"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98,
-              "schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop",
-              "data.eval_path": "/other", "phases.0.steps": 80, "phases.0.batch_size": 512, "phases.1.learning_rate": 1e-3,
-              "phases.1.sequence_length": 256}
+HARMLESS = {
+    "workdir": "/elsewhere",
+    "log_every_steps": 3,
+    "checkpoint.keep_last": 9,
+    "evaluation.every_steps": 7,
+    "mesh.fsdp": 2,
+    "compute.dtype": "float32",
+    "data.path": "/moved",
+    "data.loader": "plain",
+    "data.prefetch": 1,
+    "data.cache": "/tmp",
+    "phases.0.micro_batches": 4,
+}
+TRAJECTORY = {
+    "seed": 1,
+    "model.num_layers": 3,
+    "model.vocab_size": 99,
+    "model.hidden_dropout": 0.0,
+    "optimizer.beta2": 0.98,
+    "schedule.name": "cosine",
+    "masking.rate": 0.2,
+    "data.held_out": 0.02,
+    "data.sentence_pairs": "sop",
+    "data.eval_path": "/other",
+    "phases.0.steps": 80,
+    "phases.0.batch_size": 512,
+    "phases.1.learning_rate": 1e-3,
+    "phases.1.sequence_length": 256,
+}
 
 
 @pytest.mark.parametrize("option", HARMLESS)
@@ -125,14 +148,20 @@ def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenize
     value = TRAJECTORY[option]
     with pytest.raises(UserError, match=rf"other settings \({option}: .* → {value}\).*another --workdir"):
         start(run, tokenizer, changed(**{option: value}))
-    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"} == before
+    assert {
+        file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
+    } == before
     start(run, tokenizer)  # and the directory is not left owned
 
 
 def test_every_option_is_either_harmless_or_refused(run, tokenizer):
     """An option added later is refused until someone decides that it is harmless."""
-    parts = {"masking.": CONFIG.masking, "optimizer.": CONFIG.optimizer, "schedule.": CONFIG.schedule,
-             "phases.0.": CONFIG.phases[0]}
+    parts = {
+        "masking.": CONFIG.masking,
+        "optimizer.": CONFIG.optimizer,
+        "schedule.": CONFIG.schedule,
+        "phases.0.": CONFIG.phases[0],
+    }
     for prefix, part in parts.items():
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
@@ -143,7 +172,9 @@ def test_every_option_is_either_harmless_or_refused(run, tokenizer):
 
 def test_several_differences_are_all_shown(run, tokenizer):
     config = dataclasses.replace(CONFIG, seed=3, optimizer=OptimizerConfig(name="lamb"))
-    with pytest.raises(UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"):
+    with pytest.raises(
+        UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
+    ):
         start(run, tokenizer, config, store="store-2")
 
 
@@ -212,7 +243,9 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
         monkeypatch.setattr("bert_jax.checkpoints.workdir.from_first", lambda value: first.files["run.json"])
         with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
             assert second.run_id == first.run_id
-        with pytest.raises(UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"):
+        with pytest.raises(
+            UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"
+        ):
             open_workdir(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
     assert not (tmp_path / "own").exists()
 
@@ -258,7 +291,10 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
     assert not file.exists()
 
     def left_behind(**facts):
-        file.write_text(json.dumps({"host": os.uname().nodename, "since": "now", "id": "x", "renewed": time.time(), **facts}))
+        file.write_text(
+            json.dumps({"host": os.uname().nodename, "since": "now", "id": "x", "renewed": time.time(), **facts})
+        )
+
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for facts in ({"pid": gone.pid}, {"pid": 1, "host": "elsewhere", "renewed": time.time() - owner.STALE_SECONDS - 1}):
@@ -272,9 +308,18 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
     Owner(epath.Path(tmp_path)).release()
 
 
-@pytest.mark.parametrize("facts", [
-    b"[" * 100_000, b"\xff\xfe", b"7", b'{"pid": 1' + b"0" * 400 + b', "host": [], "renewed": "now"}', b'{"renewed": {}}',
-    json.dumps({"host": "two\nlines", "pid": "x", "since": "y" * 100_000}).encode()], ids=lambda facts: facts[:30])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"7",
+        b'{"pid": 1' + b"0" * 400 + b', "host": [], "renewed": "now"}',
+        b'{"renewed": {}}',
+        json.dumps({"host": "two\nlines", "pid": "x", "since": "y" * 100_000}).encode(),
+    ],
+    ids=lambda facts: facts[:30],
+)
 def test_a_damaged_owner_file(tmp_path, monkeypatch, facts):
     """With locks it only names who has the directory; without, it is one that a crash has torn."""
     file = tmp_path / "owner.json"
@@ -313,8 +358,19 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
     settings["data"]["eval_path"] = "two\nlines"
     settings["optimizer"] = {}
     (run / "config.json").write_text(json.dumps(settings))
-    other = changed(**{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1,
-                       "seed": 4, "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7})
+    other = changed(
+        **{
+            "optimizer.name": "lamb",
+            "optimizer.beta1": 0.5,
+            "optimizer.beta2": 0.6,
+            "optimizer.epsilon": 0.1,
+            "seed": 4,
+            "masking.rate": 0.2,
+            "model.num_layers": 4,
+            "model.hidden_dropout": 0.3,
+            "phases.0.steps": 7,
+        }
+    )
     with pytest.raises(UserError, match=r"holds a run with other settings .*; and \d+ more\)") as caught:
         start(run, tokenizer, other)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
@@ -339,12 +395,15 @@ def contents(path) -> dict:
     return {file: file.read_bytes() for file in files}
 
 
-LOSSES = {"deleted": shutil.rmtree, "renamed": lambda path: path.rename(path.with_name("elsewhere")),
-          "emptied": lambda path: [shutil.rmtree(file) if file.is_dir() else file.unlink() for file in path.iterdir()],
-          "no config.json": lambda path: (path / "config.json").unlink(),
-          "no tokenizer": lambda path: shutil.rmtree(path / "tokenizer"),
-          "no owner.json": lambda path: (path / "owner.json").unlink(),
-          "a copy of itself": lambda path: (path.rename(path.with_name("old")), shutil.copytree(path.with_name("old"), path))}
+LOSSES = {
+    "deleted": shutil.rmtree,
+    "renamed": lambda path: path.rename(path.with_name("elsewhere")),
+    "emptied": lambda path: [shutil.rmtree(file) if file.is_dir() else file.unlink() for file in path.iterdir()],
+    "no config.json": lambda path: (path / "config.json").unlink(),
+    "no tokenizer": lambda path: shutil.rmtree(path / "tokenizer"),
+    "no owner.json": lambda path: (path / "owner.json").unlink(),
+    "a copy of itself": lambda path: (path.rename(path.with_name("old")), shutil.copytree(path.with_name("old"), path)),
+}
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -394,7 +453,9 @@ def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
     theirs = json.dumps({"host": "elsewhere", "pid": 1, "since": "now", "id": "x", "renewed": time.time()})
     with ours.renewing:  # not as ours is being written
         file.write_text(theirs)
-        monkeypatch.setattr(Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1])
+        monkeypatch.setattr(
+            Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1]
+        )
     deadline = time.monotonic() + 300
     while len(renewals) < 3:
         assert time.monotonic() < deadline
@@ -416,6 +477,8 @@ def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken,
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "bert"}')
     before = contents(path)
-    with pytest.raises(UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"):
+    with pytest.raises(
+        UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
+    ):
         taken.secure()
     assert contents(path) == before

@@ -55,11 +55,16 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
         manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
         (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
-    (place / "config.json").write_text(json.dumps({
-        "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
-        "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
-        "evaluation": {"sequences": 16, "batch_size": 16},
-        "phases": [{"steps": 2, "sequence_length": 32, "batch_size": 8}]}))
+    (place / "config.json").write_text(
+        json.dumps(
+            {
+                "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
+                "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
+                "evaluation": {"sequences": 16, "batch_size": 16},
+                "phases": [{"steps": 2, "sequence_length": 32, "batch_size": 8}],
+            }
+        )
+    )
     (place / "broken.json").write_text('{"model": ')
     (place / "phases.json").write_text('{"phases": "1000"}')
     with pytest.MonkeyPatch.context() as patch:  # one device compiles sooner than eight
@@ -79,8 +84,11 @@ def run(*words: str) -> None:
 
 def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
     """Contents of every file below `place` by name; None for a directory."""
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
-            for path in sorted(place.rglob("*")) if path.name not in UNCHECKED}
+    return {
+        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+        for path in sorted(place.rglob("*"))
+        if path.name not in UNCHECKED
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +115,22 @@ CASES = [
     Case("an empty corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/empty.txt", ("empty.txt", "0 bytes")),
     Case("a blank corpus", f"{PREPARE} --input=@/blank.txt", ("no text", "gave no token")),
     Case("a blank corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/blank.txt", ("blank.txt", "no text")),
-    Case("not UTF-8", f"{PREPARE} --input=@/latin1.txt", ("latin1.txt: byte 21 (0xe9) is not UTF-8", "--bad_utf8=replace")),
-    Case("not UTF-8 for a vocabulary", f"{TRAIN_VOCAB} --input=@/latin1.txt", ("latin1.txt: byte 21 (0xe9) is not UTF-8",)),
+    Case(
+        "not UTF-8",
+        f"{PREPARE} --input=@/latin1.txt",
+        ("latin1.txt: byte 21 (0xe9) is not UTF-8", "--bad_utf8=replace"),
+    ),
+    Case(
+        "not UTF-8 for a vocabulary",
+        f"{TRAIN_VOCAB} --input=@/latin1.txt",
+        ("latin1.txt: byte 21 (0xe9) is not UTF-8",),
+    ),
     Case("a broken line of JSON", f"{PREPARE} --input=@/broken.jsonl", ("broken.jsonl:2", "not a JSON object")),
-    Case("JSON without the field", f"{PREPARE} --input=@/other_field.jsonl", ("no field 'text'", "'body'", "--text_field")),
+    Case(
+        "JSON without the field",
+        f"{PREPARE} --input=@/other_field.jsonl",
+        ("no field 'text'", "'body'", "--text_field"),
+    ),
     Case("no gzip", f"{PREPARE} --input=@/broken.txt.gz", ("broken.txt.gz", "not a whole gzip file")),
     Case("no language code", f"{PREPARE} --language=English", ("language='English'", "such as en, de or zh")),
     Case("a number of workers", f"{PREPARE} --workers=-2", ("workers=-2", "0 for one a core")),
@@ -118,55 +138,104 @@ CASES = [
     Case("no vocabulary", f"{PREPARE} --vocab=@/vocabulary.txt", ("no vocabulary at", "vocabulary.txt", "train-vocab")),
     Case("no [MASK]", f"{PREPARE} --vocab=@/no_mask.txt", ("no_mask.txt has no [MASK]", "[CLS]")),
     Case("duplicates", f"{PREPARE} --vocab=@/twice.txt", ("twice.txt has duplicate entries", "on lines", "once")),
-    Case("no SentencePiece model", f"{PREPARE} --vocab=@/noise.model",
-         ("noise.model is not a SentencePiece model", "train-vocab")),
+    Case(
+        "no SentencePiece model",
+        f"{PREPARE} --vocab=@/noise.model",
+        ("noise.model is not a SentencePiece model", "train-vocab"),
+    ),
     Case("a small vocabulary", f"{TRAIN_VOCAB} --size=7", ("size=7", "30522")),
-    Case("a method and a file that disagree", f"{TRAIN_VOCAB} --method=unigram", ("new.txt", "method=unigram", ".model")),
-    Case("a vocabulary below a file", f"{TRAIN_VOCAB} --output=@/corpus.txt/v.txt",
-         ("corpus.txt/v.txt", "cannot write", "choose")),
+    Case(
+        "a method and a file that disagree", f"{TRAIN_VOCAB} --method=unigram", ("new.txt", "method=unigram", ".model")
+    ),
+    Case(
+        "a vocabulary below a file",
+        f"{TRAIN_VOCAB} --output=@/corpus.txt/v.txt",
+        ("corpus.txt/v.txt", "cannot write", "choose"),
+    ),
     Case("held out", f"{TRAIN_VOCAB} --held_out=0.9", ("held_out=0.9", "0.5")),
     # Where a store is to go.
-    Case("a store with another vocabulary", f"{PREPARE} --vocab=@/other_vocab.txt --output=@/store",
-         ("already holds a token store", "another vocabulary (wordpiece of", "choose another output or delete it")),
-    Case("a store of another corpus", f"{PREPARE} --input=@/few.txt --output=@/store",
-         ("already holds a token store", "few.txt")),
+    Case(
+        "a store with another vocabulary",
+        f"{PREPARE} --vocab=@/other_vocab.txt --output=@/store",
+        ("already holds a token store", "another vocabulary (wordpiece of", "choose another output or delete it"),
+    ),
+    Case(
+        "a store of another corpus",
+        f"{PREPARE} --input=@/few.txt --output=@/store",
+        ("already holds a token store", "few.txt"),
+    ),
     Case("a store below a file", f"{PREPARE} --output=@/corpus.txt/store", ("cannot write output=", "Not a directory")),
     Case("a store over a file", f"{PREPARE} --output=@/corpus.txt", ("cannot write output=", "File exists")),
-    Case("a store among other files", f"{PREPARE} --output=@/foreign_run", ("metrics.jsonl", "choose an empty or new one")),
+    Case(
+        "a store among other files",
+        f"{PREPARE} --output=@/foreign_run",
+        ("metrics.jsonl", "choose an empty or new one"),
+    ),
     Case("missing options", "prepare --input=@/corpus.txt", ("--vocab", "--output", "required", "--help")),
     # Stores.
     Case("no store", f"{PRETRAIN} --data.path=@/nothing", ("nothing is not a token store", "bert-jax prepare")),
     Case("no store there", f"{PRETRAIN} --data.path=@/nowhere", ("nowhere is not a token store", "bert-jax prepare")),
     Case("a cut shard", f"{PRETRAIN} --data.path=@/cut_store", (PARTS[0], "has 100 bytes", "copy it again")),
     Case("a missing shard", f"{PRETRAIN} --data.path=@/missing_store", (PARTS[1], "is missing", "copy it again")),
-    Case("a garbled manifest", f"{PRETRAIN} --data.path=@/garbled_store",
-         ("manifest.json is not JSON", "prepare the store again")),
+    Case(
+        "a garbled manifest",
+        f"{PRETRAIN} --data.path=@/garbled_store",
+        ("manifest.json is not JSON", "prepare the store again"),
+    ),
     Case("a newer manifest", f"{PRETRAIN} --data.path=@/newer_store", ("version 2", "reads version 1")),
     Case("a manifest of wrong types", f"{PRETRAIN} --data.path=@/retyped_store", ("shards='many'", "must be a list")),
-    Case("a store without its vocabulary", f"{PRETRAIN} --data.path=@/no_tokenizer_store", ("no_tokenizer_store/tokenizer",)),
+    Case(
+        "a store without its vocabulary",
+        f"{PRETRAIN} --data.path=@/no_tokenizer_store",
+        ("no_tokenizer_store/tokenizer",),
+    ),
     Case("inspect no store", "inspect @/nothing", ("nothing is not a token store",)),
-    Case("evaluation store of another vocabulary", f"{PRETRAIN} --data.eval_path=@/other_store",
-         ("data.eval_path=", "another vocabulary than data.path=", "prepare it again")),
-    Case("a vocabulary size that the store has not", f"{PRETRAIN} --model.vocab_size=30522",
-         ("model.vocab_size=30522", "200 entries", "leave model.vocab_size out")),
-    Case("fewer sequences than a batch", f"{PRETRAIN} --data.path=@/few_store --batch_size=64",
-         ("fewer than a batch of 64", "lower the batch size to at most")),
-    Case("no document to train on", f"{PRETRAIN} --data.path=@/few_store --data.held_out=0.9",
-         ("data.held_out=0.9", "3 documents")),
+    Case(
+        "evaluation store of another vocabulary",
+        f"{PRETRAIN} --data.eval_path=@/other_store",
+        ("data.eval_path=", "another vocabulary than data.path=", "prepare it again"),
+    ),
+    Case(
+        "a vocabulary size that the store has not",
+        f"{PRETRAIN} --model.vocab_size=30522",
+        ("model.vocab_size=30522", "200 entries", "leave model.vocab_size out"),
+    ),
+    Case(
+        "fewer sequences than a batch",
+        f"{PRETRAIN} --data.path=@/few_store --batch_size=64",
+        ("fewer than a batch of 64", "lower the batch size to at most"),
+    ),
+    Case(
+        "no document to train on",
+        f"{PRETRAIN} --data.path=@/few_store --data.held_out=0.9",
+        ("data.held_out=0.9", "3 documents"),
+    ),
     Case("no --data.path", f"{PRETRAIN} --data.path=", ("--data.path is missing", "bert-jax prepare")),
     Case("no --workdir", "pretrain @/config.json", ("--workdir is missing", "checkpoints")),
     # Options.
-    Case("heads that do not divide", f"{PRETRAIN} --model.num_heads=3",
-         ("model.hidden_size=16", "model.num_heads=3", "fit: 1, 2, 4")),
-    Case("more length than positions", f"{PRETRAIN} --sequence_length=128",
-         ("phases.0.sequence_length=128", "model.max_position_embeddings=64", "raise")),
-    Case("a batch that the mesh does not divide", f"{PRETRAIN} --batch_size=12",
-         ("phases.0.batch_size=12", "data=8", "nearest: 8 or 16")),
+    Case(
+        "heads that do not divide",
+        f"{PRETRAIN} --model.num_heads=3",
+        ("model.hidden_size=16", "model.num_heads=3", "fit: 1, 2, 4"),
+    ),
+    Case(
+        "more length than positions",
+        f"{PRETRAIN} --sequence_length=128",
+        ("phases.0.sequence_length=128", "model.max_position_embeddings=64", "raise"),
+    ),
+    Case(
+        "a batch that the mesh does not divide",
+        f"{PRETRAIN} --batch_size=12",
+        ("phases.0.batch_size=12", "data=8", "nearest: 8 or 16"),
+    ),
     Case("a mesh for other devices", f"{PRETRAIN} --mesh.data=3", ("data=3", "there are 8", "mesh.data=8")),
     Case("a mesh without size", f"{PRETRAIN} --mesh.fsdp=0", ("mesh.fsdp=0", "-1")),
     Case("an unknown option", f"{PRETRAIN} --colour=red", ("unknown option --colour", "--help")),
-    Case("a mistyped option", f"{PRETRAIN} --model.hidden_sise=32",
-         ("--model.hidden_sise", "perhaps you meant --model.hidden_size")),
+    Case(
+        "a mistyped option",
+        f"{PRETRAIN} --model.hidden_sise=32",
+        ("--model.hidden_sise", "perhaps you meant --model.hidden_size"),
+    ),
     Case("a mistyped option of prepare", f"{PREPARE} --langauge=de", ("--langauge", "perhaps you meant --language")),
     Case("a wrong type", f"{PRETRAIN} --model.num_layers=two", ("--model.num_layers", "two", "int")),
     Case("an unknown choice", f"{PRETRAIN} --optimizer.name=sgd", ("--optimizer.name", "sgd", "'lamb'")),
@@ -178,31 +247,65 @@ CASES = [
     Case("a configuration that is no JSON", "pretrain @/broken.json", ("broken.json is not JSON",)),
     Case("a configuration of wrong types", "pretrain @/phases.json", ("phases='1000'", "must be a list")),
     # Work directories.
-    Case("a work directory below a file", f"{PRETRAIN} --workdir=@/corpus.txt/run",
-         ("cannot write to the work directory", "--workdir")),
-    Case("a work directory over a file", f"{PRETRAIN} --workdir=@/corpus.txt",
-         ("cannot write to the work directory", "--workdir")),
-    Case("a work directory in /proc", f"{PRETRAIN} --workdir=/proc/run",
-         ("cannot write to the work directory /proc/run", "--workdir")),
-    Case("a run of another architecture", f"{PRETRAIN} --workdir=@/run --model.num_layers=2",
-         ("holds a run with other settings", "model.num_layers: 1 → 2", "another --workdir")),
-    Case("a run with another seed", f"{PRETRAIN} --workdir=@/run --seed=7",
-         ("other settings", "seed: 0 → 7", "another --workdir")),
-    Case("a run on another store", f"{PRETRAIN} --workdir=@/run --data.path=@/other_store",
-         ("other settings", "store_fingerprint", "another --workdir")),
-    Case("a foreign model", f"{PRETRAIN} --workdir=@/foreign_model",
-         ("already holds config.json but no run.json", "another --workdir")),
+    Case(
+        "a work directory below a file",
+        f"{PRETRAIN} --workdir=@/corpus.txt/run",
+        ("cannot write to the work directory", "--workdir"),
+    ),
+    Case(
+        "a work directory over a file",
+        f"{PRETRAIN} --workdir=@/corpus.txt",
+        ("cannot write to the work directory", "--workdir"),
+    ),
+    Case(
+        "a work directory in /proc",
+        f"{PRETRAIN} --workdir=/proc/run",
+        ("cannot write to the work directory /proc/run", "--workdir"),
+    ),
+    Case(
+        "a run of another architecture",
+        f"{PRETRAIN} --workdir=@/run --model.num_layers=2",
+        ("holds a run with other settings", "model.num_layers: 1 → 2", "another --workdir"),
+    ),
+    Case(
+        "a run with another seed",
+        f"{PRETRAIN} --workdir=@/run --seed=7",
+        ("other settings", "seed: 0 → 7", "another --workdir"),
+    ),
+    Case(
+        "a run on another store",
+        f"{PRETRAIN} --workdir=@/run --data.path=@/other_store",
+        ("other settings", "store_fingerprint", "another --workdir"),
+    ),
+    Case(
+        "a foreign model",
+        f"{PRETRAIN} --workdir=@/foreign_model",
+        ("already holds config.json but no run.json", "another --workdir"),
+    ),
     Case("a foreign run", f"{PRETRAIN} --workdir=@/foreign_run", ("already holds metrics.jsonl", "another --workdir")),
-    Case("a store as work directory", f"{PRETRAIN} --workdir=@/store", ("already holds manifest.json", "another --workdir")),
-    Case("a run with a damaged configuration", f"{PRETRAIN} --workdir=@/broken_run",
-         ("broken_run/config.json", "another --workdir")),
+    Case(
+        "a store as work directory",
+        f"{PRETRAIN} --workdir=@/store",
+        ("already holds manifest.json", "another --workdir"),
+    ),
+    Case(
+        "a run with a damaged configuration",
+        f"{PRETRAIN} --workdir=@/broken_run",
+        ("broken_run/config.json", "another --workdir"),
+    ),
     # Reading a run.
     Case("evaluate no run", "evaluate @/nothing --data.path=@/store", ("nothing is not the work directory of a run",)),
     Case("evaluate nothing", "evaluate", ("WORKDIR", "usage")),
-    Case("evaluate a damaged configuration", "evaluate @/broken_run --data.path=@/store",
-         ("broken_run/config.json is not JSON",)),
-    Case("evaluate on another vocabulary", "evaluate @/run --data.path=@/other_store",
-         ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer")),
+    Case(
+        "evaluate a damaged configuration",
+        "evaluate @/broken_run --data.path=@/store",
+        ("broken_run/config.json is not JSON",),
+    ),
+    Case(
+        "evaluate on another vocabulary",
+        "evaluate @/run --data.path=@/other_store",
+        ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer"),
+    ),
     Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
     Case("fill-mask without a mask", "fill-mask @/run sparrow", ("no [MASK] in 'sparrow'", "write [MASK]")),
     Case("fill-mask without a text", "fill-mask @/run", ("TEXT", "usage")),
@@ -266,11 +369,21 @@ def test_the_libraries_add_no_line_of_their_own(name, place):
 ARRAY = "params.pooler.kernel"
 
 
-@pytest.mark.parametrize("command, says", [
-    ("pretrain @/config.json --workdir=RUN", "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
-     "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). "),
-    ("fill-mask RUN [MASK]", "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
-     "read (FAILED_PRECONDITION)); ")])
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        (
+            "pretrain @/config.json --workdir=RUN",
+            "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
+            "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). ",
+        ),
+        (
+            "fill-mask RUN [MASK]",
+            "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
+            "read (FAILED_PRECONDITION)); ",
+        ),
+    ],
+)
 def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
     """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
     import tensorstore
@@ -278,7 +391,9 @@ def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     state = tmp_path / "run" / "checkpoints" / "step_000000002" / "state"
     arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
-    for chunk in [key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key]:
+    for chunk in [
+        key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key
+    ]:
         arrays.write(chunk, b"not zstd").result()
     words = [word.replace("@", str(place)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
     finished = subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=300)
@@ -288,8 +403,22 @@ def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
 
 def test_a_save_that_fails_is_one_line(place, tmp_path):
     """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
-    command = shlex.join([sys.executable, "-m", "bert_jax", "pretrain", f"{place}/config.json", f"--workdir={tmp_path}/run",
-                          "--model.hidden_size=128", "--checkpoint.every_steps=1"])
-    finished = subprocess.run(["bash", "-c", f"ulimit -f 64 && {command}"], capture_output=True, text=True, timeout=300)  # KiB
+    command = shlex.join(
+        [
+            sys.executable,
+            "-m",
+            "bert_jax",
+            "pretrain",
+            f"{place}/config.json",
+            f"--workdir={tmp_path}/run",
+            "--model.hidden_size=128",
+            "--checkpoint.every_steps=1",
+        ]
+    )
+    finished = subprocess.run(
+        ["bash", "-c", f"ulimit -f 64 && {command}"], capture_output=True, text=True, timeout=300
+    )  # KiB
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
-    assert finished.stderr.startswith(f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; ")
+    assert finished.stderr.startswith(
+        f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; "
+    )

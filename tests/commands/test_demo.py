@@ -15,17 +15,33 @@ pytestmark = pytest.mark.slow
 def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     config = demo.demo_config()
     phase = dataclasses.replace(config.phases[0], steps=16, warmup_steps=4)
-    monkeypatch.setattr(demo, "demo_config", lambda: dataclasses.replace(
-        config, phases=(phase,), log_every_steps=4, evaluation=EvaluationConfig(every_steps=8, sequences=64)))
+    monkeypatch.setattr(
+        demo,
+        "demo_config",
+        lambda: dataclasses.replace(
+            config, phases=(phase,), log_every_steps=4, evaluation=EvaluationConfig(every_steps=8, sequences=64)
+        ),
+    )
     assert demo.run_demo(demo.DemoConfig(workdir=str(tmp_path / "demo"))) == 0
     shown = capsys.readouterr().out
     assert "5/5" in shown and "Reached after 16 steps" in shown.replace("\n", " ") and "Next:" in shown
     work = tmp_path / "demo"
-    for name in ("config.json", "metrics.jsonl", "curves.png", "tensorboard", "checkpoints", "tokenizer", "data/vocab.txt", "data/store/manifest.json"):
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "curves.png",
+        "tensorboard",
+        "checkpoints",
+        "tokenizer",
+        "data/vocab.txt",
+        "data/store/manifest.json",
+    ):
         assert (work / name).exists(), name
     manifest = json.loads((work / "data/store/manifest.json").read_text())
     assert manifest["counts"]["sentences"] > 20_000  # tens of thousands of sentences of real text
     before = {path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()}
     assert demo.run_demo(demo.DemoConfig(workdir=str(work))) == 0
     assert "is there already" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()
+    } == before

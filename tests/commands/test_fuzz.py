@@ -17,8 +17,14 @@ import numpy as np
 import pytest
 
 SEED = 20181011
-CASES = [("pretraining", 0, 350), ("pretraining", 350, 350), ("finetuned", 0, 350), ("store", 0, 450), ("huggingface", 0, 300),
-         ("tf1", 0, 300)]
+CASES = [
+    ("pretraining", 0, 350),
+    ("pretraining", 350, 350),
+    ("finetuned", 0, 350),
+    ("store", 0, 450),
+    ("huggingface", 0, 300),
+    ("tf1", 0, 300),
+]
 """2,100 cases: what is damaged, the first case, and how many."""
 SAMPLE = 25  # cases of each in the core tests; tf1 needs TensorFlow to be written
 LONGEST_MESSAGE = 1_500
@@ -63,8 +69,11 @@ class Fuzz:
         shutil.copytree(self.intact, directory)
         label = f"{self.name} {number}: {file}: {damage(directory / file, random)}"
         print(label, flush=True)
-        wrong = [f"{label}: {read.__name__}: {problem}" for index, read in enumerate(self.subject.readers)
-                 if (problem := self._problem(read, directory, str(file), [values[index] for values in self.expected]))]
+        wrong = [
+            f"{label}: {read.__name__}: {problem}"
+            for index, read in enumerate(self.subject.readers)
+            if (problem := self._problem(read, directory, str(file), [values[index] for values in self.expected]))
+        ]
         if not wrong:
             shutil.rmtree(directory)
         return wrong
@@ -100,7 +109,9 @@ def test_a_sample(name, tmp_path):
 def test_damage_is_refused_in_one_line_or_read_right(name, first, count, tmp_path):
     """In a process of its own, so that one that aborts or hangs is seen: the last line is the case."""
     command = [sys.executable, __file__, name, str(first), str(count), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    )
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"exit code {done.returncode} after {last}\n{done.stderr[-20_000:]}"
     assert json.loads(last[0]) == {"cases": count}

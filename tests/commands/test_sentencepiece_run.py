@@ -29,14 +29,25 @@ def command(*words: str) -> None:
 def place(tmp_path_factory) -> pathlib.Path:
     """corpus.txt, x.model, store/ and run/, each made from the one before."""
     place = tmp_path_factory.mktemp("sentencepiece")
-    corpus = small_corpus.write(place / "corpus.txt", 40)  # fewer than 256 sequences: small corpora are run first of all
+    corpus = small_corpus.write(
+        place / "corpus.txt", 40
+    )  # fewer than 256 sequences: small corpora are run first of all
     command("train-vocab", f"--input={corpus}", f"--output={place}/x.model", "--method=unigram", "--size=90")
     command("prepare", f"--input={corpus}", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
-    (place / "config.json").write_text(json.dumps({
-        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
-        "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"}, "masking": {"unit": "whole_word"},
-        "evaluation": {"sequences": 32, "batch_size": 32}, "log_every_steps": 1,
-        "phases": [{"steps": STEPS, "sequence_length": 64, "batch_size": 16, "learning_rate": 3e-3, "warmup_steps": 2}]}))
+    (place / "config.json").write_text(
+        json.dumps(
+            {
+                "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
+                "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
+                "masking": {"unit": "whole_word"},
+                "evaluation": {"sequences": 32, "batch_size": 32},
+                "log_every_steps": 1,
+                "phases": [
+                    {"steps": STEPS, "sequence_length": 64, "batch_size": 16, "learning_rate": 3e-3, "warmup_steps": 2}
+                ],
+            }
+        )
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "make_mesh", functools.partial(sharding.make_mesh, devices=jax.devices()[:1]))
         command("pretrain", f"{place}/config.json", f"--workdir={place}/run")
@@ -63,7 +74,7 @@ def test_whole_words_are_masked(place):
     for row in range(64):
         ids = batch["input_ids"][row].copy()
         chosen = batch["masked_positions"][row][batch["masked_weights"][row] > 0]
-        ids[chosen] = batch["masked_ids"][row][:len(chosen)]
+        ids[chosen] = batch["masked_ids"][row][: len(chosen)]
         pieces = [tokens[i] for i in ids]
         special = [piece in ("[CLS]", "[SEP]", "[PAD]") for piece in pieces]
         starts = [p for p, piece in enumerate(pieces) if piece.startswith("\u2581") or special[p] or special[p - 1]]

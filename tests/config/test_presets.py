@@ -17,24 +17,51 @@ from bert_jax.models.bert import BertForPreTraining
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
 
 ENCODERS = {  # with pooler; the 24 miniatures by (layers, hidden size), uncased vocabulary
-    (2, 128): 4_385_920, (2, 256): 9_591_040, (2, 512): 22_458_880, (2, 768): 38_603_520,
-    (4, 128): 4_782_464, (4, 256): 11_170_560, (4, 512): 28_763_648, (4, 768): 52_779_264,
-    (6, 128): 5_179_008, (6, 256): 12_750_080, (6, 512): 35_068_416, (6, 768): 66_955_008,
-    (8, 128): 5_575_552, (8, 256): 14_329_600, (8, 512): 41_373_184, (8, 768): 81_130_752,
-    (10, 128): 5_972_096, (10, 256): 15_909_120, (10, 512): 47_677_952, (10, 768): 95_306_496,
-    (12, 128): 6_368_640, (12, 256): 17_488_640, (12, 512): 53_982_720, (12, 768): 109_482_240,
+    (2, 128): 4_385_920,
+    (2, 256): 9_591_040,
+    (2, 512): 22_458_880,
+    (2, 768): 38_603_520,
+    (4, 128): 4_782_464,
+    (4, 256): 11_170_560,
+    (4, 512): 28_763_648,
+    (4, 768): 52_779_264,
+    (6, 128): 5_179_008,
+    (6, 256): 12_750_080,
+    (6, 512): 35_068_416,
+    (6, 768): 66_955_008,
+    (8, 128): 5_575_552,
+    (8, 256): 14_329_600,
+    (8, 512): 41_373_184,
+    (8, 768): 81_130_752,
+    (10, 128): 5_972_096,
+    (10, 256): 15_909_120,
+    (10, 512): 47_677_952,
+    (10, 768): 95_306_496,
+    (12, 128): 6_368_640,
+    (12, 256): 17_488_640,
+    (12, 512): 53_982_720,
+    (12, 768): 109_482_240,
 }
 PUBLISHED = [  # size, vocabulary, padded to a multiple of, encoder with pooler, pre-training model
-    ("base", UNCASED, 1, 109_482_240, 110_106_428), ("large", UNCASED, 1, 335_141_888, 336_226_108),
-    ("base", CASED, 1, 108_310_272, 108_932_934), ("large", CASED, 1, 333_579_264, 334_661_958),
-    ("base", MULTILINGUAL, 1, 177_853_440, None), ("base", CHINESE, 1, 102_267_648, None),
-    ("base", UNCASED, 8, None, 110_111_042), ("base", UNCASED, 128, None, 110_160_258),
+    ("base", UNCASED, 1, 109_482_240, 110_106_428),
+    ("large", UNCASED, 1, 335_141_888, 336_226_108),
+    ("base", CASED, 1, 108_310_272, 108_932_934),
+    ("large", CASED, 1, 333_579_264, 334_661_958),
+    ("base", MULTILINGUAL, 1, 177_853_440, None),
+    ("base", CHINESE, 1, 102_267_648, None),
+    ("base", UNCASED, 8, None, 110_111_042),
+    ("base", UNCASED, 128, None, 110_160_258),
     ("base", UNCASED, 1024, None, 110_258_690),
-    ("large", UNCASED, 8, None, 336_232_258), ("large", UNCASED, 128, None, 336_297_858),
+    ("large", UNCASED, 8, None, 336_232_258),
+    ("large", UNCASED, 128, None, 336_297_858),
     ("large", UNCASED, 1024, None, 336_429_058),
-    ("tiny", UNCASED, 1, 4_385_920, 4_433_468), ("L-2_H-256_A-4", UNCASED, 1, 9_591_040, 9_688_380),
-    ("L-2_H-512_A-8", UNCASED, 1, 22_458_880, 22_754_108), ("L-2_H-768_A-12", UNCASED, 1, 38_603_520, 39_227_708),
-    ("mini", UNCASED, 1, 11_170_560, None), ("small", UNCASED, 1, 28_763_648, None), ("medium", UNCASED, 1, 41_373_184, None),
+    ("tiny", UNCASED, 1, 4_385_920, 4_433_468),
+    ("L-2_H-256_A-4", UNCASED, 1, 9_591_040, 9_688_380),
+    ("L-2_H-512_A-8", UNCASED, 1, 22_458_880, 22_754_108),
+    ("L-2_H-768_A-12", UNCASED, 1, 38_603_520, 39_227_708),
+    ("mini", UNCASED, 1, 11_170_560, None),
+    ("small", UNCASED, 1, 28_763_648, None),
+    ("medium", UNCASED, 1, 41_373_184, None),
 ]
 
 
@@ -72,17 +99,25 @@ def test_parameter_counts_by_part():
     assert large.encoder_without_pooler + large.mlm_head == 335_174_458
 
 
-@pytest.mark.parametrize("options", [
-    dict(norm_position="pre"), dict(intermediate_size=100), dict(type_vocab_size=3, max_position_embeddings=64),
-    dict(num_heads=1, vocab_pad_multiple=128)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(norm_position="pre"),
+        dict(intermediate_size=100),
+        dict(type_vocab_size=3, max_position_embeddings=64),
+        dict(num_heads=1, vocab_pad_multiple=128),
+    ],
+)
 def test_closed_form_equals_the_model_away_from_the_defaults(options):
     config = ModelConfig(**{"vocab_size": 1_000, "hidden_size": 48, "num_layers": 3, "num_heads": 4, **options})
     counts = presets.parameter_counts(config)
     assert (counts.encoder, counts.pretraining) == built(config)
 
 
-@pytest.mark.parametrize("name, length, predictions, giga", [
-    ("base", 128, 20, 69.93), ("base", 512, 76, 300.9), ("large", 128, 20, 240.6), ("large", 512, 76, 1019.8)])
+@pytest.mark.parametrize(
+    "name, length, predictions, giga",
+    [("base", 128, 20, 69.93), ("base", 512, 76, 300.9), ("large", 128, 20, 240.6), ("large", 512, 76, 1019.8)],
+)
 def test_training_flops(name, length, predictions, giga):
     assert presets.training_flops(sized(name), length, predictions).total / 1e9 == pytest.approx(giga, rel=2e-4)
 
@@ -92,7 +127,9 @@ def test_flops_equal_those_the_compiler_counts():
     config = ModelConfig(vocab_size=4_000, hidden_size=256, num_layers=2, num_heads=4)
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((4, 128), "int32")
-    batch = dict(input_ids=ids, token_type_ids=ids, attention_mask=ids, masked_positions=jax.ShapeDtypeStruct((4, 20), "int32"))
+    batch = dict(
+        input_ids=ids, token_type_ids=ids, attention_mask=ids, masked_positions=jax.ShapeDtypeStruct((4, 20), "int32")
+    )
     lowered = jax.jit(model.apply).lower(jax.eval_shape(model.init, jax.random.key(0)), batch)
     counted = lowered.cost_analysis()["flops"] / 4
     assert presets.training_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
@@ -120,7 +157,17 @@ def test_information_prints_the_figures_of_the_original_run(capsys):
     phases = (PhaseConfig(steps=900_000), PhaseConfig(steps=100_000, sequence_length=512, max_predictions=76))
     run_info(Config(phases=phases))
     printed = capsys.readouterr().out
-    for figure in ("30,522", "7,087,872", "109,482,240", "110,106,428", "1.64 GiB", "69.93", "49.5", "333.0", "2.38e+19"):
+    for figure in (
+        "30,522",
+        "7,087,872",
+        "109,482,240",
+        "110,106,428",
+        "1.64 GiB",
+        "69.93",
+        "49.5",
+        "333.0",
+        "2.38e+19",
+    ):
         assert figure in printed, figure
     assert "…" not in printed  # nothing cut off on a terminal of 80 columns
     run_info(Config(model=ModelConfig(vocab_size=CASED, norm_position="pre")))

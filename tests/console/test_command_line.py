@@ -19,7 +19,14 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.console import log
-from bert_jax.config.commands import (ConvertConfig, DemoConfig, ExtendVocabConfig, FillMaskConfig, InspectConfig, ResultsConfig)
+from bert_jax.config.commands import (
+    ConvertConfig,
+    DemoConfig,
+    ExtendVocabConfig,
+    FillMaskConfig,
+    InspectConfig,
+    ResultsConfig,
+)
 from bert_jax.console.command_line import configured, load_config, parse
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.json_form import to_dict
@@ -32,19 +39,32 @@ TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequenc
 
 
 def bert_jax(*words, **kwargs):
-    return subprocess.run([sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=120, **kwargs)
+    return subprocess.run(
+        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=120, **kwargs
+    )
 
 
 def test_overrides_are_typed_and_take_either_spelling():
-    config = parse(Config(), ["--model.num_layers=3", "--log-every-steps", "7", "--data.held_out=0.5", "--model.vocab_size=None"], "x")
-    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == (3, 7, 0.5, None)
+    config = parse(
+        Config(),
+        ["--model.num_layers=3", "--log-every-steps", "7", "--data.held_out=0.5", "--model.vocab_size=None"],
+        "x",
+    )
+    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == (
+        3,
+        7,
+        0.5,
+        None,
+    )
     options = parse(TrainVocabConfig, ["--input=a", "--output=b", "--lowercase=false"], "x")
     assert options.lowercase is False
     assert parse(PrepareConfig, ["--input=a", "--vocab=v", "--output=b"], "x").lowercase is None
 
 
 def test_short_forms_reach_the_only_phase():
-    config = parse(Config(), ["--steps=5", "--batch_size", "8", "--learning_rate=1e-3", "--checkpoint.every_steps=2"], "x")
+    config = parse(
+        Config(), ["--steps=5", "--batch_size", "8", "--learning_rate=1e-3", "--checkpoint.every_steps=2"], "x"
+    )
     assert config.phases == (PhaseConfig(steps=5, batch_size=8, learning_rate=1e-3),)
 
 
@@ -55,15 +75,18 @@ def test_short_forms_are_refused_with_several_phases(name):
     assert getattr(parse(TWO_PHASES, [f"--phases.1.{name}=5"], "x").phases[1], name) == 5
 
 
-@pytest.mark.parametrize("words, message", [
-    (["--model.num_layer=4"], "unknown option --model.num_layer; perhaps you meant --model.num_layers"),
-    (["--learing_rate=1"], "perhaps you meant --learning_rate"),
-    (["--num_layers=4"], "perhaps you meant --model.num_layers"),
-    (["--steps=many"], "invalid literal for int"),
-    (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span')"),
-    (["stray"], "unexpected word 'stray'"),
-    (["--steps"], "--phases.0.steps"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--model.num_layer=4"], "unknown option --model.num_layer; perhaps you meant --model.num_layers"),
+        (["--learing_rate=1"], "perhaps you meant --learning_rate"),
+        (["--num_layers=4"], "perhaps you meant --model.num_layers"),
+        (["--steps=many"], "invalid literal for int"),
+        (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span')"),
+        (["stray"], "unexpected word 'stray'"),
+        (["--steps"], "--phases.0.steps"),
+    ],
+)
 def test_mistakes_get_one_line(words, message):
     with pytest.raises(UserError) as caught:
         parse(Config(), words, "bert-jax pretrain")
@@ -85,8 +108,11 @@ def test_configuration_files(tmp_path):
 
 
 def test_the_command_prints_one_error_line_and_exits_with_2():
-    for words, message in ((["pretran"], "perhaps you meant pretrain"), (["info", "configs/bert_base.py", "--model.num_heads=7"], "model.num_heads=7"),
-                           (["pretrain", "configs/bert_base.py", "--steps=5"], "--phases.0.steps")):
+    for words, message in (
+        (["pretran"], "perhaps you meant pretrain"),
+        (["info", "configs/bert_base.py", "--model.num_heads=7"], "model.num_heads=7"),
+        (["pretrain", "configs/bert_base.py", "--steps=5"], "--phases.0.steps"),
+    ):
         done = bert_jax(*words)
         assert done.returncode == 2 and done.stdout == ""
         assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
@@ -133,10 +159,19 @@ def leaves(values, prefix: str = "") -> list[str]:
 
 
 OPTIONS = {  # of every command; where an option is required, a class
-    "demo": DemoConfig(), "train-vocab": TrainVocabConfig(input="", output=""), "inspect": InspectConfig(),
-    "extend-vocab": ExtendVocabConfig(vocab="", output=""), "prepare": PrepareConfig(input="", vocab="", output=""),
-    "info": Config(), "config": Config(), "pretrain": Config(), "evaluate": Config(), "fill-mask": FillMaskConfig(),
-    "finetune": FinetuneConfig(), "predict": PredictConfig(), "results": ResultsConfig(),
+    "demo": DemoConfig(),
+    "train-vocab": TrainVocabConfig(input="", output=""),
+    "inspect": InspectConfig(),
+    "extend-vocab": ExtendVocabConfig(vocab="", output=""),
+    "prepare": PrepareConfig(input="", vocab="", output=""),
+    "info": Config(),
+    "config": Config(),
+    "pretrain": Config(),
+    "evaluate": Config(),
+    "fill-mask": FillMaskConfig(),
+    "finetune": FinetuneConfig(),
+    "predict": PredictConfig(),
+    "results": ResultsConfig(),
     "convert": ConvertConfig(to="bert_jax"),
 }
 
@@ -173,8 +208,10 @@ def test_every_option_is_documented_in_full_sentences(cls):
 PHASE_OPTIONS = [field.name for field in dataclasses.fields(PhaseConfig)]  # in a run of one phase they need no prefix
 
 REQUIRED = {  # commands that lack one option each
-    "train-vocab": ("--input=x", "--output=x"), "extend-vocab": ("--vocab=x", "--output=x"),
-    "prepare": ("--input=x", "--vocab=x", "--output=x"), "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
+    "train-vocab": ("--input=x", "--output=x"),
+    "extend-vocab": ("--vocab=x", "--output=x"),
+    "prepare": ("--input=x", "--vocab=x", "--output=x"),
+    "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
     "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"),
     "convert x y": ("--to=tf1",),
 }
@@ -189,7 +226,7 @@ def test_options_shown_as_required_are_refused_where_they_are_missing(command, m
     assert {name for name, meaning in shown_options(text).items() if "(required)" in meaning} == set(names)
     assert set(re.search(r"Required: (.*?)\. ", prose(text)).group(1).split(", ")) == {f"--{name}" for name in names}
     for index, name in enumerate(names):
-        assert cli._run(["bert-jax", *words, *options[:index], *options[index + 1:]]) == 2
+        assert cli._run(["bert-jax", *words, *options[:index], *options[index + 1 :]]) == 2
         assert name in capsys.readouterr().err
 
 
@@ -208,34 +245,42 @@ def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path,
 
 
 def test_help_for_what_does_not_exist_suggests_what_does(capsys):
-    for words, message in ((["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
-                           (["finetune", "mrcp", "--help"], "perhaps you meant mrpc"),
-                           (["pretrain", "nothing.py", "--help"], "no configuration file 'nothing.py'")):
+    for words, message in (
+        (["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
+        (["finetune", "mrcp", "--help"], "perhaps you meant mrpc"),
+        (["pretrain", "nothing.py", "--help"], "no configuration file 'nothing.py'"),
+    ):
         assert cli._run(["bert-jax", *words]) == 2
         assert message in capsys.readouterr().err
 
 
 def test_usage_lists_every_command(capsys):
-    usages = {printed_by(capsys, *words) for words in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])}
+    usages = {
+        printed_by(capsys, *words) for words in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])
+    }
     assert len(usages) == 1
     for command in cli.COMMANDS:
         assert f"\n  bert-jax {command} " in next(iter(usages))
 
 
 def test_version_names_the_package_jax_and_python(capsys):
-    assert printed_by(capsys, "--version") == (f"bert_jax {importlib.metadata.version('bert_jax')} "
-                                               f"(jax {importlib.metadata.version('jax')}, Python {platform.python_version()})\n")
+    assert printed_by(capsys, "--version") == (
+        f"bert_jax {importlib.metadata.version('bert_jax')} "
+        f"(jax {importlib.metadata.version('jax')}, Python {platform.python_version()})\n"
+    )
 
 
 def test_help_answers_without_the_heavy_libraries():
-    code = ("import sys, bert_jax.cli as cli\n"
-            "def run(*words):\n"
-            "  try: assert cli._run(['bert-jax', *words]) == 0\n"
-            "  except SystemExit as stop: assert not stop.code\n"
-            "for line in ('', '--version', 'finetune mrpc --help', 'pretrain configs/bert_base.py --help'): run(*line.split())\n"
-            "for command in cli.COMMANDS: run(command, '--help')\n"
-            "heavy = ('jax', 'tensorflow', 'flax', 'optax', 'orbax', 'numpy', 'rich', 'etils', 'absl')\n"
-            "print([name for name in heavy if name in sys.modules], file=sys.stderr)")
+    code = (
+        "import sys, bert_jax.cli as cli\n"
+        "def run(*words):\n"
+        "  try: assert cli._run(['bert-jax', *words]) == 0\n"
+        "  except SystemExit as stop: assert not stop.code\n"
+        "for line in ('', '--version', 'finetune mrpc --help', 'pretrain configs/bert_base.py --help'): run(*line.split())\n"
+        "for command in cli.COMMANDS: run(command, '--help')\n"
+        "heavy = ('jax', 'tensorflow', 'flax', 'optax', 'orbax', 'numpy', 'rich', 'etils', 'absl')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0 and done.stderr.strip() == "[]"
 
@@ -243,12 +288,21 @@ def test_help_answers_without_the_heavy_libraries():
 def test_warnings_are_one_line_and_said_once(tmp_path):
     pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
-    (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)  # two blocks: workers start
-    options = [f"--input={tmp_path / 'corpus.txt'}", f"--vocab={tmp_path / 'vocab.txt'}", "--lowercase=false", "--workers=2"]
+    (tmp_path / "corpus.txt").write_text(
+        "Some words that end here.\nAnd some more.\n\n" * 60_000
+    )  # two blocks: workers start
+    options = [
+        f"--input={tmp_path / 'corpus.txt'}",
+        f"--vocab={tmp_path / 'vocab.txt'}",
+        "--lowercase=false",
+        "--workers=2",
+    ]
     done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
     assert done.returncode == 0
-    assert done.stderr == (f"warning: lowercase=False, but no entry of {tmp_path / 'vocab.txt'} has a capital letter: "
-                           "words that have one become [UNK]\n")
+    assert done.stderr == (
+        f"warning: lowercase=False, but no entry of {tmp_path / 'vocab.txt'} has a capital letter: "
+        "words that have one become [UNK]\n"
+    )
     full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
     assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ vocabulary_file.py:\d+\] lowercase=False", full, re.MULTILINE)
 
@@ -258,7 +312,9 @@ def test_commands_of_the_guides_exist_with_their_options():
     for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = file.read_text(encoding="utf-8").replace("\\\n", " ")
         assert "bert_jax[" not in text, f"{file.name}: the package is not published; pip install -e '.[…]'"
-        for line in re.findall(r"^(?:.*[ '/])?bert-jax (.*)", "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL)), re.MULTILINE):
+        for line in re.findall(
+            r"^(?:.*[ '/])?bert-jax (.*)", "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL)), re.MULTILINE
+        ):
             command, *words = re.split(r"#|&&|\.\.\.|…|'$", line)[0].split()
             if command in ("help", "--version"):
                 continue
@@ -269,17 +325,26 @@ def test_commands_of_the_guides_exist_with_their_options():
     assert found > 100
 
 
-@pytest.mark.parametrize("words, message", [
-    ("prepare --input=x", "give the required --vocab and --output; see bert-jax prepare --help"),
-    ("convert a b", "give the required --to; see bert-jax convert --help"),
-    ("pretrain configs/bert_tiny.py --steps=many",
-     "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help"),
-    ("convert a b --to=x",
-     "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); see bert-jax convert --help"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("prepare --input=x", "give the required --vocab and --output; see bert-jax prepare --help"),
+        ("convert a b", "give the required --to; see bert-jax convert --help"),
+        (
+            "pretrain configs/bert_tiny.py --steps=many",
+            "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help",
+        ),
+        (
+            "convert a b --to=x",
+            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); see bert-jax convert --help",
+        ),
+    ],
+)
 def test_one_line_says_the_same_on_every_terminal(words, message):
     for encoding in ("utf-8", "ascii"):
-        assert bert_jax(*words.split(), env={**os.environ, "PYTHONIOENCODING": encoding}).stderr == f"error: {message}\n"
+        assert (
+            bert_jax(*words.split(), env={**os.environ, "PYTHONIOENCODING": encoding}).stderr == f"error: {message}\n"
+        )
 
 
 def test_help_on_a_terminal_without_our_letters():
@@ -313,9 +378,14 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
 
 
 ALLOWED = {  # from architecture: who may import whom; a missing entry may be imported by the loops only
-    "models": {"config", "errors", "models"}, "objectives": set(), "optim": {"config", "errors", "optim"},
-    "data": {"config", "config_dict", "errors", "files", "progress_bar", "tokenization", "data"}, "config": set(),
-    "config_checks": {"config", "errors"}, "config_dict": {"errors"}, "presets": {"config", "errors"},
+    "models": {"config", "errors", "models"},
+    "objectives": set(),
+    "optim": {"config", "errors", "optim"},
+    "data": {"config", "config_dict", "errors", "files", "progress_bar", "tokenization", "data"},
+    "config": set(),
+    "config_checks": {"config", "errors"},
+    "config_dict": {"errors"},
+    "presets": {"config", "errors"},
 }
 
 
@@ -324,7 +394,13 @@ def test_modules_import_downwards_only(package):
     place = ROOT / "bert_jax" / package
     for file in sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names] if isinstance(node, ast.Import) else [])
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
             for name in names:
                 if name.startswith("bert_jax."):
                     assert name.split(".")[1] in ALLOWED[package], f"{file.name} imports {name}"
@@ -336,8 +412,18 @@ WITH_TENSORFLOW = ("formats/tf_checkpoint.py", "tasks/tfds_examples.py")  # besi
 def test_tensorflow_is_imported_where_it_is_needed_only_and_never_at_import_time():
     for file in sorted((ROOT / "bert_jax").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))
-                   and any(name.split(".")[0] in ("tensorflow", "tensorflow_datasets")
-                           for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]))]
-        assert not imports or file.parent.name == "data" or file.relative_to(ROOT / "bert_jax").as_posix() in WITH_TENSORFLOW, file
+        imports = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            and any(
+                name.split(".")[0] in ("tensorflow", "tensorflow_datasets")
+                for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+            )
+        ]
+        assert (
+            not imports
+            or file.parent.name == "data"
+            or file.relative_to(ROOT / "bert_jax").as_posix() in WITH_TENSORFLOW
+        ), file
         assert not any(node in tree.body for node in imports), f"{file.name} imports TensorFlow at import time"

@@ -40,8 +40,13 @@ def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: s
     """A process of its own: what it did with the cache, the bytes of its results (saved in `values`), and what it said."""
     options = {"XDG_CACHE_HOME": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **environment}
     kept = {name: value for name, value in os.environ.items() if name != "JAX_ENABLE_COMPILATION_CACHE"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values)], env=kept | options,
-                          capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values)],
+        env=kept | options,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr
     found = np.load(cache.parent / values)
     return json.loads(done.stdout), b"".join(found[name].tobytes() for name in sorted(found)), done.stderr
@@ -100,7 +105,9 @@ def test_torn_entries_are_discarded_whatever_is_missing(tmp_path):
     discard_torn(tmp_path)
     kept = {"good-cache", "good-atime", "good-whole", ".lockfile"}
     assert {file.name for file in tmp_path.iterdir()} == kept
-    entry(tmp_path, "good", whole[:100])  # evicted, written anew by another process and torn: the old mark does not count
+    entry(
+        tmp_path, "good", whole[:100]
+    )  # evicted, written anew by another process and torn: the old mark does not count
     later = (tmp_path / "good-whole").stat().st_mtime_ns + 1
     os.utime(tmp_path / "good-cache", ns=(later, later))
     discard_torn(tmp_path)
@@ -109,7 +116,9 @@ def test_torn_entries_are_discarded_whatever_is_missing(tmp_path):
 
 def test_nothing_is_discarded_while_another_process_writes(tmp_path, monkeypatch):
     entry(tmp_path, "half", b"half")
-    monkeypatch.setattr(filelock.FileLock, "acquire", lambda *unused, **also: (_ for _ in ()).throw(filelock.Timeout("held")))
+    monkeypatch.setattr(
+        filelock.FileLock, "acquire", lambda *unused, **also: (_ for _ in ()).throw(filelock.Timeout("held"))
+    )
     with pytest.raises(OSError):
         discard_torn(tmp_path)
     assert (tmp_path / "half-cache").exists()

@@ -15,11 +15,28 @@ from bert_jax.errors import UserError
 LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *hardware.PROCESS_COUNTS)
 
 
-@pytest.mark.parametrize("kind, teraflops", [
-    ("TPU v2", 22.5), ("TPU v3", 61.5), ("TPU v4", 275), ("TPU v5 lite", 197), ("TPU v5e", 197), ("TPU v5", 459),
-    ("TPU v5p", 459), ("TPU v6 lite", 918), ("TPU v6e", 918), ("TPU7x", 1153.5), ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA H100 80GB HBM3", 989),
-    ("NVIDIA H100 PCIe", 756), ("NVIDIA H200", 989), ("NVIDIA B200", 2250), ("NVIDIA L4", 121), ("NVIDIA L40S", 362),
-])
+@pytest.mark.parametrize(
+    "kind, teraflops",
+    [
+        ("TPU v2", 22.5),
+        ("TPU v3", 61.5),
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5e", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("TPU v6e", 918),
+        ("TPU7x", 1153.5),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+    ],
+)
 def test_peak_rates(kind, teraflops):
     assert hardware.peak_flops(kind) == teraflops * 1e12
 
@@ -35,22 +52,32 @@ def test_report_of_this_machine():
     assert str(found) == "8 × cpu"  # which has no peak to tell
 
 
-@pytest.mark.parametrize("peak, memory, text", [
-    (275e12, 32 * 2**30, "8 × TPU v4 (tpu) on 2 hosts: peak 275 TFLOP/s bfloat16 per device, 32.0 GiB per device"),
-    (None, None, "8 × TPU v4 (tpu) on 2 hosts: peak FLOP/s unknown")])
+@pytest.mark.parametrize(
+    "peak, memory, text",
+    [
+        (275e12, 32 * 2**30, "8 × TPU v4 (tpu) on 2 hosts: peak 275 TFLOP/s bfloat16 per device, 32.0 GiB per device"),
+        (None, None, "8 × TPU v4 (tpu) on 2 hosts: peak FLOP/s unknown"),
+    ],
+)
 def test_report_of_accelerators(peak, memory, text):
     assert str(hardware.Hardware("tpu", "TPU v4", 8, 4, 2, peak, memory)) == text
 
 
-@pytest.mark.parametrize("environment, tpu, calls", [
-    ({}, False, []),
-    ({"SLURM_STEP_NUM_TASKS": "1"}, False, []),
-    ({"SLURM_STEP_NUM_TASKS": "4"}, False, [{}]),
-    ({"OMPI_COMM_WORLD_SIZE": "2"}, False, [{}]),
-    ({}, True, [{}]),
-    ({"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0"}, False,
-     [{"num_processes": 4, "process_id": 0}]),
-])
+@pytest.mark.parametrize(
+    "environment, tpu, calls",
+    [
+        ({}, False, []),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, False, []),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, False, [{}]),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, False, [{}]),
+        ({}, True, [{}]),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0"},
+            False,
+            [{"num_processes": 4, "process_id": 0}],
+        ),
+    ],
+)
 def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
@@ -67,14 +94,20 @@ def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
 
 def test_a_launcher_that_jax_does_not_know_is_one_line():
     """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {
+        "OMPI_COMM_WORLD_SIZE": "2"
+    }
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stderr.splitlines()[-1].startswith("bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where")
+    assert done.stderr.splitlines()[-1].startswith(
+        "bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where"
+    )
     assert "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID in every process" in done.stderr
 
 
-@pytest.mark.parametrize("present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("_has_tpu_chips", "a TPU", "tpu")])
+@pytest.mark.parametrize(
+    "present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("_has_tpu_chips", "a TPU", "tpu")]
+)
 def test_an_idle_accelerator_is_named_with_a_command_that_works_in_a_clone(present, name, extra, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     for detector in ("_has_nvidia_gpu", "_has_tpu_chips"):

@@ -16,11 +16,13 @@ from bert_jax.pretraining import PER_HOST
 from bert_jax.devices.software import sources
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
-OTHERS = {"seed is 0 on host 0 and 7 on host 2": {"seed": 7},
-          "mesh.fsdp is 1 on host 0 and 2 on host 2": {"mesh": MeshConfig(fsdp=2)},
-          "optimizer.name is adamw on host 0 and lamb on host 2": {"optimizer": OptimizerConfig(name="lamb")},
-          "phases.0.batch_size is 256 on host 0 and 64 on host 2": {"phases": (PhaseConfig(batch_size=64),)},
-          "data.held_out is 0.01 on host 0 and 0.1 on host 2": {"data": DataConfig(path="/elsewhere", held_out=0.1)}}
+OTHERS = {
+    "seed is 0 on host 0 and 7 on host 2": {"seed": 7},
+    "mesh.fsdp is 1 on host 0 and 2 on host 2": {"mesh": MeshConfig(fsdp=2)},
+    "optimizer.name is adamw on host 0 and lamb on host 2": {"optimizer": OptimizerConfig(name="lamb")},
+    "phases.0.batch_size is 256 on host 0 and 64 on host 2": {"phases": (PhaseConfig(batch_size=64),)},
+    "data.held_out is 0.01 on host 0 and 0.1 on host 2": {"data": DataConfig(path="/elsewhere", held_out=0.1)},
+}
 
 
 @pytest.mark.parametrize("said", OTHERS)
@@ -35,7 +37,9 @@ def test_where_the_same_data_lie_and_how_they_are_read_may_differ():
     facts = [to_dict(config) for config in (CONFIG, dataclasses.replace(CONFIG, data=data, init_from="/elsewhere"))]
     refuse_differences(facts, PER_HOST)
     with pytest.raises(Ended, match="store_fingerprint is abc on host 0 and abd on host 1"):
-        refuse_differences([{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))], PER_HOST)
+        refuse_differences(
+            [{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))], PER_HOST
+        )
 
 
 def test_one_process_has_nobody_to_ask():
@@ -49,7 +53,9 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     before = sources(tmp_path)
     (tmp_path / "data" / "pairs.py").write_text("two")
     (tmp_path / "notes.txt").write_text("not code")
-    with pytest.raises(Ended, match=r"code.data/examples/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
+    with pytest.raises(
+        Ended, match=r"code.data/examples/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"
+    ):
         refuse_differences([{"code": before}, {"code": sources(tmp_path)}])
     assert "hosts.py" in sources() and "data/examples/pairs.py" in sources()
 
@@ -93,8 +99,15 @@ def two_hosts() -> list[dict]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    hosts = [subprocess.Popen([sys.executable, "-c", HOST, port, host], stdout=subprocess.PIPE, text=True,
-                              env={**os.environ, "JAX_PLATFORMS": "cpu"}) for host in "01"]
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOST, port, host],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        for host in "01"
+    ]
     try:
         return [json.loads(host.communicate(timeout=120)[0]) for host in hosts]
     finally:
@@ -102,12 +115,31 @@ def two_hosts() -> list[dict]:
             host.kill()
 
 
-@pytest.mark.parametrize("what, said", [
-    ("from_first", {"é": [0, None]}), ("alike", None), ("no_failure", None), ("after_all", 5),
-    ("different", ["Ended", "the hosts do not run the same thing: seed is 0 on host 0 and 1 on host 1. Start the same command "
-                            "on every host, with the same data, code and library versions"]),
-    ("other_ways", ["Ended", "the hosts do not run the same thing: host 0 is in check_alike, host 1 in from_first. Start the "
-                             "same command on every host, with the same kinds of files"])])
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("from_first", {"é": [0, None]}),
+        ("alike", None),
+        ("no_failure", None),
+        ("after_all", 5),
+        (
+            "different",
+            [
+                "Ended",
+                "the hosts do not run the same thing: seed is 0 on host 0 and 1 on host 1. Start the same command "
+                "on every host, with the same data, code and library versions",
+            ],
+        ),
+        (
+            "other_ways",
+            [
+                "Ended",
+                "the hosts do not run the same thing: host 0 is in check_alike, host 1 in from_first. Start the "
+                "same command on every host, with the same kinds of files",
+            ],
+        ),
+    ],
+)
 def test_all_hosts_get_the_same_answer(two_hosts, what, said):
     assert [host[what] for host in two_hosts] == [said, said]
 

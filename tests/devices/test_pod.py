@@ -49,11 +49,21 @@ def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] 
     for host in range(hosts):
         environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
         if hosts > 1:
-            environment |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(hosts), "JAX_PROCESS_ID": str(host)}
+            environment |= {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_NUM_PROCESSES": str(hosts),
+                "JAX_PROCESS_ID": str(host),
+            }
         with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
             own = last if host == hosts - 1 else ()
-            processes.append(subprocess.Popen([sys.executable, "-m", "bert_jax", *arguments, *own], env=environment,
-                                              stdout=log, stderr=subprocess.STDOUT))
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "bert_jax", *arguments, *own],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
     STARTED.extend(processes)
     return processes
 
@@ -73,7 +83,13 @@ def finish(processes, config, seconds: float = 240) -> list[int]:
 
 
 def pod_config(store, workdir, **changes):
-    return run_config(store, workdir, mesh=MeshConfig(data=2, fsdp=2), checkpoint=CheckpointConfig(every_steps=4, keep_last=5), **changes)
+    return run_config(
+        store,
+        workdir,
+        mesh=MeshConfig(data=2, fsdp=2),
+        checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
+        **changes,
+    )
 
 
 def test_two_hosts_train_as_one(small_store, tmp_path):
@@ -91,18 +107,24 @@ def lines(workdir) -> list[str]:
     return [pathlib.Path(workdir).with_suffix(suffix).read_text() for suffix in (".log", ".1.log")]
 
 
-DIFFERENCES = {"--seed=7": "the hosts do not run the same thing: seed is 0 on host 0 and 7 on host 1.",
-               "--mesh.fsdp=1": "the hosts do not run the same thing: mesh.fsdp is 2 on host 0 and 1 on host 1.",
-               "--data.path=nothing": "nothing is not a token store (no manifest.json)"}
+DIFFERENCES = {
+    "--seed=7": "the hosts do not run the same thing: seed is 0 on host 0 and 7 on host 1.",
+    "--mesh.fsdp=1": "the hosts do not run the same thing: mesh.fsdp is 2 on host 0 and 1 on host 1.",
+    "--data.path=nothing": "nothing is not a token store (no manifest.json)",
+}
 
 
 @pytest.mark.parametrize("option", DIFFERENCES)
 def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(small_store, tmp_path, option):
     config = pod_config(small_store, tmp_path / "run")
     (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
-    assert finish(start(["pretrain", str(tmp_path / "run.json")], config.workdir, 2, (option,)), config) == [2, 2], logs(config)
+    assert finish(start(["pretrain", str(tmp_path / "run.json")], config.workdir, 2, (option,)), config) == [2, 2], (
+        logs(config)
+    )
     first, second = lines(config.workdir)
-    assert DIFFERENCES[option] in first and DIFFERENCES[option] in second and first.count("\n") == second.count("\n") == 1
+    assert (
+        DIFFERENCES[option] in first and DIFFERENCES[option] in second and first.count("\n") == second.count("\n") == 1
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -125,7 +147,9 @@ def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_
     processes = start(task(pretrained, work, "--epochs=1"), work, 2, (f"--data.dir={tmp_path / 'data'}",))
     assert finish(processes, here) == [2, 2], logs(here)
     for printed in lines(work):
-        assert re.search("error: the hosts do not run the same thing: features_fingerprint is [0-9a-f]{64} on host 0", printed)
+        assert re.search(
+            "error: the hosts do not run the same thing: features_fingerprint is [0-9a-f]{64} on host 0", printed
+        )
     assert not work.exists()
 
 
@@ -148,7 +172,11 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
     # The notice may take long enough to reach the hosts that they have begun to train.
-    said = [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"] if stopped else ["nothing needs to be saved\n"]
+    said = (
+        [f"saving step {stopped}\n", f"saved step {stopped}; the same command resumes\n"]
+        if stopped
+        else ["nothing needs to be saved\n"]
+    )
     assert [logs(config).count(line) for line in said] == [1] * len(said)  # by the first host alone
 
     shorter = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=stopped + 3),))
@@ -158,9 +186,21 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
 
 def task(home, workdir, *options: str) -> list[str]:
     """A command of two runs, 20 steps an epoch, on a mesh of four devices."""
-    return ["finetune", "text", f"--init_from={home / 'pretrained'}", f"--data.dir={home / 'data'}", f"--workdir={workdir}",
-            "--mesh.data=2", "--mesh.fsdp=2", "--options.max_length=16", "--batch_size=16", "--learning_rate=2e-3",
-            "--log_every_steps=1", "--seeds=2", *options]
+    return [
+        "finetune",
+        "text",
+        f"--init_from={home / 'pretrained'}",
+        f"--data.dir={home / 'data'}",
+        f"--workdir={workdir}",
+        "--mesh.data=2",
+        "--mesh.fsdp=2",
+        "--options.max_length=16",
+        "--batch_size=16",
+        "--learning_rate=2e-3",
+        "--log_every_steps=1",
+        "--seeds=2",
+        *options,
+    ]
 
 
 def results_of(arguments: list[str], workdir, hosts: int) -> dict:
@@ -173,13 +213,17 @@ def results_of(arguments: list[str], workdir, hosts: int) -> dict:
 def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
     works = [tmp_path / "one", tmp_path / "two"]
     # The train state and the weights that count are saved at the same step, each in the background of the other.
-    one, two = (results_of(task(pretrained, work, "--epochs=2", "--save_every_steps=20", "--select=best"), work, hosts)
-                for hosts, work in enumerate(works, 1))
+    one, two = (
+        results_of(task(pretrained, work, "--epochs=2", "--save_every_steps=20", "--select=best"), work, hosts)
+        for hosts, work in enumerate(works, 1)
+    )
     for ours, theirs in zip(two["runs"], one["runs"], strict=True):
         logs_of_run = [read_rows(work / "runs" / ours["run"] / "metrics.jsonl") for work in works]
         expected, losses = ([row["loss"] for row in run if row["kind"] == "train"] for run in logs_of_run)
         assert len(losses) == 40 and losses == pytest.approx(expected, abs=2e-5)
-        assert ours["metrics"] == theirs["metrics"] and ours["training_loss"] == pytest.approx(theirs["training_loss"], abs=2e-5)
+        assert ours["metrics"] == theirs["metrics"] and ours["training_loss"] == pytest.approx(
+            theirs["training_loss"], abs=2e-5
+        )
     assert two["chosen"]["run"] == one["chosen"]["run"]
     files = [sorted(path.name for path in (work / "predictions/dev").iterdir()) for work in works]
     assert files[0] == files[1] != []

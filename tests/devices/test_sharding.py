@@ -16,27 +16,45 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, create_state, reset_moments
 
-MODEL = BertForPreTraining(ModelConfig(vocab_size=60, vocab_pad_multiple=8, hidden_size=16, num_layers=2, num_heads=4,
-                                       max_position_embeddings=16, norm_position="pre"))
+MODEL = BertForPreTraining(
+    ModelConfig(
+        vocab_size=60,
+        vocab_pad_multiple=8,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=4,
+        max_position_embeddings=16,
+        norm_position="pre",
+    )
+)
 
 
-@pytest.mark.parametrize("config, shape", [
-    (MeshConfig(), (8, 1, 1)), (MeshConfig(fsdp=2, tensor=2), (2, 2, 2)), (MeshConfig(data=1, fsdp=-1), (1, 8, 1)),
-    (MeshConfig(data=4, fsdp=1, tensor=2), (4, 1, 2)), (MeshConfig(data=1, tensor=-1), (1, 1, 8)),
-])
+@pytest.mark.parametrize(
+    "config, shape",
+    [
+        (MeshConfig(), (8, 1, 1)),
+        (MeshConfig(fsdp=2, tensor=2), (2, 2, 2)),
+        (MeshConfig(data=1, fsdp=-1), (1, 8, 1)),
+        (MeshConfig(data=4, fsdp=1, tensor=2), (4, 1, 2)),
+        (MeshConfig(data=1, tensor=-1), (1, 1, 8)),
+    ],
+)
 def test_mesh_shapes(config, shape):
     mesh = sharding.make_mesh(config)
     assert tuple(mesh.shape.items()) == tuple(zip(("data", "fsdp", "tensor"), shape))
     assert set(mesh.devices.flat) == set(jax.devices())
 
 
-@pytest.mark.parametrize("config, count, parts", [
-    (MeshConfig(data=3), 8, ["data=3 × fsdp=1 × tensor=1", "needs 3 devices", "there are 8", "mesh.data=8"]),
-    (MeshConfig(data=2, fsdp=2), 8, ["needs 4 devices", "mesh.data=4 or mesh.fsdp=4 or mesh.tensor=2"]),
-    (MeshConfig(fsdp=3), 8, ["a multiple of 3 devices", "there are 8", "mesh.fsdp=2"]),
-    (MeshConfig(tensor=16), 8, ["a multiple of 16 devices", "there are 8", "mesh.tensor=8"]),
-    (MeshConfig(data=3, fsdp=3), 8, ["needs 9 devices", "mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]),
-])
+@pytest.mark.parametrize(
+    "config, count, parts",
+    [
+        (MeshConfig(data=3), 8, ["data=3 × fsdp=1 × tensor=1", "needs 3 devices", "there are 8", "mesh.data=8"]),
+        (MeshConfig(data=2, fsdp=2), 8, ["needs 4 devices", "mesh.data=4 or mesh.fsdp=4 or mesh.tensor=2"]),
+        (MeshConfig(fsdp=3), 8, ["a multiple of 3 devices", "there are 8", "mesh.fsdp=2"]),
+        (MeshConfig(tensor=16), 8, ["a multiple of 16 devices", "there are 8", "mesh.tensor=8"]),
+        (MeshConfig(data=3, fsdp=3), 8, ["needs 9 devices", "mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]),
+    ],
+)
 def test_a_mesh_that_does_not_fit_the_devices(config, count, parts):
     with pytest.raises(UserError) as error:
         sharding.make_mesh(config, jax.devices()[:count])
@@ -56,9 +74,13 @@ def test_every_remedy_of_a_wrong_mesh_works():
 def test_batches_that_do_not_split():
     mesh = sharding.make_mesh(MeshConfig(data=4, fsdp=2))
     sharding.check_batch(Config(phases=(PhaseConfig(batch_size=32, micro_batches=4),)), mesh)
-    with pytest.raises(UserError, match=r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"):
+    with pytest.raises(
+        UserError, match=r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
+    ):
         sharding.check_batch(Config(phases=(PhaseConfig(), PhaseConfig(batch_size=20))), mesh)
-    with pytest.raises(UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"):
+    with pytest.raises(
+        UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
+    ):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
     with pytest.raises(UserError, match=r"batch_size=4 .*nearest: 8$"):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=4),)), mesh)
@@ -126,13 +148,18 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
 
 def test_reset_moments_equals_a_fresh_optimizer():
     adamw, mesh = optimizer(OptimizerConfig()), sharding.make_mesh(MeshConfig(fsdp=2))
-    used = jax.tree.map(lambda leaf: jax.device_put(np.full(leaf.shape, 7, leaf.dtype), leaf.sharding),
-                        abstract_state(MODEL, adamw, mesh))
+    used = jax.tree.map(
+        lambda leaf: jax.device_put(np.full(leaf.shape, 7, leaf.dtype), leaf.sharding),
+        abstract_state(MODEL, adamw, mesh),
+    )
     reset = reset_moments(used)
     assert reset.step == 7
     jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, adamw.init(used.params))
     jax.tree.map(np.testing.assert_array_equal, reset.params, used.params)
-    assert reset.optimizer_state[0].mu["pooler"]["kernel"].sharding == used.optimizer_state[0].mu["pooler"]["kernel"].sharding
+    assert (
+        reset.optimizer_state[0].mu["pooler"]["kernel"].sharding
+        == used.optimizer_state[0].mu["pooler"]["kernel"].sharding
+    )
 
 
 @pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, tensor=-1)])

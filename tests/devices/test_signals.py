@@ -59,8 +59,9 @@ class Process:
         file.write_text(json.dumps(to_dict(config)))
         code = f"{busy}\nimport sys\nfrom bert_jax.cli import main\nsys.argv = ['bert-jax', 'pretrain', {str(file)!r}]\nmain()"
         with open(self._log, "w") as log:
-            self._process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": ""}, stdout=log,
-                                             stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": ""}, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def __enter__(self):
         return self
@@ -95,12 +96,18 @@ def steps(config) -> list[int]:
 
 @pytest.fixture
 def config(small_store, tmp_path):
-    return run_config(small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
-                      checkpoint=CheckpointConfig(every_steps=4, keep_last=5))
+    return run_config(
+        small_store,
+        tmp_path / "run",
+        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
+        checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
+    )
 
 
-@pytest.mark.parametrize("busy, text, number, code", [(COMPILES, "XLA is busy", signal.SIGTERM, 143),
-                                                      (RESTORES, "Orbax is busy", signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    "busy, text, number, code",
+    [(COMPILES, "XLA is busy", signal.SIGTERM, 143), (RESTORES, "Orbax is busy", signal.SIGINT, 130)],
+)
 def test_before_the_first_step_it_leaves_at_once(config, busy, text, number, code):
     with Process(config, busy) as process:
         process.wait_for(text)
@@ -189,4 +196,7 @@ def test_after_the_first_check_it_waits_for_the_next(capfd):
         signals.check()
         reached.append("the next step")
     assert signals.exit_code == 130 and reached == ["the end of the step"]
-    assert capfd.readouterr().err == "stopping after this step, saving step 1,234 (press Ctrl-C again to quit without saving)\n"
+    assert (
+        capfd.readouterr().err
+        == "stopping after this step, saving step 1,234 (press Ctrl-C again to quit without saving)\n"
+    )

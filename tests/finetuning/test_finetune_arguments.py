@@ -18,7 +18,14 @@ from bert_jax.finetuning.arguments import IN_MEMORY, from_arguments
 from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks import text
 
-OPTIONS = {"max_length": 16, "batch_size": 16, "learning_rate": 2e-3, "epochs": 1, "log_every_steps": 5, "bucket_window": 1}
+OPTIONS = {
+    "max_length": 16,
+    "batch_size": 16,
+    "learning_rate": 2e-3,
+    "epochs": 1,
+    "log_every_steps": 5,
+    "bucket_window": 1,
+}
 
 
 def rows_of(tsv: str) -> list[tuple[str, str]]:
@@ -35,17 +42,26 @@ def home(pretrained):  # noqa: F811
 @pytest.fixture(scope="module")
 def in_memory(home, tmp_path_factory):
     """Arguments of a finished call, and its result."""
-    arguments = dict(train=rows_of(sentences(320, 0)), dev=np.array(rows_of(sentences(40, 1))), init_from=home / "saved",
-                     workdir=tmp_path_factory.mktemp("memory") / "work", **OPTIONS)
+    arguments = dict(
+        train=rows_of(sentences(320, 0)),
+        dev=np.array(rows_of(sentences(40, 1))),
+        init_from=home / "saved",
+        workdir=tmp_path_factory.mktemp("memory") / "work",
+        **OPTIONS,
+    )
     return arguments, bert_jax.finetune("text", **arguments)
 
 
 def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
     """From the saved model and lists as from the model and files: bit for bit."""
     arguments, result = in_memory
-    files = dataclasses.replace(task_defaults("text"), init_from=str(home / "pretrained"), workdir=str(tmp_path / "work"),
-                                data=TaskDataConfig(train=str(home / "data/train.tsv"), dev=str(home / "data/dev.tsv")),
-                                **FAST | {"epochs": 1, "log_every_steps": 5})
+    files = dataclasses.replace(
+        task_defaults("text"),
+        init_from=str(home / "pretrained"),
+        workdir=str(tmp_path / "work"),
+        data=TaskDataConfig(train=str(home / "data/train.tsv"), dev=str(home / "data/dev.tsv")),
+        **FAST | {"epochs": 1, "log_every_steps": 5},
+    )
     other = bert_jax.finetune(files)
     assert_same_weights(result.path, other.path)
     assert result.path == str(arguments["workdir"]) and repr(result) == f"Result(exit_code=0, path={result.path!r})"
@@ -75,7 +91,9 @@ def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch,
         bert_jax.finetune("text", train=[("a", "x"), ("b", "y")], dev=[("a", "x")], init_from="nowhere")
     assert not list(tmp_path.iterdir()), "nothing was begun"
     numbers = [(text, len(text)) for text, _ in rows_of(sentences(64, 3))]
-    result = bert_jax.finetune("text", train=numbers, dev=numbers[:16], init_from=home / "saved", regression=True, **OPTIONS)
+    result = bert_jax.finetune(
+        "text", train=numbers, dev=numbers[:16], init_from=home / "saved", regression=True, **OPTIONS
+    )
     assert f"no workdir was given: results and weights go to {result.path}" in capsys.readouterr().out
     assert [str(path) for path in tmp_path.iterdir()] == [result.path] and result.results["main_metric"] == "pearson"
     assert isinstance(result.model.predict("a text")[0], float)
@@ -103,7 +121,8 @@ FORMS = {
     "an array of objects": (np.array([("a", 3), ("b", 20)], object), ["a", "b"], None, ("3", "20"), [0, 1]),
     "numbers of NumPy": (list(zip(["a", "b"], np.array([1, 0]))), ["a", "b"], None, ("0", "1"), [1, 0]),
     "truth": ([("a", True), ("b", np.False_)], ["a", "b"], None, ("False", "True"), [1, 0]),
-    "pairs": (PAIRS, ["a", "c", "e"], ["b", "d", "f"], ("0", "1", "10"), [1, 0, 2])}
+    "pairs": (PAIRS, ["a", "c", "e"], ["b", "d", "f"], ("0", "1", "10"), [1, 0, 2]),
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -111,14 +130,21 @@ def test_forms(name):
     rows, first, second, labels, answers = FORMS[name]
     config, given = from_arguments("text", {"train": rows, "dev": "dev.tsv"}, {"init_from": "m"})
     examples = text.load("text", config.data, "train", given=given)
-    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == (first, second, labels, answers)
+    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == (
+        first,
+        second,
+        labels,
+        answers,
+    )
     dev = text.load("text", TaskDataConfig(), "dev", labels, {"dev": rows[::-1]})
     assert dev.first == first[::-1] and dev.labels == labels
 
 
 def test_numbers_and_test_sets_without_labels():
     regression = TaskDataConfig(regression=True)
-    examples = text.load("text", regression, "train", given={"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]})
+    examples = text.load(
+        "text", regression, "train", given={"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
+    )
     assert (examples.labels, examples.answers.tolist()) == ((), [1, 0.5, -30])
     unlabelled = text.load("text", TaskDataConfig(), "test", ("x", "y"), {"test": [("a", None), ("b", None)]})
     assert unlabelled.first == ["a", "b"] and not unlabelled.has_answers
@@ -136,8 +162,10 @@ WRONG = {
     "floats": ([("a", 1.0), ("b", 0.0)], r"train\[0\]: the label 1.0 is a float; give regression=True"),
     "a list as a label": ([("a", ["x"])], r"train\[0\]: the label \['x'\] is neither text nor a number"),
     "one class": ([("a", "x"), ("b", "x")], r"train\[0\], and every other example, has the label 'x'"),
-    "nothing": ([], "train holds no example"), "a mapping": ({"a": "x"}, "train is dict; expected a file, or examples"),
-    "a number": (3, "train is int; expected a file")}
+    "nothing": ([], "train holds no example"),
+    "a mapping": ({"a": "x"}, "train is dict; expected a file, or examples"),
+    "a number": (3, "train is int; expected a file"),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -154,33 +182,60 @@ def test_an_unknown_class_in_dev():
 
 
 def test_options_by_keyword(tmp_path):
-    config, given = from_arguments("mrpc", {"train": tmp_path / "a.tsv", "dev": "b.tsv", "test": None}, {
-        "init_from": tmp_path, "workdir": "w", "epochs": np.int64(7), "learning_rate": 1, "max_length": 64,
-        "grid_epochs": [1, 2], "optimizer": {"name": "lamb"}, "weight_decay": 0.5, "mesh.data": 2, "head_dropout": 0.25,
-        "schedule": bert_jax.ScheduleConfig(power=2.0)})
+    config, given = from_arguments(
+        "mrpc",
+        {"train": tmp_path / "a.tsv", "dev": "b.tsv", "test": None},
+        {
+            "init_from": tmp_path,
+            "workdir": "w",
+            "epochs": np.int64(7),
+            "learning_rate": 1,
+            "max_length": 64,
+            "grid_epochs": [1, 2],
+            "optimizer": {"name": "lamb"},
+            "weight_decay": 0.5,
+            "mesh.data": 2,
+            "head_dropout": 0.25,
+            "schedule": bert_jax.ScheduleConfig(power=2.0),
+        },
+    )
     assert not given and config == dataclasses.replace(
-        task_defaults("mrpc"), init_from=str(tmp_path), workdir="w", epochs=7, learning_rate=1.0, grid_epochs=(1, 2),
-        options=TaskOptions(max_length=64), data=TaskDataConfig(train=str(tmp_path / "a.tsv"), dev="b.tsv"), head_dropout=0.25,
-        optimizer=OptimizerConfig(name="lamb", weight_decay=0.5), mesh=bert_jax.MeshConfig(data=2),
-        schedule=bert_jax.ScheduleConfig(power=2.0))
+        task_defaults("mrpc"),
+        init_from=str(tmp_path),
+        workdir="w",
+        epochs=7,
+        learning_rate=1.0,
+        grid_epochs=(1, 2),
+        options=TaskOptions(max_length=64),
+        data=TaskDataConfig(train=str(tmp_path / "a.tsv"), dev="b.tsv"),
+        head_dropout=0.25,
+        optimizer=OptimizerConfig(name="lamb", weight_decay=0.5),
+        mesh=bert_jax.MeshConfig(data=2),
+        schedule=bert_jax.ScheduleConfig(power=2.0),
+    )
     assert from_arguments(config, {}, {"seed": 3})[0] == dataclasses.replace(config, seed=3)
     assert from_arguments(FinetuneConfig(task="text"), {}, {})[0].workdir == ""
 
 
-@pytest.mark.parametrize(("task", "options", "message"), [
-    ("text", {"learning_rat": 1e-3}, "unknown option 'learning_rat'; perhaps you meant learning_rate"),
-    ("text", {"maxlength": 8}, "perhaps you meant max_length"),
-    ("text", {"zzz": 1}, "unknown option 'zzz'; `bert-jax finetune TASK --help` lists them"),
-    ("text", {"name": "lamb"}, "name is ambiguous: schedule.name or optimizer.name; write schedule={'name': …}"),
-    ("text", {"optimizer": {"nam": "lamb"}}, "unknown option optimizer.nam; perhaps you meant optimizer.name"),
-    ("text", {"optimizer": "lamb"}, "optimizer takes a dict of its options (name, "),
-    ("text", {"data": "GLUE"}, "data takes a dict of its options (dir, train, dev, test, "),
-    ("text", {"data": None}, "scheme), not None"),
-    ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
-    ("text", {"learning_rate": "3e-5"}, "learning_rate='3e-5' must be of type float"),
-    ("text", {"select": "first"}, "select='first' must be one of last, best"),
-    ("text", {"init_from": object()}, "init_from takes the path of a model, not a object; model.save(path)"),
-    ("txt", {}, "unknown task 'txt'; perhaps you meant text"), (3, {}, "takes a task or a FinetuneConfig first, not 3")])
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("text", {"learning_rat": 1e-3}, "unknown option 'learning_rat'; perhaps you meant learning_rate"),
+        ("text", {"maxlength": 8}, "perhaps you meant max_length"),
+        ("text", {"zzz": 1}, "unknown option 'zzz'; `bert-jax finetune TASK --help` lists them"),
+        ("text", {"name": "lamb"}, "name is ambiguous: schedule.name or optimizer.name; write schedule={'name': …}"),
+        ("text", {"optimizer": {"nam": "lamb"}}, "unknown option optimizer.nam; perhaps you meant optimizer.name"),
+        ("text", {"optimizer": "lamb"}, "optimizer takes a dict of its options (name, "),
+        ("text", {"data": "GLUE"}, "data takes a dict of its options (dir, train, dev, test, "),
+        ("text", {"data": None}, "scheme), not None"),
+        ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
+        ("text", {"learning_rate": "3e-5"}, "learning_rate='3e-5' must be of type float"),
+        ("text", {"select": "first"}, "select='first' must be one of last, best"),
+        ("text", {"init_from": object()}, "init_from takes the path of a model, not a object; model.save(path)"),
+        ("txt", {}, "unknown task 'txt'; perhaps you meant text"),
+        (3, {}, "takes a task or a FinetuneConfig first, not 3"),
+    ],
+)
 def test_bad_options_are_named(task, options, message):
     with pytest.raises(UserError, match=re.escape(message)):
         from_arguments(task, {}, options)
@@ -195,7 +250,9 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
     for split, part in zip(("train", "dev"), parts):
         assert part.first == text.load("text", of_file, split).first
     assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
-    with pytest.raises(UserError, match=r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"):
+    with pytest.raises(
+        UserError, match=r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
+    ):
         from_arguments("text", {"train": rows}, {})
 
 
@@ -204,11 +261,18 @@ def test_other_tasks_read_files():
         from_arguments("ner", {"train": [(["a"], ["O"])], "dev": []}, {})
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"tfds": "glue/sst2"}, "tfds='glue/sst2' has all splits, but train and dev came in memory too; leave one of the two out"),
-    ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
-    ({"pair_column": "b"}, "pair_column='b' names a column"),
-    ({"data": {"label_column": "y"}}, "label_column='y' names a column")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"tfds": "glue/sst2"},
+            "tfds='glue/sst2' has all splits, but train and dev came in memory too; leave one of the two out",
+        ),
+        ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
+        ({"pair_column": "b"}, "pair_column='b' names a column"),
+        ({"data": {"label_column": "y"}}, "label_column='y' names a column"),
+    ],
+)
 def test_options_of_files_beside_examples_in_memory(options, message):
     """Once ignored."""
     rows = [("a", "x"), ("b", "y")]

@@ -7,8 +7,16 @@ import shutil
 
 import jax
 import pytest
-from test_finetuning import (Killed, MODEL, compile_once, one_device, pretrained, run_config, sentences,  # noqa: F401 (fixtures)
-                             two_seeds)
+from test_finetuning import (
+    Killed,
+    MODEL,
+    compile_once,
+    one_device,
+    pretrained,
+    run_config,
+    sentences,  # noqa: F401 (fixtures)
+    two_seeds,
+)
 
 from bert_jax.finetuning import loop
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -26,12 +34,16 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 
 def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
     """Of SQuAD, training reads one answer of a question, the metric all of them."""
+
     def fingerprint(*answers):
         question = reading.Question("q", "where?", 0, answers, (3, 9))
         examples = reading.Examples("squad_v1", ("in France",), (question,), True)
         return _fingerprint([Split(examples, windows.features(examples, tokenizer, options))])
 
-    tokenizer, options = load_tokenizer(pretrained / "vocab.txt"), TaskOptions(max_length=24, max_query_length=6, doc_stride=8)
+    tokenizer, options = (
+        load_tokenizer(pretrained / "vocab.txt"),
+        TaskOptions(max_length=24, max_query_length=6, doc_stride=8),
+    )
     assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
 
 
@@ -52,7 +64,9 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     shutil.copytree(pretrained / "data", tmp_path / "data")
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
     monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))
-    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data")))
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data"))
+    )
     again = finetune(config).results
     assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
 
@@ -136,10 +150,13 @@ def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, 
     config, _ = two_seeds
     other = TaskDataConfig(dir=str(pretrained / "data"), train=str(pretrained / "data/dev.tsv"))
     for changes, message in (
-            ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"), ({"data": other}, "features_fingerprint"),
-            ({"options": TaskOptions(max_length=12)}, "max_length"), ({"init_from": str(config.workdir)}, "init_from"),
-            ({"options": TaskOptions(max_length=64)}, "32 positions"),
-            ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16")):
+        ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"),
+        ({"data": other}, "features_fingerprint"),
+        ({"options": TaskOptions(max_length=12)}, "max_length"),
+        ({"init_from": str(config.workdir)}, "init_from"),
+        ({"options": TaskOptions(max_length=64)}, "32 positions"),
+        ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16"),
+    ):
         with pytest.raises(UserError, match=message):
             finetune(dataclasses.replace(config, **changes))
     with pytest.raises(UserError, match="pre-training|config.json"):

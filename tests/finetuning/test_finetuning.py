@@ -38,10 +38,17 @@ from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tokenization.learning import run_train_vocab
 
-MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32,
-                    initializer_range=0.1)
-FAST = {"options": TaskOptions(max_length=16), "batch_size": 16, "learning_rate": 2e-3, "epochs": 2, "log_every_steps": 1,
-        "bucket_window": 1}
+MODEL = ModelConfig(
+    hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32, initializer_range=0.1
+)
+FAST = {
+    "options": TaskOptions(max_length=16),
+    "batch_size": 16,
+    "learning_rate": 2e-3,
+    "epochs": 2,
+    "log_every_steps": 1,
+    "bucket_window": 1,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,8 +63,11 @@ def one_device():
 @pytest.fixture(scope="module", autouse=True)
 def compile_once(tmp_path_factory):
     """Every command compiles its programs anew; here they come from a cache on disk."""
-    options = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-               "jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
     before = {name: getattr(jax.config, name) for name in options}
     for name, value in options.items():
         jax.config.update(name, value)
@@ -91,13 +101,20 @@ def pretrained(tmp_path_factory):
     (home / "data").mkdir()
     for name, text in {"train": sentences(320, 0), "dev": sentences(40, 1)}.items():
         (home / "data" / f"{name}.tsv").write_text(text)
-    (home / "data" / "test.tsv").write_text("\n".join(row.split("\t")[0] for row in sentences(20, 2).splitlines()) + "\n")
+    (home / "data" / "test.tsv").write_text(
+        "\n".join(row.split("\t")[0] for row in sentences(20, 2).splitlines()) + "\n"
+    )
     return home
 
 
 def run_config(home, workdir, **changes) -> FinetuneConfig:
-    base = dataclasses.replace(task_defaults("text"), init_from=str(home / "pretrained"), workdir=str(workdir),
-                               data=TaskDataConfig(dir=str(home / "data")), **FAST)
+    base = dataclasses.replace(
+        task_defaults("text"),
+        init_from=str(home / "pretrained"),
+        workdir=str(workdir),
+        data=TaskDataConfig(dir=str(home / "data")),
+        **FAST,
+    )
     return dataclasses.replace(base, **changes)
 
 
@@ -125,15 +142,22 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     work = pathlib.Path(config.workdir)
     assert results["metrics"]["accuracy"] > 0.9 and results["collapsed"] is None
     assert json.loads((work / "results.json").read_text()) == results
-    assert results["task"] == "text" and results["main_metric"] == "accuracy" and results["labels"] == ["garden", "harbour"]
+    assert (
+        results["task"] == "text"
+        and results["main_metric"] == "accuracy"
+        and results["labels"] == ["garden", "harbour"]
+    )
     assert results["hyperparameters"]["learning_rate"] == 2e-3 and results["versions"]["jax"] == jax.__version__
     assert [record["init_from_step"] for record in results["runs"]] == [0, 0]
     assert results["data"] == {"train": 320, "dev": 40, "test": 20} and results["tests"] == {}
     assert [record["run"] for record in results["runs"]] == [f"batch16_rate0.002_epochs2_seed{seed}" for seed in (0, 1)]
     accuracies = [record["metrics"]["accuracy"] for record in results["runs"]]
     (setting,) = results["settings"]
-    np.testing.assert_allclose([setting["mean"]["accuracy"], setting["standard_deviation"]["accuracy"]],
-                               [np.mean(accuracies), np.std(accuracies, ddof=1)], rtol=1e-12)
+    np.testing.assert_allclose(
+        [setting["mean"]["accuracy"], setting["standard_deviation"]["accuracy"]],
+        [np.mean(accuracies), np.std(accuracies, ddof=1)],
+        rtol=1e-12,
+    )
     assert results["chosen"]["run"] == results["runs"][int(np.argmax(accuracies))]["run"]
     assert [entry["epoch"] for entry in results["runs"][0]["epochs"]] == [1, 2]
     assert_same_weights(work, work / "runs" / results["chosen"]["run"])
@@ -145,12 +169,16 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
     lines = {name: (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:] for name in ("train", "dev", "test")}
     lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2 for line in rows] for name, rows in lines.items()}
     limit = int(np.median(lengths["train"]))
-    results = finetune(run_config(pretrained, tmp_path / "work", epochs=1, options=TaskOptions(max_length=limit))).results
+    results = finetune(
+        run_config(pretrained, tmp_path / "work", epochs=1, options=TaskOptions(max_length=limit))
+    ).results
     assert results["truncated"] == {name: np.mean(np.array(found) > limit) for name, found in lengths.items()}
     cut, said = sum(length > limit for length in lengths["train"]), capsys.readouterr().out
     share = f"({100 * cut / 320:.1f} %)"
-    assert (f"{cut} of 320 train texts {share} are longer than options.max_length={limit} tokens (median {limit}) "
-            f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n") in said
+    assert (
+        f"{cut} of 320 train texts {share} are longer than options.max_length={limit} tokens (median {limit}) "
+        f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n"
+    ) in said
     options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
     run_predict(str(tmp_path / "work"), options)
     assert f"{cut} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
@@ -182,7 +210,9 @@ def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained,
 
 @pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])
 def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch, select, accuracy, collapsed):
-    found = iter([({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")])
+    found = iter(
+        [({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")]
+    )
     monkeypatch.setattr(loop, "evaluate", lambda *_: next(found))
     results = finetune(run_config(pretrained, tmp_path / "work", select=select)).results
     assert (results["metrics"]["accuracy"], results["collapsed"]) == (accuracy, collapsed)
@@ -199,7 +229,9 @@ def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pre
 def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp_path):
     config, results = two_seeds
     members = ",".join(f"{config.workdir}/runs/{record['run']}" for record in results["runs"])
-    options = PredictConfig(input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "new" / "out.tsv"), split="dev")
+    options = PredictConfig(
+        input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "new" / "out.tsv"), split="dev"
+    )
     lowest = min(record["metrics"]["accuracy"] for record in results["runs"])
     assert run_predict(members, options)["accuracy"] >= lowest and (tmp_path / "new" / "out.tsv").exists()
     logits = [[np.array(row, np.float32) for row in rows] for rows in ([[2, 0, 1]], [[-1, 0, 3]])]
@@ -214,8 +246,13 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
     def member(positions, threshold, crf=False):
         settings = {"finetune": {"task": "squad_v2", "options": {"max_length": 200}}}
         history = {"config": settings, "metrics": {"best_f1_thresh": threshold}}
-        return types.SimpleNamespace(path=f"m{positions}", model=types.SimpleNamespace(max_position_embeddings=positions),
-                                     history=history, head=HeadConfig(kind="tagging", labels=("O",), crf=crf), tokenizer=True)
+        return types.SimpleNamespace(
+            path=f"m{positions}",
+            model=types.SimpleNamespace(max_position_embeddings=positions),
+            history=history,
+            head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
+            tokenizer=True,
+        )
 
     options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
     assert options.null_threshold == 2.5 and options.max_length == 128
@@ -262,11 +299,17 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
         assert_same_weights(*(pathlib.Path(c.workdir) / "runs" / record["run"] for c in (config, two_seeds[0])))
 
 
-@pytest.mark.parametrize("batch", [1, 3, 5])  # the first of dev after an epoch, after the next, for the files of predictions
-def test_a_signal_during_predictions_is_answered_between_two_batches(two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch):
+@pytest.mark.parametrize(
+    "batch", [1, 3, 5]
+)  # the first of dev after an epoch, after the next, for the files of predictions
+def test_a_signal_during_predictions_is_answered_between_two_batches(
+    two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch
+):
     """What is saved ends the same: nothing is trained again, and no evaluation is left out."""
     config, expected = two_seeds
-    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20)  # dev: two batches
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20
+    )  # dev: two batches
     call, steps, batches = Program.__call__, [], []
 
     def interrupted(program, params, *rest):
@@ -282,7 +325,11 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(two_seeds, 
     assert finetune(config).exit_code == 143
     assert len(batches) == batch
     said = capfd.readouterr().err
-    assert f"saved step {len(steps)}; the same command resumes\n" in said if batch < 5 else said == "stopping: nothing needs to be saved\n"
+    assert (
+        f"saved step {len(steps)}; the same command resumes\n" in said
+        if batch < 5
+        else said == "stopping: nothing needs to be saved\n"
+    )
     results = finetune(config).results
     assert steps == list(range(40))
     for name in ("metrics", "epochs", "training_loss", "collapsed"):
@@ -292,12 +339,28 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(two_seeds, 
 @pytest.mark.slow
 def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
-    arguments = [sys.executable, "-m", "bert_jax", "finetune", "text", f"--init_from={pretrained / 'pretrained'}",
-                 f"--data.dir={pretrained / 'data'}", "--options.max_length=16", "--batch_size=16", "--epochs=15",
-                 "--learning_rate=1e-3", "--save_every_steps=7", "--log_every_steps=1"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "bert_jax",
+        "finetune",
+        "text",
+        f"--init_from={pretrained / 'pretrained'}",
+        f"--data.dir={pretrained / 'data'}",
+        "--options.max_length=16",
+        "--batch_size=16",
+        "--epochs=15",
+        "--learning_rate=1e-3",
+        "--save_every_steps=7",
+        "--log_every_steps=1",
+    ]
     environment = {**os.environ, "XLA_FLAGS": ""}
-    subprocess.run([*arguments, f"--workdir={tmp_path / 'whole'}"], env=environment, check=True, stdout=subprocess.DEVNULL)
-    process = subprocess.Popen([*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*arguments, f"--workdir={tmp_path / 'whole'}"], env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    process = subprocess.Popen(
+        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, stdout=subprocess.DEVNULL
+    )
     log = tmp_path / "killed/runs/batch16_rate0.001_epochs15_seed0/metrics.jsonl"
     while len(read_rows(log)) < 40:
         assert process.poll() is None, "it ended by itself"
@@ -305,7 +368,9 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
     process.kill()
     process.wait()
     assert not (tmp_path / "killed/results.json").exists()
-    subprocess.run([*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, check=True, stdout=subprocess.DEVNULL
+    )
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -313,11 +378,21 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     made = []
     make = loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = run_config(pretrained, tmp_path / "work", grid=True, grid_batch_sizes=(16,), grid_learning_rates=(2e-3, 1e-6),
-                        grid_epochs=(1, 2), select="best")
+    config = run_config(
+        pretrained,
+        tmp_path / "work",
+        grid=True,
+        grid_batch_sizes=(16,),
+        grid_learning_rates=(2e-3, 1e-6),
+        grid_epochs=(1, 2),
+        select="best",
+    )
     train, held = loop.train, []
-    monkeypatch.setattr(loop, "train", lambda *args: held.append(
-        len(list((tmp_path / "work" / "runs").glob("*/checkpoints")))) or train(*args))
+    monkeypatch.setattr(
+        loop,
+        "train",
+        lambda *args: held.append(len(list((tmp_path / "work" / "runs").glob("*/checkpoints")))) or train(*args),
+    )
     results = finetune(config).results
     assert held == [0, 1, 1, 1]  # weights that can be chosen no more are not kept until the end of a grid
     assert len(results["runs"]) == len(results["settings"]) == 4
@@ -325,7 +400,12 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     assert results["settings"][-1]["setting"].startswith("batch16_rate1e-06")
     assert any(record["collapsed"] for record in results["runs"] if record["hyperparameters"]["learning_rate"] == 1e-6)
     (programs,) = made
-    assert len(programs.train_step.compiled) == len(programs.predict_step.compiled) == programs.fresh_state._cache_size() == 1
+    assert (
+        len(programs.train_step.compiled)
+        == len(programs.predict_step.compiled)
+        == programs.fresh_state._cache_size()
+        == 1
+    )
     assert not list((tmp_path / "work" / "runs").glob("*/checkpoints"))  # keep=best: the chosen weights lie on top
     assert (tmp_path / "work" / "checkpoints").is_dir()
 
@@ -333,8 +413,16 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
 def test_devices_share_the_batches(two_seeds, pretrained, tmp_path, one_device, monkeypatch):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
     monkeypatch.setattr(sharding, "make_mesh", lambda mesh: one_device(mesh, jax.devices()[:4]))
-    config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), seeds=1, mesh=MeshConfig(data=1, fsdp=2, tensor=2),
-                                 dropout=0.0, head_dropout=0.0, batch_size=62, epochs=1)
+    config = dataclasses.replace(
+        two_seeds[0],
+        workdir=str(tmp_path / "work"),
+        seeds=1,
+        mesh=MeshConfig(data=1, fsdp=2, tensor=2),
+        dropout=0.0,
+        head_dropout=0.0,
+        batch_size=62,
+        epochs=1,
+    )
     finetune(config)
     monkeypatch.setattr(sharding, "make_mesh", lambda mesh: one_device(mesh, jax.devices()[:1]))
     finetune(dataclasses.replace(config, workdir=str(tmp_path / "one"), mesh=MeshConfig()))
@@ -353,10 +441,21 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
     data.mkdir()
     for name, seed in (("train", 3), ("dev", 4), ("test", 4)):
         (data / f"{name}.tsv").write_text(sentences(40, seed, topics=3))
-    second = dataclasses.replace(config, init_from=config.workdir, workdir=str(tmp_path / "work"), seeds=1, epochs=1,
-                                 data=TaskDataConfig(dir=str(data)), learning_rate=1e-12)
+    second = dataclasses.replace(
+        config,
+        init_from=config.workdir,
+        workdir=str(tmp_path / "work"),
+        seeds=1,
+        epochs=1,
+        data=TaskDataConfig(dir=str(data)),
+        learning_rate=1e-12,
+    )
     results = finetune(second).results
-    assert "labels (garden, harbour)" in capsys.readouterr().out and results["labels"] == ["garden", "harbour", "kitchen"]
+    assert "labels (garden, harbour)" in capsys.readouterr().out and results["labels"] == [
+        "garden",
+        "harbour",
+        "kitchen",
+    ]
     assert results["tests"] == {"test": results["metrics"]}
     before, after = weights(config.workdir), weights(tmp_path / "work")
     assert after["head/kernel"].shape == (32, 3)
@@ -376,8 +475,14 @@ def test_stabilisers(pretrained):
     """Reinitialised layers, layer-wise rates, an encoder that only gives features: what becomes of parameters and updates."""
     config = run_config(pretrained, "unused")
     model = dataclasses.replace(MODEL, vocab_size=40, num_layers=3)
-    old, new = ({"encoder": {"x": np.full((3, 2), value)}, "pooler": {"kernel": np.full(2, value)},
-                 "head": {"kernel": np.full(2, value)}} for value in (1.0, 2.0))
+    old, new = (
+        {
+            "encoder": {"x": np.full((3, 2), value)},
+            "pooler": {"kernel": np.full(2, value)},
+            "head": {"kernel": np.full(2, value)},
+        }
+        for value in (1.0, 2.0)
+    )
     mesh = sharding.make_mesh(MeshConfig())
     old, new = (jax.device_put(tree, sharding.replicated(mesh)) for tree in (old, new))
     mixed = with_fresh_layers(old, new, 2)
@@ -387,24 +492,42 @@ def test_stabilisers(pretrained):
     with pytest.raises(UserError, match="has 3 layers"):
         make_programs(dataclasses.replace(config, reinitialize_layers=4), model, HeadConfig(labels=("a", "b")), mesh)
 
-    ones = {"embeddings": {"t": np.ones(2, np.float32)}, "encoder": {"x": np.ones((3, 2), np.float32)},
-            "pooler": {"k": np.ones(2, np.float32)}, "head": {"k": np.ones(2, np.float32)}}
+    ones = {
+        "embeddings": {"t": np.ones(2, np.float32)},
+        "encoder": {"x": np.ones((3, 2), np.float32)},
+        "pooler": {"k": np.ones(2, np.float32)},
+        "head": {"k": np.ones(2, np.float32)},
+    }
     scaled, _ = scale_by_depth(0.5, 3).update(ones, scale_by_depth(0.5, 3).init(ones))
     assert scaled["embeddings"]["t"][0] == 0.125 and scaled["encoder"]["x"][:, 0].tolist() == [0.25, 0.5, 1]
     assert scaled["pooler"]["k"][0] == scaled["head"]["k"][0] == 1
     frozen, _ = frozen_encoder().update(ones, frozen_encoder().init(ones))
     assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == {
-        "embeddings": 0, "encoder": 0, "pooler": 0, "head": 2}
+        "embeddings": 0,
+        "encoder": 0,
+        "pooler": 0,
+        "head": 2,
+    }
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"init_from": ""}, "--init_from is missing"), ({"workdir": ""}, "--workdir is missing"),
-    ({"data": TaskDataConfig()}, "--data.dir=DIR"), ({"epochs": 0}, "epochs=0 must be positive"),
-    ({"layer_decay": 0.0}, "layer_decay=0.0"), ({"crf": True}, "belongs to tagging"),
-    ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
-    ({"warmup_share": 1.5}, "warmup_share=1.5"), ({"seed": 2**31}, "seed="), ({"grid_epochs": ()}, "grid_epochs is empty"),
-    ({"options": TaskOptions(max_length=4)}, "options.max_length=4"), ({"task": "sst-2"}, "perhaps you meant sst2"),
-    ({"optimizer": OptimizerConfig(epsilon=0)}, "optimizer.epsilon")])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"init_from": ""}, "--init_from is missing"),
+        ({"workdir": ""}, "--workdir is missing"),
+        ({"data": TaskDataConfig()}, "--data.dir=DIR"),
+        ({"epochs": 0}, "epochs=0 must be positive"),
+        ({"layer_decay": 0.0}, "layer_decay=0.0"),
+        ({"crf": True}, "belongs to tagging"),
+        ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
+        ({"warmup_share": 1.5}, "warmup_share=1.5"),
+        ({"seed": 2**31}, "seed="),
+        ({"grid_epochs": ()}, "grid_epochs is empty"),
+        ({"options": TaskOptions(max_length=4)}, "options.max_length=4"),
+        ({"task": "sst-2"}, "perhaps you meant sst2"),
+        ({"optimizer": OptimizerConfig(epsilon=0)}, "optimizer.epsilon"),
+    ],
+)
 def test_options_that_cannot_be_are_named(changes, message):
     config = dataclasses.replace(task_defaults("sst2"), init_from="a", workdir="b", data=TaskDataConfig(dir="c"))
     assert check_finetune(config) is config
@@ -427,18 +550,37 @@ def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
 def test_command_line(two_seeds, pretrained, tmp_path, capsys):
     """A bare --grid, lists by commas, and predict; mistakes are one line each."""
     config, _ = two_seeds
-    base = ["bert-jax", "finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}",
-            "--options.max_length=16"]
+    base = [
+        "bert-jax",
+        "finetune",
+        "text",
+        f"--init_from={pretrained / 'pretrained'}",
+        f"--data.dir={pretrained / 'data'}",
+        "--options.max_length=16",
+    ]
     grid = ["--grid", "--grid_batch_sizes=16", "--grid_learning_rates=5e-3", "--grid_epochs=1"]
     assert _run([*base, f"--workdir={tmp_path / 'w'}", *grid]) == 0
     assert (tmp_path / "w" / "results.json").exists()
-    assert _run(["bert-jax", "predict", str(tmp_path / "w"), f"--input={pretrained / 'data/test.tsv'}",
-                 f"--output={tmp_path / 'p.tsv'}"]) == 0
+    assert (
+        _run(
+            [
+                "bert-jax",
+                "predict",
+                str(tmp_path / "w"),
+                f"--input={pretrained / 'data/test.tsv'}",
+                f"--output={tmp_path / 'p.tsv'}",
+            ]
+        )
+        == 0
+    )
     assert (tmp_path / "p.tsv").exists()
     capsys.readouterr()
-    for words, message in (([*base, "--workdir=x", "--max_length=4"], "--options.max_length"),
-                           (["bert-jax", "finetune", "sst3"], "sst2"), (["bert-jax", "finetune"], "TASK comes first"),
-                           (["bert-jax", "predict", str(tmp_path / "w")], "--input")):
+    for words, message in (
+        ([*base, "--workdir=x", "--max_length=4"], "--options.max_length"),
+        (["bert-jax", "finetune", "sst3"], "sst2"),
+        (["bert-jax", "finetune"], "TASK comes first"),
+        (["bert-jax", "predict", str(tmp_path / "w")], "--input"),
+    ):
         assert _run(words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1

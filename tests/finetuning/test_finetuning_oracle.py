@@ -29,13 +29,18 @@ HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)
 @pytest.fixture(scope="module")
 def ours():
     """Losses of every step and the final logits of the first batch, through the code that `finetune` runs."""
-    config = FinetuneConfig(dropout=0.0, compute=ComputeConfig(dtype="float32"),
-                            optimizer=OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP))
+    config = FinetuneConfig(
+        dropout=0.0,
+        compute=ComputeConfig(dtype="float32"),
+        optimizer=OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP),
+    )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, ModelConfig(**oracle.SIZES, activation="gelu_erf"), HEAD, mesh)
     flat = random_bert.draw_parameters(oracle.SIZES) | oracle.draw_head()
-    params = jax.tree.map_with_path(lambda path, leaf: jax.device_put(flat["/".join(key.key for key in path)], leaf.sharding),
-                                    programs.abstract.params)
+    params = jax.tree.map_with_path(
+        lambda path, leaf: jax.device_put(flat["/".join(key.key for key in path)], leaf.sharding),
+        programs.abstract.params,
+    )
     state = programs.fresh_state(np.uint32(0))
     state = TrainState(step=state.step, params=params, optimizer_state=state.optimizer_state)
     ids, types, labels = oracle.draw_pairs()
@@ -44,8 +49,12 @@ def ours():
         patch.setattr(batching, "permute", lambda indices, *_: indices)
         batches = batching.TrainingBatches(features, oracle.BATCH)
         steps = oracle.EPOCHS * batches.steps_per_epoch
-        rates = learning_rates(Run(oracle.BATCH, oracle.RATE, oracle.EPOCHS, 0), ScheduleConfig(name="linear_after_warmup"),
-                               oracle.WARMUP / steps, steps)
+        rates = learning_rates(
+            Run(oracle.BATCH, oracle.RATE, oracle.EPOCHS, 0),
+            ScheduleConfig(name="linear_after_warmup"),
+            oracle.WARMUP / steps,
+            steps,
+        )
         losses = []
         for step in range(steps):
             state, values = programs.train_step(state, batches.batch(step), rates[step], np.uint32(0))

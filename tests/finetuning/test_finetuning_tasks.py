@@ -21,7 +21,9 @@ GARDEN = small_corpus.TOPICS["garden"][0]
 
 def sentences(random, topics):
     """One sentence of each of these topics: (noun, verb, place)."""
-    return [[words[random.integers(5)] for words in (*small_corpus.TOPICS[topic], small_corpus.PLACES)] for topic in topics]
+    return [
+        [words[random.integers(5)] for words in (*small_corpus.TOPICS[topic], small_corpus.PLACES)] for topic in topics
+    ]
 
 
 def squad(random, count):
@@ -32,8 +34,14 @@ def squad(random, count):
         found = sentences(random, random.permutation(topics))
         context = " ".join(f"The {noun} {verb} {place}." for noun, verb, place in found)
         answers = [{"text": noun, "answer_start": context.index(noun)} for noun, _, _ in found if noun in GARDEN]
-        questions.append({"context": context, "qas": [
-            {"id": f"q{number}", "question": "the garden?", "answers": answers, "is_impossible": not answers}]})
+        questions.append(
+            {
+                "context": context,
+                "qas": [
+                    {"id": f"q{number}", "question": "the garden?", "answers": answers, "is_impossible": not answers}
+                ],
+            }
+        )
     return json.dumps({"version": "v2.0", "data": [{"paragraphs": questions}]})
 
 
@@ -44,7 +52,14 @@ def ner(random, count):
         topic = ("garden", "harbour")[number % 2]
         ((noun, verb, place),) = sentences(random, [topic])
         first, *more = place.split()
-        lines += ["The O", f"{noun} B-{topic}", f"{verb} O", f"{first} B-time", *(f"{word} I-time" for word in more), ""]
+        lines += [
+            "The O",
+            f"{noun} B-{topic}",
+            f"{verb} O",
+            f"{first} B-time",
+            *(f"{word} I-time" for word in more),
+            "",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -62,8 +77,20 @@ WINDOWS = TaskOptions(max_length=24, max_query_length=6, doc_stride=8)
 CASES = {
     "squad_v2": (squad, ".json", 0.6, {"options": WINDOWS, "epochs": 2}, "predictions.json"),
     "ner": (ner, ".txt", 0.8, {"options": TaskOptions(max_length=16), "epochs": 4}, "predictions.conll"),
-    "ner crf features": (ner, ".txt", 0.8, {"options": TaskOptions(max_length=16), "crf": True, "features": "weighted_all",
-                                            "lstm_size": 8, "learning_rate": 2e-2, "epochs": 4}, "predictions.conll"),
+    "ner crf features": (
+        ner,
+        ".txt",
+        0.8,
+        {
+            "options": TaskOptions(max_length=16),
+            "crf": True,
+            "features": "weighted_all",
+            "lstm_size": 8,
+            "learning_rate": 2e-2,
+            "epochs": 4,
+        },
+        "predictions.conll",
+    ),
     "choice": (choice, ".jsonl", 0.9, {"options": TaskOptions(max_length=16)}, "predictions.jsonl"),
 }
 
@@ -71,12 +98,19 @@ CASES = {
 def answers(task, model, file):
     """What the loaded model says to the examples of a file, in the form of `predictions`."""
     if task == "squad_v2":
-        questions = [(asked["question"], paragraph["context"], asked["id"])
-                     for paragraph in json.loads(file.read_text())["data"][0]["paragraphs"] for asked in paragraph["qas"]]
-        return dict(zip((id for *_, id in questions), (answer.text for answer in model.predict([q[:2] for q in questions]))))
+        questions = [
+            (asked["question"], paragraph["context"], asked["id"])
+            for paragraph in json.loads(file.read_text())["data"][0]["paragraphs"]
+            for asked in paragraph["qas"]
+        ]
+        return dict(
+            zip((id for *_, id in questions), (answer.text for answer in model.predict([q[:2] for q in questions])))
+        )
     if task == "choice":
         records = map(json.loads, file.read_text().splitlines())
-        return [choice.index for choice in model.predict([(record["context"], record["choices"]) for record in records])]
+        return [
+            choice.index for choice in model.predict([(record["context"], record["choices"]) for record in records])
+        ]
     blocks = [[line.split()[0] for line in block.splitlines()] for block in file.read_text().strip().split("\n\n")]
     return [tag for tags in model.predict([tuple(words) for words in blocks]) for _, tag in tags]
 
@@ -104,8 +138,13 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
         file.write_text(make_file(np.random.default_rng(seed), count))
     made, make = [], loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = dataclasses.replace(task_defaults(task), init_from=str(pretrained / "pretrained"), workdir=str(work),
-                                 data=TaskDataConfig(train=str(train), dev=str(dev)), **FAST | changes)
+    config = dataclasses.replace(
+        task_defaults(task),
+        init_from=str(pretrained / "pretrained"),
+        workdir=str(work),
+        data=TaskDataConfig(train=str(train), dev=str(dev)),
+        **FAST | changes,
+    )
     results = loop.finetune(config).results
     assert results["metrics"][results["main_metric"]] > least and results["collapsed"] is None
     for program in (made[0].train_step, made[0].predict_step):
@@ -142,13 +181,22 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: 
     (tmp_path / "AX").mkdir()
     table = ["Premise\tHypothesis\tLabel", *map("\t".join, asked)]
     (tmp_path / "AX/diagnostic-full.tsv").write_text("\n".join(table) + "\n")
-    config = dataclasses.replace(task_defaults("mnli"), init_from=str(pretrained / "pretrained"), workdir=str(tmp_path / "mnli"),
-                                 data=TaskDataConfig(dir=str(tmp_path)), **FAST | {"epochs": 4})
+    config = dataclasses.replace(
+        task_defaults("mnli"),
+        init_from=str(pretrained / "pretrained"),
+        workdir=str(tmp_path / "mnli"),
+        data=TaskDataConfig(dir=str(tmp_path)),
+        **FAST | {"epochs": 4},
+    )
     results = loop.finetune(config).results
     assert results["metrics"]["accuracy"] > 0.5 < results["metrics"]["mismatched_accuracy"]
 
-    config = dataclasses.replace(task_defaults("ax"), init_from=str(tmp_path / "mnli"), workdir=str(tmp_path / "ax"),
-                                 data=TaskDataConfig(dir=str(tmp_path / "AX")))
+    config = dataclasses.replace(
+        task_defaults("ax"),
+        init_from=str(tmp_path / "mnli"),
+        workdir=str(tmp_path / "ax"),
+        data=TaskDataConfig(dir=str(tmp_path / "AX")),
+    )
     with pytest.raises(UserError, match="mnli holds another run or its results"):
         loop.finetune(dataclasses.replace(config, workdir=config.init_from))
     assert json.loads((tmp_path / "mnli/results.json").read_text()) == results

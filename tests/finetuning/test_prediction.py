@@ -20,8 +20,13 @@ from bert_jax.config.predicting import InputFormConfig, PredictConfig
 from bert_jax.finetuning.prediction import run_predict
 from bert_jax.tasks.families import family
 
-LABELS = {"mnli": ("entailment", "neutral", "contradiction"), "rte": ("entailment", "not_entailment"), "text": ("a", "b"),
-          "qnli": ("entailment", "not_entailment"), "ner": ("O", "B-X", "I-X")}
+LABELS = {
+    "mnli": ("entailment", "neutral", "contradiction"),
+    "rte": ("entailment", "not_entailment"),
+    "text": ("a", "b"),
+    "qnli": ("entailment", "not_entailment"),
+    "ner": ("O", "B-X", "I-X"),
+}
 
 
 def write_model(directory, task: str, shape=CONFIG, **recorded):
@@ -34,15 +39,18 @@ def write_model(directory, task: str, shape=CONFIG, **recorded):
     return directory
 
 
-@pytest.mark.parametrize(("task", "asked", "needed"), [
-    ("rte", "squad_v1", "classification head, but squad_v1 needs one of span"),
-    ("squad_v2", "stsb", "span head, but stsb needs one of regression"),
-    ("swag", "stsb", "choice head, but stsb needs one of regression"),
-    ("stsb", "choice", "regression head, but choice needs one of choice"),
-    ("stsb", "rte", "regression head, but rte needs one of classification"),
-    ("rte", "stsb", "classification head, but stsb needs one of regression"),
-    ("ner", "text", "tagging head, but text needs one of classification"),
-])
+@pytest.mark.parametrize(
+    ("task", "asked", "needed"),
+    [
+        ("rte", "squad_v1", "classification head, but squad_v1 needs one of span"),
+        ("squad_v2", "stsb", "span head, but stsb needs one of regression"),
+        ("swag", "stsb", "choice head, but stsb needs one of regression"),
+        ("stsb", "choice", "regression head, but choice needs one of choice"),
+        ("stsb", "rte", "regression head, but rte needs one of classification"),
+        ("rte", "stsb", "classification head, but stsb needs one of regression"),
+        ("ner", "text", "tagging head, but text needs one of classification"),
+    ],
+)
 def test_a_task_that_needs_another_head_is_named(tmp_path, task, asked, needed):
     model = write_model(tmp_path / "model", task)
     (tmp_path / "input.tsv").write_text("sentence1\tsentence2\na cat\ta dog\n")
@@ -70,11 +78,16 @@ def test_a_model_predicts_another_task_of_its_head(tmp_path):
     assert (tmp_path / "AX.tsv").read_text().split("\n")[0] == "index\tprediction"
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"input": "/nowhere.tsv"}, "--input=/nowhere.tsv: no such file"),
-    ({"input": ""}, "give one of --input=FILE and --text=TEXT"),
-    ({"text": "a cat"}, "give one of --input=FILE and --text=TEXT, not both"),
-    ({"batch_size": 0}, "batch_size=0 must be positive"), ({"mesh": MeshConfig(data=0)}, "mesh.data=0")])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"input": "/nowhere.tsv"}, "--input=/nowhere.tsv: no such file"),
+        ({"input": ""}, "give one of --input=FILE and --text=TEXT"),
+        ({"text": "a cat"}, "give one of --input=FILE and --text=TEXT, not both"),
+        ({"batch_size": 0}, "batch_size=0 must be positive"),
+        ({"mesh": MeshConfig(data=0)}, "mesh.data=0"),
+    ],
+)
 def test_options_that_cannot_be_are_named(tmp_path, changes, message):
     options = PredictConfig(input=__file__, output=str(tmp_path / "output"))
     with pytest.raises(UserError, match=message):
@@ -86,7 +99,9 @@ def test_a_file_without_a_header_is_read_as_its_error_says(tmp_path):
     model = write_model(tmp_path / "text", "text")
     (tmp_path / "input.tsv").write_text("a cat sat\na dog ran\n")
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "output.tsv"))
-    with pytest.raises(UserError, match="no column text or sentence or sentence1 .*--data.text_column=1 --data.label_column=2"):
+    with pytest.raises(
+        UserError, match="no column text or sentence or sentence1 .*--data.text_column=1 --data.label_column=2"
+    ):
         run_predict(str(model), options)
     run_predict(str(model), dataclasses.replace(options, data=InputFormConfig(text_column="1", label_column="2")))
     assert len((tmp_path / "output.tsv").read_text().splitlines()) == 3
@@ -97,7 +112,9 @@ def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
     model = write_model(tmp_path / "model", "text")
     (tmp_path / "input.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
-    with pytest.raises(UserError, match="the model has LABEL_0, .*; give one that was fine-tuned on mnli, or put .* id2label"):
+    with pytest.raises(
+        UserError, match="the model has LABEL_0, .*; give one that was fine-tuned on mnli, or put .* id2label"
+    ):
         run_predict(str(model), options)
 
 
@@ -105,8 +122,12 @@ def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
 def on_ax(tmp_path):
     """`finetune ax` of a model of mnli, on one pair, into out/."""
     (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
-    return dataclasses.replace(task_defaults("ax"), init_from=str(write_model(tmp_path / "mnli", "mnli")),
-                               data=TaskDataConfig(dir=str(tmp_path)), workdir=str(tmp_path / "out"))
+    return dataclasses.replace(
+        task_defaults("ax"),
+        init_from=str(write_model(tmp_path / "mnli", "mnli")),
+        data=TaskDataConfig(dir=str(tmp_path)),
+        workdir=str(tmp_path / "out"),
+    )
 
 
 @pytest.mark.parametrize("held", [{"run.json": {}}, {"results.json": {"task": "mnli"}}])

@@ -28,7 +28,9 @@ from bert_jax.pretrained.loading import open_stored
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 from bert_jax.tokenization.learning import run_train_vocab
 
-ENCODER = [name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name]
+ENCODER = [
+    name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name
+]
 POOLER = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
 MLM = [name for name in random_bert.hugging_face_names().values() if name.startswith("cls.predictions")]
 PAIRS = ["cls.seq_relationship.weight", "cls.seq_relationship.bias"]
@@ -39,13 +41,27 @@ MODELS = {  # name: (parts, head, class of transformers, its parameters: as its 
     "pairs": (("pooler", "next_sentence"), None, "BertForNextSentencePrediction", ENCODER + POOLER + PAIRS),
     "pooled": (("pooler",), None, "BertModel", [name.removeprefix("bert.") for name in ENCODER + POOLER]),
     "bare": ((), None, "BertModel", [name.removeprefix("bert.") for name in ENCODER]),
-    "classification": (None, HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3),
-                       "BertForSequenceClassification", ENCODER + POOLER + CLASSIFIER),
+    "classification": (
+        None,
+        HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3),
+        "BertForSequenceClassification",
+        ENCODER + POOLER + CLASSIFIER,
+    ),
     "regression": (None, HeadConfig(kind="regression"), "BertForSequenceClassification", ENCODER + POOLER + CLASSIFIER),
     "choice": (None, HeadConfig(kind="choice"), "BertForMultipleChoice", ENCODER + POOLER + CLASSIFIER),
-    "tagging": (None, HeadConfig(kind="tagging", labels=("O", "B-PER", "I-PER")), "BertForTokenClassification",
-                ENCODER + CLASSIFIER),
-    "span": (None, HeadConfig(kind="span"), "BertForQuestionAnswering", ENCODER + ["qa_outputs.weight", "qa_outputs.bias"])}
+    "tagging": (
+        None,
+        HeadConfig(kind="tagging", labels=("O", "B-PER", "I-PER")),
+        "BertForTokenClassification",
+        ENCODER + CLASSIFIER,
+    ),
+    "span": (
+        None,
+        HeadConfig(kind="span"),
+        "BertForQuestionAnswering",
+        ENCODER + ["qa_outputs.weight", "qa_outputs.bias"],
+    ),
+}
 
 
 def make(name):
@@ -56,8 +72,10 @@ def make(name):
 
 
 def contents(stored) -> dict[str, bytes]:
-    return {path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
-            for path, array in stored.arrays.items()}
+    return {
+        path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
+        for path, array in stored.arrays.items()
+    }
 
 
 def assert_same(one, other) -> None:
@@ -79,7 +97,9 @@ def test_to_hugging_face_and_back(tmp_path, name):
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         layers = range(CONFIG.num_layers)
         assert set(file.keys()) == {each.format(layer) for each in names for layer in layers}
-        assert file.metadata() == {"format": "pt"} and {file.get_slice(key).get_dtype() for key in file.keys()} == {"F32"}
+        assert file.metadata() == {"format": "pt"} and {file.get_slice(key).get_dtype() for key in file.keys()} == {
+            "F32"
+        }
 
 
 @pytest.mark.parametrize("name", ["pretraining", "bare", "tagging"])
@@ -98,13 +118,18 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
     (source / "config.json").write_text(json.dumps(config))
     (source / "vocab.txt").write_text("\n".join([*WORDS, *(f"more{i}" for i in range(97 - len(WORDS)))]) + "\n")
     (tmp_path / "ours").mkdir()  # empty: may be written to
-    for words in (["source", "ours", "--to=bert_jax"], ["ours", "theirs", "--to=huggingface"],
-                  ["source", "direct", "--to=huggingface"]):
+    for words in (
+        ["source", "ours", "--to=bert_jax"],
+        ["ours", "theirs", "--to=huggingface"],
+        ["source", "direct", "--to=huggingface"],
+    ):
         assert cli._run(["bert-jax", "convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2]]) == 0
     printed = capsys.readouterr().out
     assert "ignored in the source: bert.embeddings.position_ids" in printed and "vocabulary of 97 entries" in printed
     back = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
-    assert {name: value.tobytes() for name, value in back.items()} == {name: value.tobytes() for name, value in state.items()}
+    assert {name: value.tobytes() for name, value in back.items()} == {
+        name: value.tobytes() for name, value in state.items()
+    }
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "direct" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())
@@ -118,31 +143,56 @@ def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     record = {"store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret command"}]}
     (run / "run.json").write_text(json.dumps(record))
     convert(str(run), str(tmp_path / "exported"), to="huggingface")
-    words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    np.testing.assert_array_equal(words, written["embeddings"]["word"]["table"][:len(WORDS)])
+    words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")[
+        "bert.embeddings.word_embeddings.weight"
+    ]
+    np.testing.assert_array_equal(words, written["embeddings"]["word"]["table"][: len(WORDS)])
     card = (tmp_path / "exported" / "README.md").read_text()
-    for line in ("| hidden_size | 16 |", "| mlm_loss | 2.5 |", "| fingerprint of the token store | f00d |", '"seed": 3',
-                 "AutoModelForPreTraining", "trained with bert_jax to step 7", f"| vocab_size | {len(WORDS)} |"):
+    for line in (
+        "| hidden_size | 16 |",
+        "| mlm_loss | 2.5 |",
+        "| fingerprint of the token store | f00d |",
+        '"seed": 3',
+        "AutoModelForPreTraining",
+        "trained with bert_jax to step 7",
+        f"| vocab_size | {len(WORDS)} |",
+    ):
         assert line in card, line
     assert str(tmp_path) not in card and "secret" not in card
 
 
 def test_the_card_has_the_manifest_but_no_path_and_no_markup(tmp_path, small_store):
     manifest = json.loads((small_store / "manifest.json").read_text())
-    config = {"data": {"path": str(small_store), "cache": "/home/me/cache"}, "workdir": "/home/me/run",
-              "init_from": "/a/b/start"}
+    config = {
+        "data": {"path": str(small_store), "cache": "/home/me/cache"},
+        "workdir": "/home/me/run",
+        "init_from": "/a/b/start",
+    }
     head = HeadConfig(kind="classification", labels=("a|b", "<script>\n# c"))
-    history = {"config": config, "run": {"store_fingerprint": open_store(small_store).fingerprint}, "metrics": None, "step": 3}
+    history = {
+        "config": config,
+        "run": {"store_fingerprint": open_store(small_store).fingerprint},
+        "metrics": None,
+        "step": 3,
+    }
     write_huggingface(stored_model(head=head, kind="bert_jax", history=history), tmp_path, "fine-tuned")
     card = (tmp_path / "README.md").read_text()
     counts = manifest["counts"]
-    for line in (f"| tokens | {counts['tokens']:,} |", "| source 1 | corpus.txt (text,", '"path": "store"',
-                 '"init_from": "start"', "| labels | a b, script # c |", "pipeline_tag: text-classification"):
+    for line in (
+        f"| tokens | {counts['tokens']:,} |",
+        "| source 1 | corpus.txt (text,",
+        '"path": "store"',
+        '"init_from": "start"',
+        "| labels | a b, script # c |",
+        "pipeline_tag: text-classification",
+    ):
         assert line in card, line
     assert "/home/me" not in card and str(small_store) not in card and "## Metrics" not in card
 
 
-@pytest.mark.parametrize("parts, names, left", [("mlm", ENCODER + MLM, ("mlm",)), ("encoder", ENCODER + POOLER, ("pooler",))])
+@pytest.mark.parametrize(
+    "parts, names, left", [("mlm", ENCODER + MLM, ("mlm",)), ("encoder", ENCODER + POOLER, ("pooler",))]
+)
 def test_parts_are_chosen(tmp_path, parts, names, left):
     chosen = select(make("pretraining"), parts)
     assert chosen.parts == left
@@ -190,7 +240,9 @@ def test_sentencepiece_vocabularies_as_tokenizer_json(tmp_path, method):
     tokenizer = run_train_vocab(vocabulary)
     write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 128)
     written = fast(tmp_path / "out")
-    characters = [f"x{chr(code)}y" for code in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))]
+    characters = [
+        f"x{chr(code)}y" for code in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))
+    ]
     texts = [*small_corpus.documents(50, seed=5), *without_specials(difficult_text.texts()), *characters]
     differing = [text for text in texts if written.encode(text, add_special_tokens=False).ids != tokenizer.encode(text)]
     # Two marks on a letter, written apart; U+0344 is two in one.
@@ -210,8 +262,14 @@ def test_sentencepiece_options_that_tokenizer_json_lacks():
         return bytes([number << 3 | 2, len(message)]) + message
 
     pieces = b"".join(nested(1, nested(1, piece)) for piece in (b"[UNK]", b"a"))
-    for trainer, normalizer, refused in ((field(3, 1), b"", False), (field(3, 4), b"", True), (field(35, 1), b"", True),
-                                         (field(24, 1), b"", True), (b"", field(3, 0), True), (b"", field(4, 0), True)):
+    for trainer, normalizer, refused in (
+        (field(3, 1), b"", False),
+        (field(3, 4), b"", True),
+        (field(35, 1), b"", True),
+        (field(24, 1), b"", True),
+        (b"", field(3, 0), True),
+        (b"", field(4, 0), True),
+    ):
         model = pieces + nested(2, trainer) + nested(3, normalizer)
         if refused:
             with pytest.raises(UserError, match="cannot be written as a tokenizer.json"):
@@ -220,10 +278,14 @@ def test_sentencepiece_options_that_tokenizer_json_lacks():
             assert sentencepiece_files.fast_tokenizer(model, 0).get_vocab() == {"[UNK]": 0, "a": 1}
 
 
-@pytest.mark.parametrize("changes, says", [
-    (dict(config=dataclasses.replace(CONFIG, norm_position="pre")), "norm_position=pre"),
-    (dict(head=HeadConfig(kind="tagging", labels=("O", "B-X"), crf=True)), "has a CRF"),
-    (dict(head=HeadConfig(kind="tagging", labels=("O", "B-X"), features="last", lstm_size=8)), "has a BiLSTM")])
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(config=dataclasses.replace(CONFIG, norm_position="pre")), "norm_position=pre"),
+        (dict(head=HeadConfig(kind="tagging", labels=("O", "B-X"), crf=True)), "has a CRF"),
+        (dict(head=HeadConfig(kind="tagging", labels=("O", "B-X"), features="last", lstm_size=8)), "has a BiLSTM"),
+    ],
+)
 def test_what_transformers_has_not_is_refused(tmp_path, changes, says):
     with pytest.raises(UserError, match=says), new_directory(tmp_path / "out") as directory:
         write_huggingface(stored_model(kind="bert_jax", **changes), directory, "out")
@@ -237,8 +299,10 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch, failure):
         raise failure
 
     monkeypatch.setattr(huggingface, "write_tokenizer", fail)
-    with pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="out: No space left|^$"), \
-            new_directory(tmp_path / "out") as directory:
+    with (
+        pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="out: No space left|^$"),
+        new_directory(tmp_path / "out") as directory,
+    ):
         write_huggingface(make("bare"), directory, "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -296,16 +360,28 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("command, says", [
-    ("", ("usage", "SOURCE")), ("@/whole", ("usage", "DESTINATION")), ("@/whole @/out", ("to", "bert-jax convert --help")),
-    ("@/whole @/out --to=pytorch", ("pytorch", "huggingface")), ("@/whole @/out --to=tf1 --part=mlm", ("--part", "--parts")),
-    ("@/nothing @/out --to=bert_jax", ("there is no", "nothing")), ("@/empty @/out --to=bert_jax", ("no model in", "empty")),
-    ("@/pickled @/out --to=bert_jax", ("pytorch_model.bin", "pickle")),
-    ("@/damaged @/out --to=bert_jax", ("damaged/model.safetensors", "1,000")),
-    ("@/whole @/whole --to=bert_jax", ("whole is not empty", "new directory")),
-    ("@/whole @/file --to=bert_jax", ("file is a file",)), ("@/whole \0 --to=bert_jax", ("destination '\\x00' is no path",)),
-    ("@/whole @/file/out --to=bert_jax", ("cannot make the directory", "file/out")),
-    ("@/encoder @/out --to=huggingface --parts=mlm", ("parts=mlm", "no masked-language-model head", "encoder only"))])
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        ("", ("usage", "SOURCE")),
+        ("@/whole", ("usage", "DESTINATION")),
+        ("@/whole @/out", ("to", "bert-jax convert --help")),
+        ("@/whole @/out --to=pytorch", ("pytorch", "huggingface")),
+        ("@/whole @/out --to=tf1 --part=mlm", ("--part", "--parts")),
+        ("@/nothing @/out --to=bert_jax", ("there is no", "nothing")),
+        ("@/empty @/out --to=bert_jax", ("no model in", "empty")),
+        ("@/pickled @/out --to=bert_jax", ("pytorch_model.bin", "pickle")),
+        ("@/damaged @/out --to=bert_jax", ("damaged/model.safetensors", "1,000")),
+        ("@/whole @/whole --to=bert_jax", ("whole is not empty", "new directory")),
+        ("@/whole @/file --to=bert_jax", ("file is a file",)),
+        ("@/whole \0 --to=bert_jax", ("destination '\\x00' is no path",)),
+        ("@/whole @/file/out --to=bert_jax", ("cannot make the directory", "file/out")),
+        (
+            "@/encoder @/out --to=huggingface --parts=mlm",
+            ("parts=mlm", "no masked-language-model head", "encoder only"),
+        ),
+    ],
+)
 def test_bad_input_gets_one_line_and_writes_nothing(place, command, says, capfd):
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
     assert cli._run(["bert-jax", "convert", *command.replace("@", str(place)).split()]) == 2

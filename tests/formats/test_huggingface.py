@@ -10,16 +10,34 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.formats import huggingface_names, safetensors_files
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.safetensors_files import FileTensor
-from huggingface_directory import (DRAWN, ENCODER, HEAD, MLM, ONE, PAIRS, POOLER, SIZES, SPAN, STATE, directory, sharded, whole)
+from huggingface_directory import (
+    DRAWN,
+    ENCODER,
+    HEAD,
+    MLM,
+    ONE,
+    PAIRS,
+    POOLER,
+    SIZES,
+    SPAN,
+    STATE,
+    directory,
+    sharded,
+    whole,
+)
 
 
-@pytest.mark.parametrize("name, activation", [
-    pytest.param(*case, marks=pytest.mark.slow) if case[0] == "base" else case for case in random_bert.CASES])
+@pytest.mark.parametrize(
+    "name, activation",
+    [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "base" else case for case in random_bert.CASES],
+)
 def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):
     """Our float32 is as near to PyTorch's float64 as PyTorch's own float32 is: 32 samples and the norm of each array."""
     for quantity, found in huggingface_errors.compare(name, activation).items():
         assert found.error <= 8 * found.their_largest_error + 8 * 2**-23 * found.size, quantity
-        if not quantity.endswith("key/bias"):  # the gradient of a key's bias is zero in exact arithmetic: only rounding is left
+        if not quantity.endswith(
+            "key/bias"
+        ):  # the gradient of a key's bias is zero in exact arithmetic: only rounding is left
             assert found.norm_error < 3e-6, quantity
 
 
@@ -30,15 +48,26 @@ CLASSES = {  # name: (arrays, our parts, what config.json says, the head)
     "BertForMaskedLM": (ENCODER | MLM, ("mlm",), {}, None),
     "BertForNextSentencePrediction": (ENCODER | POOLER | PAIRS, ("pooler", "next_sentence"), {}, None),
     "BertForSequenceClassification": (
-        ENCODER | POOLER | HEAD, ("pooler", "head"),
+        ENCODER | POOLER | HEAD,
+        ("pooler", "head"),
         {"id2label": {"0": "no", "2": "yes", "1": "so"}, "classifier_dropout": 0.3},
-        HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3)),
-    "regression": (ENCODER | POOLER | ONE, ("pooler", "head"), {"architectures": ["BertForSequenceClassification"],
-                   "id2label": {"0": "LABEL_0"}}, HeadConfig(kind="regression", dropout=0.2)),
-    "BertForTokenClassification": (ENCODER | HEAD, ("head",), {},
-                                   HeadConfig(kind="tagging", labels=("LABEL_0", "LABEL_1", "LABEL_2"), dropout=0.2)),
+        HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3),
+    ),
+    "regression": (
+        ENCODER | POOLER | ONE,
+        ("pooler", "head"),
+        {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
+        HeadConfig(kind="regression", dropout=0.2),
+    ),
+    "BertForTokenClassification": (
+        ENCODER | HEAD,
+        ("head",),
+        {},
+        HeadConfig(kind="tagging", labels=("LABEL_0", "LABEL_1", "LABEL_2"), dropout=0.2),
+    ),
     "BertForQuestionAnswering": (ENCODER | SPAN, ("head",), {}, HeadConfig(kind="span", dropout=0.2)),
-    "BertForMultipleChoice": (ENCODER | POOLER | ONE, ("pooler", "head"), {}, HeadConfig(kind="choice", dropout=0.2))}
+    "BertForMultipleChoice": (ENCODER | POOLER | ONE, ("pooler", "head"), {}, HeadConfig(kind="choice", dropout=0.2)),
+}
 
 
 @pytest.mark.parametrize("prefix", ["bert.", ""])
@@ -46,7 +75,9 @@ CLASSES = {  # name: (arrays, our parts, what config.json says, the head)
 def test_reads_every_class(tmp_path, name, prefix):
     state, parts, config, head = CLASSES[name]
     state = {key.removeprefix("bert.") if not prefix else key: value for key, value in state.items()}
-    stored = open_huggingface(directory(tmp_path, state, **{"architectures": [name], "hidden_dropout_prob": 0.2, **config}))
+    stored = open_huggingface(
+        directory(tmp_path, state, **{"architectures": [name], "hidden_dropout_prob": 0.2, **config})
+    )
     assert (stored.kind, stored.parts, stored.head, stored.ignored) == ("huggingface", parts, head, ())
     assert stored.model == ModelConfig(**SIZES, activation="gelu_erf", hidden_dropout=0.2)
     expected = {path: value for path, value in DRAWN.items() if path.split("/")[0] in ("embeddings", "encoder", *parts)}
@@ -60,11 +91,17 @@ def test_reads_every_class(tmp_path, name, prefix):
 
 
 def test_reads_old_names_and_what_is_tied_or_learns_nothing(tmp_path):
-    state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
-             for name, value in STATE.items()}
+    state = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in STATE.items()
+    }
     bias = state.pop("cls.predictions.bias")
-    state |= {"cls.predictions.decoder.weight": state["bert.embeddings.word_embeddings.weight"],
-              "cls.predictions.decoder.bias": bias, "bert.embeddings.position_ids": np.arange(20)[None], "extra.weight": bias}
+    state |= {
+        "cls.predictions.decoder.weight": state["bert.embeddings.word_embeddings.weight"],
+        "cls.predictions.decoder.bias": bias,
+        "bert.embeddings.position_ids": np.arange(20)[None],
+        "extra.weight": bias,
+    }
     stored = open_huggingface(directory(tmp_path, state))
     assert stored.ignored == ("bert.embeddings.position_ids", "extra.weight")
     for path, value in DRAWN.items():
@@ -76,8 +113,10 @@ def test_a_part_of_an_array_equals_that_part_of_the_whole(tmp_path):
     for path, array in arrays.items():
         everything = whole(array)
         for first in (0, 1):
-            index = tuple(slice(size // 2, size) if axis % 2 == first else slice(1, max(2, size - 1))
-                          for axis, size in enumerate(array.shape))
+            index = tuple(
+                slice(size // 2, size) if axis % 2 == first else slice(1, max(2, size - 1))
+                for axis, size in enumerate(array.shape)
+            )
             np.testing.assert_array_equal(array.read(index), everything[index], err_msg=path)
         assert array.read((slice(0, 0), *(slice(None),) * (len(array.shape) - 1))).size == 0
 

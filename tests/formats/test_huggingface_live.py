@@ -35,11 +35,20 @@ from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.learning import run_train_vocab
 
 ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
-CLASSES = {"pretraining": "AutoModelForPreTraining", "masked words": "AutoModelForMaskedLM", "pooled": "AutoModel",
-           "pairs": "AutoModelForNextSentencePrediction", "bare": "AutoModel",
-           "classification": "AutoModelForSequenceClassification", "regression": "AutoModelForSequenceClassification",
-           "choice": "AutoModelForMultipleChoice", "tagging": "AutoModelForTokenClassification",
-           "span": "AutoModelForQuestionAnswering", "mlm of it": "AutoModelForMaskedLM", "encoder of it": "AutoModel"}
+CLASSES = {
+    "pretraining": "AutoModelForPreTraining",
+    "masked words": "AutoModelForMaskedLM",
+    "pooled": "AutoModel",
+    "pairs": "AutoModelForNextSentencePrediction",
+    "bare": "AutoModel",
+    "classification": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "choice": "AutoModelForMultipleChoice",
+    "tagging": "AutoModelForTokenClassification",
+    "span": "AutoModelForQuestionAnswering",
+    "mlm of it": "AutoModelForMaskedLM",
+    "encoder of it": "AutoModel",
+}
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
 TEXTS = [*without_specials(difficult_text.texts()), *small_corpus.documents(5)]
 FLOAT32 = ComputeConfig(dtype="float32")
@@ -75,8 +84,12 @@ def tokenizers(tmp_path_factory) -> dict:
     place, words = tmp_path_factory.mktemp("vocabularies"), difficult_text.vocabulary()
     lower = [word for word in words if word == word.lower() or word in difficult_text.SPECIALS]
     corpus = small_corpus.write(place / "corpus.txt", 100)
-    learned = {method: run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(place / f"{method}.model"), size=150,
-                                                        method=method)) for method in ("unigram", "bpe")}
+    learned = {
+        method: run_train_vocab(
+            TrainVocabConfig(input=str(corpus), output=str(place / f"{method}.model"), size=150, method=method)
+        )
+        for method in ("unigram", "bpe")
+    }
     return {"cased": WordPieceTokenizer(words, False), "uncased": WordPieceTokenizer(lower, True)} | learned
 
 
@@ -89,16 +102,29 @@ def opened(peer, models, tokenizers, tmp_path_factory) -> tuple[dict, dict, dict
         write_huggingface(stored, directory / name, name)
     for name, tokenizer in tokenizers.items():
         write_tokenizer(tokenizer, epath.Path(directory / name), LENGTH)
-    (directory / "request.json").write_text(json.dumps({
-        "models": [{"path": str(directory / name), "class": CLASSES[name],
-                    "options": {"add_pooling_layer": False} if name == "bare" else {}} for name in models],
-        "tokenizers": [{"path": str(directory / name), "texts": TEXTS} for name in tokenizers],
-        "inputs": {name: value.tolist() for name, value in inputs().items()}}))
+    (directory / "request.json").write_text(
+        json.dumps(
+            {
+                "models": [
+                    {
+                        "path": str(directory / name),
+                        "class": CLASSES[name],
+                        "options": {"add_pooling_layer": False} if name == "bare" else {},
+                    }
+                    for name in models
+                ],
+                "tokenizers": [{"path": str(directory / name), "texts": TEXTS} for name in tokenizers],
+                "inputs": {name: value.tolist() for name, value in inputs().items()},
+            }
+        )
+    )
     run(peer, "open_with_transformers.py", directory / "request.json", directory / "result.npz")
     arrays = dict(np.load(directory / "result.npz"))
     report = json.loads(str(arrays["report"]))
-    outputs = {name: [value for key, value in arrays.items() if key.startswith(f"{number}/")]
-               for number, name in enumerate(models)}
+    outputs = {
+        name: [value for key, value in arrays.items() if key.startswith(f"{number}/")]
+        for number, name in enumerate(models)
+    }
     return dict(zip(models, report["models"])), dict(zip(tokenizers, report["tokenizers"])), outputs
 
 
@@ -118,7 +144,9 @@ def ours(stored) -> list[np.ndarray]:
         if stored.head.kind == "choice":
             batch = {name: value[None] for name, value in batch.items()}
         logits = BertForTask(stored.model, stored.head, FLOAT32).apply(params, batch)
-        return {"span": [logits[..., 0], logits[..., -1]], "regression": [logits[..., None]]}.get(stored.head.kind, [logits])
+        return {"span": [logits[..., 0], logits[..., -1]], "regression": [logits[..., None]]}.get(
+            stored.head.kind, [logits]
+        )
     model = BertForPreTraining(stored.model, FLOAT32, parts)
     if not {"mlm", "next_sentence"} & set(parts):
         encoded = model.encode(params, *batch.values())

@@ -12,7 +12,9 @@ from bert_jax.formats.huggingface import open_huggingface
 from huggingface_directory import ENCODER, HEAD, ONE, POOLER, STATE, directory, refusal, sharded
 
 
-@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "..", "a/b.safetensors", "a\\b.safetensors", ""])
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/passwd", "..", "a/b.safetensors", "a\\b.safetensors", ""]
+)
 def test_an_index_names_files_of_its_own_directory_only(tmp_path, name):
     assert f"{name!r}" in refusal(sharded(tmp_path / "in", extra={"extra": name}))
 
@@ -29,8 +31,12 @@ def test_an_index_that_does_not_fit_its_files(tmp_path):
     place = sharded(tmp_path, extra={"extra": "model-00001-of-00002.safetensors"})
     assert "says that extra is in model-00001" in refusal(place)
     index = tmp_path / "model.safetensors.index.json"
-    for text, says in (("{", "not JSON"), ("[]", "JSON object"), ('{"weight_map": {"a": 3}}', "weight_map"),
-                       ('{"weight_map": {"a": "x", "a": "y"}}', "2 values named 'a'")):
+    for text, says in (
+        ("{", "not JSON"),
+        ("[]", "JSON object"),
+        ('{"weight_map": {"a": 3}}', "weight_map"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "2 values named 'a'"),
+    ):
         index.write_text(text)
         assert says in refusal(tmp_path)
 
@@ -89,26 +95,62 @@ def test_a_file_that_is_cut_and_a_header_without_end(tmp_path):
 WORDS = "bert.embeddings.word_embeddings.weight"
 MISFITS = {  # arrays, config.json, what the message says
     "wrong sizes": (STATE, {"hidden_size": 64}, (f"{WORDS} is [97, 32] where [97, 64] is expected", "and 54 more")),
-    "missing": ({name: value for name, value in STATE.items() if name != "bert.encoder.layer.1.output.dense.bias"}, {},
-                ("bert.encoder.layer.1.output.dense.bias is missing",)),
+    "missing": (
+        {name: value for name, value in STATE.items() if name != "bert.encoder.layer.1.output.dense.bias"},
+        {},
+        ("bert.encoder.layer.1.output.dense.bias is missing",),
+    ),
     "more layers": (STATE, {"num_hidden_layers": 2}, ("num_hidden_layers=2, but the weights are those of 3 layers",)),
     "a billion layers": (STATE, {"num_hidden_layers": 10**9}, ("num_hidden_layers=1000000000",)),
-    "integers": (STATE | {WORDS: STATE[WORDS].astype(np.int64)}, {}, (f"{WORDS} is of type I64, not F64, F32, F16, BF16",)),
-    "untied": (STATE | {"cls.predictions.decoder.weight": STATE[WORDS] + 1}, {}, ("cls.predictions.decoder.weight differs",)),
-    "two biases": (STATE | {"cls.predictions.decoder.bias": STATE["cls.predictions.bias"] + 1}, {},
-                   ("cls.predictions.decoder.bias differs from cls.predictions.bias",)),
+    "integers": (
+        STATE | {WORDS: STATE[WORDS].astype(np.int64)},
+        {},
+        (f"{WORDS} is of type I64, not F64, F32, F16, BF16",),
+    ),
+    "untied": (
+        STATE | {"cls.predictions.decoder.weight": STATE[WORDS] + 1},
+        {},
+        ("cls.predictions.decoder.weight differs",),
+    ),
+    "two biases": (
+        STATE | {"cls.predictions.decoder.bias": STATE["cls.predictions.bias"] + 1},
+        {},
+        ("cls.predictions.decoder.bias differs from cls.predictions.bias",),
+    ),
     "untied and absent": (STATE, {"tie_word_embeddings": False}, ("tie_word_embeddings=false but no cls.predictions",)),
-    "one parameter twice": (STATE | {WORDS.removeprefix("bert."): STATE[WORDS]}, {}, ("one parameter under two names", WORDS)),
+    "one parameter twice": (
+        STATE | {WORDS.removeprefix("bert."): STATE[WORDS]},
+        {},
+        ("one parameter under two names", WORDS),
+    ),
     "a small vocabulary": (STATE, {"vocab_size": 96}, ("is [97, 32] where [96, 32] is expected",)),
-    "no pooler for its head": (ENCODER | HEAD, {"architectures": ["BertForSequenceClassification"]},
-                               ("bert.pooler.dense.weight is missing",)),
-    "labels": (ENCODER | POOLER | HEAD, {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForSequenceClassification"]},
-               ("classification with 2 outputs (a, b), but the weights have 3",)),
-    "labels out of order": (ENCODER | POOLER | HEAD, {"id2label": {"0": "a", "2": "b"}}, ("keys of id2label must be 0 to 1",)),
-    "several labels at once": (ENCODER | POOLER | HEAD, {"problem_type": "multi_label_classification"}, ("choose one label",)),
+    "no pooler for its head": (
+        ENCODER | HEAD,
+        {"architectures": ["BertForSequenceClassification"]},
+        ("bert.pooler.dense.weight is missing",),
+    ),
+    "labels": (
+        ENCODER | POOLER | HEAD,
+        {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForSequenceClassification"]},
+        ("classification with 2 outputs (a, b), but the weights have 3",),
+    ),
+    "labels out of order": (
+        ENCODER | POOLER | HEAD,
+        {"id2label": {"0": "a", "2": "b"}},
+        ("keys of id2label must be 0 to 1",),
+    ),
+    "several labels at once": (
+        ENCODER | POOLER | HEAD,
+        {"problem_type": "multi_label_classification"},
+        ("choose one label",),
+    ),
     "another model": (STATE, {"model_type": "roberta"}, ("'roberta'", "only model_type 'bert'")),
     "a decoder": (STATE, {"is_decoder": True}, ("is_decoder=True",)),
-    "relative positions": (STATE, {"position_embedding_type": "relative_key"}, ("position_embedding_type='relative_key'",)),
+    "relative positions": (
+        STATE,
+        {"position_embedding_type": "relative_key"},
+        ("position_embedding_type='relative_key'",),
+    ),
     "pruned heads": (STATE, {"pruned_heads": {"0": [1]}}, ("pruned_heads",)),
     "quantized": (STATE, {"quantization_config": {"bits": 4}}, ("quantization_config",)),
     "relu": (STATE, {"hidden_act": "relu"}, ("hidden_act='relu'", "gelu_new")),
@@ -131,13 +173,19 @@ def test_what_does_not_fit_is_named(tmp_path, name):
 def test_activations_and_problem_types(tmp_path):
     for theirs, ours in (("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")):
         assert open_huggingface(directory(tmp_path, hidden_act=theirs)).model.activation == ours
-    one = directory(tmp_path, ENCODER | POOLER | ONE, problem_type="single_label_classification", id2label={"0": "only"})
+    one = directory(
+        tmp_path, ENCODER | POOLER | ONE, problem_type="single_label_classification", id2label={"0": "only"}
+    )
     assert open_huggingface(one).head.kind == "classification"
 
 
 def test_config_json_that_is_none(tmp_path):
-    for text, says in (("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "JSON object"),
-                       ('{"id2label": 3}', "id2label=3")):
+    for text, says in (
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "JSON object"),
+        ('{"id2label": 3}', "id2label=3"),
+    ):
         (directory(tmp_path) / "config.json").write_text(text)
         assert says in refusal(tmp_path)
     (tmp_path / "config.json").unlink()

@@ -11,11 +11,24 @@ from huggingface_directory import DRAWN, STATE, TOKENS, directory, refusal, whol
 
 def fast_tokenizer(place, tokens=TOKENS, model=None, **changes):
     """A tokenizer.json as transformers writes it for BERT; vocab.txt goes."""
-    values = {"model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                        "max_input_chars_per_word": 100, "vocab": {token: i for i, token in enumerate(tokens)}} | (model or {}),
-              "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
-                             "lowercase": False},
-              "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(tokens[:5])]} | changes
+    values = {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {token: i for i, token in enumerate(tokens)},
+        }
+        | (model or {}),
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": False,
+        },
+        "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(tokens[:5])],
+    } | changes
     (directory(place) / "tokenizer.json").write_text(json.dumps(values))
     (place / "vocab.txt").unlink(missing_ok=True)
     return place
@@ -29,8 +42,11 @@ def test_the_vocabulary_of_a_tokenizer_json(tmp_path):
 
 def of_rows(place, rows: int, tokens=TOKENS):
     """A directory whose word table has been cut or padded to `rows`."""
-    tables = {name: np.resize(value, (rows, *value.shape[1:])) for name, value in STATE.items()
-              if name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")}
+    tables = {
+        name: np.resize(value, (rows, *value.shape[1:]))
+        for name, value in STATE.items()
+        if name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+    }
     assert len(tables) == 2
     return directory(place, STATE | tables, tokens, vocab_size=rows)
 
@@ -49,23 +65,33 @@ def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, c
 def test_missing_entries_are_no_padding(tmp_path, entries, rows):
     says = refusal(of_rows(tmp_path, rows, TOKENS[:entries]))
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in says
-    assert f"the last {rows - entries} rows are no padding" in says and "append a line for each to its vocab.txt" in says
+    assert (
+        f"the last {rows - entries} rows are no padding" in says and "append a line for each to its vocab.txt" in says
+    )
     fast_tokenizer(tmp_path, TOKENS[:entries])
     of_rows(tmp_path, rows, None)
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in refusal(tmp_path)
 
 
 def test_too_many_entries_and_none(tmp_path):
-    assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(directory(tmp_path, tokens=[*TOKENS, "more"]))
+    assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(
+        directory(tmp_path, tokens=[*TOKENS, "more"])
+    )
     assert open_huggingface(directory(tmp_path / "none", tokens=None)).tokenizer is None
 
 
-@pytest.mark.parametrize("file, content", [
-    ("added_tokens.json", {"<e1>": 97}), ("added_tokens.json", {"word3": 4}), ("added_tokens.json", {"word3": [8]}),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"97": {"content": "<e1>"}}}),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[CLS]"}}}),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {"content": "[CLS]"}}}),
-    ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": ["[PAD]"]}}})])
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("added_tokens.json", {"<e1>": 97}),
+        ("added_tokens.json", {"word3": 4}),
+        ("added_tokens.json", {"word3": [8]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"97": {"content": "<e1>"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[CLS]"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {"content": "[CLS]"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": ["[PAD]"]}}}),
+    ],
+)
 def test_tokens_added_beside_a_vocabulary(tmp_path, file, content):
     """transformers appends them to the vocabulary or puts them over its entries; without them their rows look like padding."""
     place = of_rows(tmp_path, 104)
@@ -86,14 +112,23 @@ NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "clean_text": True, "
 TOKENIZERS = {  # changes of tokenizer.json, what the message says
     "another model": (dict(model={"type": "BPE"}), "'BPE'"),
     "another prefix": (dict(model={"continuing_subword_prefix": "@@"}), "'@@'"),
-    "ids with a gap": (dict(model={"vocab": {"[PAD]": 0, "a": 2}}), "the ids of the vocabulary must be 0 to 1; 1 is missing"),
+    "ids with a gap": (
+        dict(model={"vocab": {"[PAD]": 0, "a": 2}}),
+        "the ids of the vocabulary must be 0 to 1; 1 is missing",
+    ),
     "no vocabulary": (dict(model={"vocab": []}), "no vocabulary"),
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
     "added tokens": (dict(added_tokens=[{"content": "<e1>"}]), "adds 1 tokens to its vocabulary, first '<e1>'"),
     "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
     "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not by BertNormalizer"),
-    "accents kept": (dict(normalizer=NORMALIZER | {"strip_accents": False}), "strip_accents=False with do_lower_case=True"),
-    "ideographs joined": (dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}), "tokenize_chinese_chars=False"),
+    "accents kept": (
+        dict(normalizer=NORMALIZER | {"strip_accents": False}),
+        "strip_accents=False with do_lower_case=True",
+    ),
+    "ideographs joined": (
+        dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}),
+        "tokenize_chinese_chars=False",
+    ),
     "controls kept": (dict(normalizer=NORMALIZER | {"clean_text": False}), "clean_text=false"),
 }
 
@@ -107,10 +142,15 @@ def test_a_tokenizer_json_under_which_ids_would_differ(tmp_path, name):
 def test_tokenizer_config(tmp_path):
     config = directory(tmp_path) / "tokenizer_config.json"
     for lowercase in (True, False):
-        config.write_text(json.dumps({"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}))
+        config.write_text(
+            json.dumps({"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True})
+        )
         assert open_huggingface(tmp_path).tokenizer.lowercase == lowercase
-    for values, says in (({"do_lower_case": False, "strip_accents": True}, "strip_accents=True with do_lower_case=False"),
-                         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"), ({"do_lower_case": 3}, "3")):
+    for values, says in (
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents=True with do_lower_case=False"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
+        ({"do_lower_case": 3}, "3"),
+    ):
         config.write_text(json.dumps(values))
         assert says in refusal(tmp_path)
     config.write_text("{}")

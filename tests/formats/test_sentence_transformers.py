@@ -18,8 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 MODEL = dataclasses.replace(CONFIG, num_layers=1)  # compiles soonest
 TEXTS = ["The CAT sat on the mat.", "birds", "old cats, old dogs flew on the big old tree in a house."]
 MODES = {  # flag of 1_Pooling/config.json: what it means for states [L, H]
-    "cls_token": lambda states: states[0], "max_tokens": lambda states: states.max(0),
-    "mean_tokens": lambda states: states.mean(0), "mean_sqrt_len_tokens": lambda states: states.sum(0) / len(states)**0.5}
+    "cls_token": lambda states: states[0],
+    "max_tokens": lambda states: states.max(0),
+    "mean_tokens": lambda states: states.mean(0),
+    "mean_sqrt_len_tokens": lambda states: states.sum(0) / len(states) ** 0.5,
+}
 
 
 def kind(name: str) -> str:
@@ -30,8 +33,10 @@ def directory(place, mode="mean_tokens", modules=("Transformer", "Pooling", "Nor
     """A directory as sentence-transformers saves it; `files`: further ones by name without .json, dots as __."""
     place.mkdir(parents=True, exist_ok=True)
     write_huggingface(stored_model(MODEL, kind="bert_jax"), place, "test")
-    listed = [{"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{name}", "type": kind(name)}
-              for i, name in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{name}", "type": kind(name)}
+        for i, name in enumerate(modules)
+    ]
     (place / "modules.json").write_text(json.dumps(listed))
     (place / "1_Pooling").mkdir()
     flags = {f"pooling_mode_{name}": name == mode for name in MODES}
@@ -47,8 +52,13 @@ def expected(model, mode, normalized: bool, longest: int = 12) -> np.ndarray:
     """One text after the other through the float64 model, cut to `longest` tokens."""
     rows = []
     for text in TEXTS:
-        ids = np.array([[TOKENIZER.cls_id, *TOKENIZER.encode(text)[:longest - 2], TOKENIZER.sep_id]])
-        batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1, "masked_positions": 0 * ids[:, :1]}
+        ids = np.array([[TOKENIZER.cls_id, *TOKENIZER.encode(text)[: longest - 2], TOKENIZER.sep_id]])
+        batch = {
+            "input_ids": ids,
+            "token_type_ids": 0 * ids,
+            "attention_mask": 0 * ids + 1,
+            "masked_positions": 0 * ids[:, :1],
+        }
         row = MODES[mode](numpy_bert.forward(model.params, MODEL, batch)["last_hidden_state"][0])
         rows.append(row / np.linalg.norm(row) if normalized else row)
     return np.array(rows)
@@ -62,13 +72,17 @@ def test_embed_follows_the_modules(tmp_path, mode, modules):
     np.testing.assert_allclose(model.embed(TEXTS), expected(model, mode, len(modules) == 3), atol=2e-5)
     plain = model.embed(TEXTS, pooling="mean", normalize=False, max_length=40)  # what is given counts
     np.testing.assert_allclose(plain, expected(model, "mean_tokens", False, 40), atol=2e-5)
-    assert ("normalized, at most 12 tokens" if len(modules) == 3 else "of the last layer, at most 12 tokens") in repr(model)
+    assert ("normalized, at most 12 tokens" if len(modules) == 3 else "of the last layer, at most 12 tokens") in repr(
+        model
+    )
 
 
 def test_newer_names_and_defaults(tmp_path):
-    for name, pooling, says in (("new", {"embedding_dimension": 16, "pooling_mode": "cls"}, "cls"),
-                                ("old", {"word_embedding_dimension": 16}, "mean"),  # theirs, where nothing is said
-                                ("list", {"pooling_mode": ["max"]}, "max")):
+    for name, pooling, says in (
+        ("new", {"embedding_dimension": 16, "pooling_mode": "cls"}, "cls"),
+        ("old", {"word_embedding_dimension": 16}, "mean"),  # theirs, where nothing is said
+        ("list", {"pooling_mode": ["max"]}, "max"),
+    ):
         place = directory(tmp_path / name)
         (place / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
         assert load(place).embedding == EmbeddingConfig(pooling=says, normalize=True, max_length=12)
@@ -98,15 +112,26 @@ UNKNOWN = {  # files, what the message says
     "a dense layer": (dict(modules=("Transformer", "Pooling", "Dense")), "modules Transformer, Pooling, Dense"),
     "no pooling": (dict(modules=("Transformer",)), "modules Transformer;"),
     "another package": (dict(modules=[{"path": "", "type": "custom.Transformer"}]), "modules custom.Transformer"),
-    "two poolings": (dict(pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}), "pooling cls.mean"),
-    "a weighted mean": (dict(pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}),
-                        "weightedmean"),
+    "two poolings": (
+        dict(pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}),
+        "pooling cls.mean",
+    ),
+    "a weighted mean": (
+        dict(pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}),
+        "weightedmean",
+    ),
     "the last token": (dict(pooling={"pooling_mode": "lasttoken"}), "pooling lasttoken"),
     "no mode": (dict(pooling={"pooling_mode_mean_tokens": False}), "pooling none"),
-    "a prompt": (dict(prompts={"prompts": {"query": "query: "}, "default_prompt_name": "query"}), "default prompt 'query'"),
+    "a prompt": (
+        dict(prompts={"prompts": {"query": "query: "}, "default_prompt_name": "query"}),
+        "default prompt 'query'",
+    ),
     "arguments": (dict(settings={"tokenizer_args": {"strip_accents": False}}), "tokenizer_args"),
-    "another directory": (dict(modules=[{"path": "0_BERT", "type": kind("Transformer")}, {"path": "1_Pooling",
-                                                                                         "type": kind("Pooling")}]), "0_BERT")}
+    "another directory": (
+        dict(modules=[{"path": "0_BERT", "type": kind("Transformer")}, {"path": "1_Pooling", "type": kind("Pooling")}]),
+        "0_BERT",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
@@ -114,8 +139,10 @@ def test_modules_that_are_not_known_make_embed_ask(tmp_path, name):
     files, says = UNKNOWN[name]
     place = directory(tmp_path, settings=files.get("settings"))
     if "modules" in files:
-        modules = [module if isinstance(module, dict) else {"path": "1_Pooling" * (i > 0), "type": kind(module)}
-                   for i, module in enumerate(files["modules"])]
+        modules = [
+            module if isinstance(module, dict) else {"path": "1_Pooling" * (i > 0), "type": kind(module)}
+            for i, module in enumerate(files["modules"])
+        ]
         (place / "modules.json").write_text(json.dumps(modules))
     if "pooling" in files:
         (place / "1_Pooling" / "config.json").write_text(json.dumps(files["pooling"]))
@@ -133,7 +160,9 @@ def test_an_unknown_module_leaves_the_bare_model(tmp_path):
 
 
 def test_prompts_that_nobody_asks_for_change_nothing(tmp_path):
-    place = directory(tmp_path, config_sentence_transformers={"prompts": {"query": "query: "}, "default_prompt_name": None})
+    place = directory(
+        tmp_path, config_sentence_transformers={"prompts": {"query": "query: "}, "default_prompt_name": None}
+    )
     assert not load(place).embedding.unsupported
 
 
@@ -142,7 +171,8 @@ def pooled_in(path: str) -> list[dict]:
 
 
 DAMAGED = {
-    "modules that are no list": ("modules.json", {}), "a module without a path": ("modules.json", [{"type": kind("Pooling")}]),
+    "modules that are no list": ("modules.json", {}),
+    "a module without a path": ("modules.json", [{"type": kind("Pooling")}]),
     "a way out": ("modules.json", pooled_in("../1_Pooling")),
     "an absolute path": ("modules.json", pooled_in("/etc")),
     "no such directory": ("modules.json", pooled_in("9_P")),
@@ -150,7 +180,8 @@ DAMAGED = {
     "other features": ("1_Pooling/config.json", {"word_embedding_dimension": 7}),
     "a length of text": ("sentence_bert_config.json", {"max_seq_length": "long"}),
     "a length of none": ("sentence_bert_config.json", {"max_seq_length": -1}),
-    "lower case of a kind": ("sentence_bert_config.json", {"do_lower_case": "yes"})}
+    "lower case of a kind": ("sentence_bert_config.json", {"do_lower_case": "yes"}),
+}
 
 
 @pytest.mark.parametrize("name", DAMAGED)
@@ -176,5 +207,8 @@ def test_conversion_keeps_it_or_says_what_is_lost(tmp_path, capsys):
     kept.save(tmp_path / "saved")
     assert load(tmp_path / "saved").embedding == model.embedding
     assert cli._run(["bert-jax", "convert", f"{tmp_path}/ours", f"{tmp_path}/plain", "--to=huggingface"]) == 0
-    assert "left out: how embed makes vectors (cls of the last layer, normalized, at most 12 tokens)" in capsys.readouterr().out
+    assert (
+        "left out: how embed makes vectors (cls of the last layer, normalized, at most 12 tokens)"
+        in capsys.readouterr().out
+    )
     assert load(tmp_path / "plain").embedding == EmbeddingConfig()

@@ -22,36 +22,62 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 HIDDEN, HEADS, LAYERS, WIDE, WORDS, POSITIONS = 12, 3, 2, 20, 37, 16
-CONFIG = {"attention_probs_dropout_prob": 0.1, "directionality": "bidi", "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-          "hidden_size": HIDDEN, "initializer_range": 0.02, "intermediate_size": WIDE, "max_position_embeddings": POSITIONS,
-          "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "pooler_fc_size": 768, "type_vocab_size": 2,
-          "vocab_size": WORDS}
+CONFIG = {
+    "attention_probs_dropout_prob": 0.1,
+    "directionality": "bidi",
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": HIDDEN,
+    "initializer_range": 0.02,
+    "intermediate_size": WIDE,
+    "max_position_embeddings": POSITIONS,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": LAYERS,
+    "pooler_fc_size": 768,
+    "type_vocab_size": 2,
+    "vocab_size": WORDS,
+}
 INDEX, DATA = "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
 
 
 def variables(words: int = WORDS, head: dict | None = None, pretraining: bool = True) -> dict[str, np.ndarray]:
     """Of a pre-training model, by the names and in the shapes that modeling.py and run_pretraining.py give them."""
-    shapes = {f"bert/embeddings/{name}_embeddings": (rows, HIDDEN)
-              for name, rows in (("word", words), ("position", POSITIONS), ("token_type", 2))}
-    dense = {f"bert/encoder/layer_{n}/{name}": (inputs, outputs) for n in range(LAYERS) for name, inputs, outputs in (
-        ("attention/self/query", HIDDEN, HIDDEN), ("attention/self/key", HIDDEN, HIDDEN),
-        ("attention/self/value", HIDDEN, HIDDEN), ("attention/output/dense", HIDDEN, HIDDEN),
-        ("intermediate/dense", HIDDEN, WIDE), ("output/dense", WIDE, HIDDEN))}
+    shapes = {
+        f"bert/embeddings/{name}_embeddings": (rows, HIDDEN)
+        for name, rows in (("word", words), ("position", POSITIONS), ("token_type", 2))
+    }
+    dense = {
+        f"bert/encoder/layer_{n}/{name}": (inputs, outputs)
+        for n in range(LAYERS)
+        for name, inputs, outputs in (
+            ("attention/self/query", HIDDEN, HIDDEN),
+            ("attention/self/key", HIDDEN, HIDDEN),
+            ("attention/self/value", HIDDEN, HIDDEN),
+            ("attention/output/dense", HIDDEN, HIDDEN),
+            ("intermediate/dense", HIDDEN, WIDE),
+            ("output/dense", WIDE, HIDDEN),
+        )
+    }
     dense |= {"bert/pooler/dense": (HIDDEN, HIDDEN)}
     norms = ["bert/embeddings"]
     norms += [f"bert/encoder/layer_{n}/{name}" for n in range(LAYERS) for name in ("attention/output", "output")]
     if pretraining:
         dense |= {"cls/predictions/transform/dense": (HIDDEN, HIDDEN)}
         norms += ["cls/predictions/transform"]
-        shapes |= {"cls/predictions/output_bias": (words,), "cls/seq_relationship/output_weights": (2, HIDDEN),
-                   "cls/seq_relationship/output_bias": (2,)}
+        shapes |= {
+            "cls/predictions/output_bias": (words,),
+            "cls/seq_relationship/output_weights": (2, HIDDEN),
+            "cls/seq_relationship/output_bias": (2,),
+        }
     for name, shape in dense.items():
         shapes |= {f"{name}/kernel": shape, f"{name}/bias": shape[1:]}
     for name in norms:
         shapes |= {f"{name}/LayerNorm/gamma": (HIDDEN,), f"{name}/LayerNorm/beta": (HIDDEN,)}
     random = np.random.default_rng(0)
-    return {name: (random.normal(size=shape) + name.endswith("gamma")).astype(np.float32)
-            for name, shape in (shapes | (head or {})).items()}
+    return {
+        name: (random.normal(size=shape) + name.endswith("gamma")).astype(np.float32)
+        for name, shape in (shapes | (head or {})).items()
+    }
 
 
 def save(directory, values: dict, prefix: str = "bert_model.ckpt", step: int | None = None, **config) -> None:
@@ -105,14 +131,17 @@ def original(values: dict[str, np.ndarray], batch: dict) -> tuple[np.ndarray, np
     dense = lambda x, name: x @ values[f"{name}/kernel"] + values[f"{name}/bias"]
     gelu = lambda x: numpy_bert.gelu(x, "gelu_tanh")
     norm = lambda x, name: numpy_bert.norm(
-        x, {"scale": values[f"{name}/LayerNorm/gamma"], "bias": values[f"{name}/LayerNorm/beta"]}, 1e-12)
+        x, {"scale": values[f"{name}/LayerNorm/gamma"], "bias": values[f"{name}/LayerNorm/beta"]}, 1e-12
+    )
     word = values["bert/embeddings/word_embeddings"]
     rows, length = batch["input_ids"].shape
     x = word[batch["input_ids"]] + values["bert/embeddings/token_type_embeddings"][batch["token_type_ids"]]
     x = norm(x + values["bert/embeddings/position_embeddings"][:length], "bert/embeddings")
     for layer in (f"bert/encoder/layer_{number}" for number in range(LAYERS)):
-        query, key, value = (dense(x, f"{layer}/attention/self/{name}").reshape(rows, length, HEADS, -1).transpose(0, 2, 1, 3)
-                             for name in ("query", "key", "value"))
+        query, key, value = (
+            dense(x, f"{layer}/attention/self/{name}").reshape(rows, length, HEADS, -1).transpose(0, 2, 1, 3)
+            for name in ("query", "key", "value")
+        )
         scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(HIDDEN // HEADS)
         weights = numpy_bert.softmax(scores - 10_000.0 * (1 - batch["attention_mask"][:, None, None, :]))
         context = (weights @ value).transpose(0, 2, 1, 3).reshape(rows, length, HIDDEN)
@@ -121,8 +150,10 @@ def original(values: dict[str, np.ndarray], batch: dict) -> tuple[np.ndarray, np
     masked = x[np.arange(rows)[:, None], batch["masked_positions"]]
     masked = norm(gelu(dense(masked, "cls/predictions/transform/dense")), "cls/predictions/transform")
     pooled = np.tanh(dense(x[:, 0], "bert/pooler/dense"))
-    return (masked @ word.T + values["cls/predictions/output_bias"],
-            pooled @ values["cls/seq_relationship/output_weights"].T + values["cls/seq_relationship/output_bias"])
+    return (
+        masked @ word.T + values["cls/predictions/output_bias"],
+        pooled @ values["cls/seq_relationship/output_weights"].T + values["cls/seq_relationship/output_bias"],
+    )
 
 
 def test_logits_are_those_of_the_original(saved):
@@ -130,23 +161,38 @@ def test_logits_are_those_of_the_original(saved):
     stored = open_tf_checkpoint(directory)
     assert (stored.kind, stored.head, stored.parts) == ("tf1", None, ("pooler", "mlm", "next_sentence"))
     assert stored.model == ModelConfig(
-        vocab_size=WORDS, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=HEADS, intermediate_size=WIDE,
-        max_position_embeddings=POSITIONS, activation="gelu_tanh", layer_norm_epsilon=1e-12)
+        vocab_size=WORDS,
+        hidden_size=HIDDEN,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        intermediate_size=WIDE,
+        max_position_embeddings=POSITIONS,
+        activation="gelu_tanh",
+        layer_norm_epsilon=1e-12,
+    )
     assert "global_step" in stored.ignored and len(stored.ignored) == 7 and stored.tokenizer.vocab_size == WORDS
     random = np.random.default_rng(1)
-    batch = {"input_ids": random.integers(0, WORDS, (3, 10)), "token_type_ids": random.integers(0, 2, (3, 10)),
-             "attention_mask": np.arange(10) < np.array([[10], [7], [4]]), "masked_positions": random.integers(0, 10, (3, 4))}
+    batch = {
+        "input_ids": random.integers(0, WORDS, (3, 10)),
+        "token_type_ids": random.integers(0, 2, (3, 10)),
+        "attention_mask": np.arange(10) < np.array([[10], [7], [4]]),
+        "masked_positions": random.integers(0, 10, (3, 4)),
+    }
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
-    output = jax.jit(BertForPreTraining(stored.model, ComputeConfig(dtype="float32")).apply)(nested(read(stored)), batch)
+    output = jax.jit(BertForPreTraining(stored.model, ComputeConfig(dtype="float32")).apply)(
+        nested(read(stored)), batch
+    )
     words, pairs = original(values, batch)
     np.testing.assert_allclose(output.mlm_logits, words, atol=2e-5)
     np.testing.assert_allclose(output.next_sentence_logits, pairs, atol=2e-5)
 
 
 def test_reading_needs_no_tensorflow(saved):
-    code = ("import sys; from bert_jax.formats.tf_checkpoint import open_tf_checkpoint as load\n"
-            f"array = load({str(saved[0])!r}).arrays['mlm/bias']; array.read((slice(None),))\n"
-            "assert not {'tensorflow', 'jax'} & sys.modules.keys()")
+    code = (
+        "import sys; from bert_jax.formats.tf_checkpoint import open_tf_checkpoint as load\n"
+        f"array = load({str(saved[0])!r}).arrays['mlm/bias']; array.read((slice(None),))\n"
+        "assert not {'tensorflow', 'jax'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -169,7 +215,8 @@ def test_round_trip_is_exact(head, tmp_path):
     assert stored.head == head and stored.model.vocab_size == WORDS
     write_tf_checkpoint(stored, tmp_path / "again")
     assert sorted(file.name for file in (tmp_path / "again").iterdir()) == sorted(
-        ["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA])
+        ["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA]
+    )
     reader = tf.train.load_checkpoint(str(tmp_path / "again" / "bert_model.ckpt"))
     assert reader.get_variable_to_shape_map().keys() == values.keys()
     for name, value in values.items():
@@ -184,7 +231,9 @@ def test_round_trip_is_exact(head, tmp_path):
 def test_parts_of_arrays(saved):
     for path, array in open_tf_checkpoint(saved[0]).arrays.items():
         index = tuple(slice(size // 3, max(size - 1, 1)) for size in array.shape)
-        np.testing.assert_array_equal(array.read(index), array.read((slice(None),) * len(array.shape))[index], err_msg=path)
+        np.testing.assert_array_equal(
+            array.read(index), array.read((slice(None),) * len(array.shape))[index], err_msg=path
+        )
 
 
 def test_which_checkpoint_of_a_directory(saved, tmp_path):
@@ -196,7 +245,7 @@ def test_which_checkpoint_of_a_directory(saved, tmp_path):
     state.write_text('model_checkpoint_path: "/where/it/was/trained/model.ckpt-500"\n')
     assert bias(tmp_path) == 500
     assert bias(tmp_path / "model.ckpt-1000") == bias(tmp_path / "model.ckpt-1000.index") == 1000
-    for contents in (b"", b'model_checkpoint_path: "../model.ckpt-7"', b'\xff\xfe'):
+    for contents in (b"", b'model_checkpoint_path: "../model.ckpt-7"', b"\xff\xfe"):
         state.write_bytes(contents)
         with pytest.raises(UserError, match="holds 2 checkpoints .*model.ckpt-1000"):
             open_tf_checkpoint(tmp_path)
@@ -214,7 +263,7 @@ def configured(**options):
 
 
 def flipped(place: int):
-    return lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1:]
+    return lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 BAD = {
@@ -223,21 +272,29 @@ BAD = {
     "short shard": (edit(DATA, lambda data: data[:-1]), "is truncated: .* bytes, its index needs"),
     "short index": (edit(INDEX, lambda data: data[:-1]), "is damaged or not the index"),
     "empty index": (edit(INDEX, lambda data: b""), "is damaged or not the index"),
-    "index of noise": (edit(INDEX, lambda data: np.random.default_rng(0).bytes(len(data))), "is damaged or not the index"),
+    "index of noise": (
+        edit(INDEX, lambda data: np.random.default_rng(0).bytes(len(data))),
+        "is damaged or not the index",
+    ),
     "flipped index": (edit(INDEX, flipped(100)), "does not match its checksum"),
     "flipped value": (edit(DATA, flipped(100)), "the values of .* do not match their checksum"),
     "no configuration": (lambda directory: (directory / "bert_config.json").unlink(), "bert_config.json is missing"),
     "not JSON": (edit("bert_config.json", lambda data: data[:-2]), "is not JSON"),
     "deep JSON": (edit("bert_config.json", lambda data: b"[" * 100_000), "is not JSON"),
-    "deep JSON of the tokenizer": (lambda directory: (directory / "tokenizer_config.json").write_text("[" * 100_000),
-                                   "is not JSON"),
+    "deep JSON of the tokenizer": (
+        lambda directory: (directory / "tokenizer_config.json").write_text("[" * 100_000),
+        "is not JSON",
+    ),
     "a list": (edit("bert_config.json", lambda data: b"[]"), "must hold a JSON object"),
     "relu": (configured(hidden_act="relu"), "hidden_act='relu'; only 'gelu'"),
     "size as text": (configured(hidden_size="12"), "hidden_size='12' where a positive whole number"),
     "negative rate": (configured(hidden_dropout_prob=-1), "hidden_dropout_prob=-1 where a number from 0 to 1"),
     "no vocabulary size": (configured(vocab_size=None), "vocab_size=None"),
     "heads": (configured(num_attention_heads=5), "hidden_size=12, not divisible by num_attention_heads=5"),
-    "width": (configured(intermediate_size=24), r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected"),
+    "width": (
+        configured(intermediate_size=24),
+        r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected",
+    ),
     "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers=1000000000, but .* weights of 2 layers"),
     "token types": (configured(type_vocab_size=16), r"token_type_embeddings is \[2, 12\] where \[16, 12\] is expected"),
     "other vocabulary": (edit("vocab.txt", lambda data: data + b"more\n"), "38 entries for a word table of 37 rows"),
@@ -280,7 +337,9 @@ def number(value: int) -> bytes:
 
 
 def field(key: int, value) -> bytes:
-    return number(8 * key) + number(value) if isinstance(value, int) else number(8 * key + 2) + number(len(value)) + value
+    return (
+        number(8 * key) + number(value) if isinstance(value, int) else number(8 * key + 2) + number(len(value)) + value
+    )
 
 
 def variable(shape=(12, 10), dtype=1, shard=0, offset=0, size=480) -> bytes:
@@ -294,7 +353,9 @@ def table(entries: dict[bytes, bytes], kind: bytes = b"\0", handle: bytes | None
 
     def add(entries):
         nonlocal blocks
-        body = b"".join(number(0) + number(len(key)) + number(len(value)) + key + value for key, value in entries.items())
+        body = b"".join(
+            number(0) + number(len(key)) + number(len(value)) + key + value for key, value in entries.items()
+        )
         body += bytes(4) + (1).to_bytes(4, "little")
         where = number(len(blocks)) + number(len(body))
         blocks += body + kind + masked_crc32c(np.frombuffer(body + kind, np.uint8)).to_bytes(4, "little")
@@ -347,21 +408,27 @@ def test_the_table_of_the_hostile_cases_is_one(tmp_path):
     assert read_index(epath.Path(tmp_path / "m"))["w"].shape == (12, 10)
 
 
-@pytest.mark.parametrize("options, message", [
-    (dict(activation="gelu_erf"), "model.activation=gelu_erf: .* --to=huggingface"),
-    (dict(layer_norm_epsilon=1e-6), "model.layer_norm_epsilon=1e-06: .* --to=huggingface"),
-    (dict(norm_position="pre"), r"model.norm_position=pre: .*--to=bert_jax"),
-    (dict(vocab_size=WORDS + 1), "has 37 entries, the model 38"),
-    (dict(head=HeadConfig(kind="choice")), "a head for choice"),
-    (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),
-    (dict(tokenizer=None), "has no vocabulary"),
-    (dict(tokenizer=types.SimpleNamespace(kind="sentencepiece")), "SentencePiece"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(activation="gelu_erf"), "model.activation=gelu_erf: .* --to=huggingface"),
+        (dict(layer_norm_epsilon=1e-6), "model.layer_norm_epsilon=1e-06: .* --to=huggingface"),
+        (dict(norm_position="pre"), r"model.norm_position=pre: .*--to=bert_jax"),
+        (dict(vocab_size=WORDS + 1), "has 37 entries, the model 38"),
+        (dict(head=HeadConfig(kind="choice")), "a head for choice"),
+        (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),
+        (dict(tokenizer=None), "has no vocabulary"),
+        (dict(tokenizer=types.SimpleNamespace(kind="sentencepiece")), "SentencePiece"),
+    ],
+)
 def test_what_cannot_be_written(options, message, saved, tmp_path):
     stored = open_tf_checkpoint(saved[0])
     of_model = {key: value for key, value in options.items() if hasattr(stored.model, key)}
-    stored = dataclasses.replace(stored, model=dataclasses.replace(stored.model, **of_model),
-                                 **{key: value for key, value in options.items() if key not in of_model})
+    stored = dataclasses.replace(
+        stored,
+        model=dataclasses.replace(stored.model, **of_model),
+        **{key: value for key, value in options.items() if key not in of_model},
+    )
     with pytest.raises(UserError, match=message):
         write_tf_checkpoint(stored, tmp_path / "out")
     assert not (tmp_path / "out").exists()

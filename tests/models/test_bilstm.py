@@ -35,8 +35,13 @@ def no_rank_promotion():
 
 def numpy_lstm(params, tokens):
     """One direction over the tokens of one sequence, [n, I] to [n, S], float64."""
-    parts = [[np.asarray(params[name], np.float64)[..., SIZE * gate:SIZE * (gate + 1)]
-              for name in ("kernel", "recurrent", "bias")] for gate in range(4)]
+    parts = [
+        [
+            np.asarray(params[name], np.float64)[..., SIZE * gate : SIZE * (gate + 1)]
+            for name in ("kernel", "recurrent", "bias")
+        ]
+        for gate in range(4)
+    ]
     hidden = cell = np.zeros(SIZE)
     outputs = []
     for token in tokens:
@@ -50,16 +55,21 @@ def numpy_lstm(params, tokens):
 
 def test_scores_equal_numpy():
     tagger, hidden_states = head(), states()
-    params = jax.tree.map(lambda x: x + 0.3 * np.random.default_rng(x.size).standard_normal(x.shape).astype(np.float32),
-                          bilstm.init(jax.random.key(0), tagger, CONFIG))
+    params = jax.tree.map(
+        lambda x: x + 0.3 * np.random.default_rng(x.size).standard_normal(x.shape).astype(np.float32),
+        bilstm.init(jax.random.key(0), tagger, CONFIG),
+    )
     scores = jax.jit(bilstm.apply, static_argnames="head")(params, hidden_states, MASK, head=tagger)
     for row in range(BATCH):
-        x = hidden_states[-1][row, :MASK[row].sum()]
+        x = hidden_states[-1][row, : MASK[row].sum()]
         for layer in ("layer_0", "layer_1"):
-            ahead, behind = numpy_lstm(params[layer]["forward"], x), numpy_lstm(params[layer]["backward"], x[::-1])[::-1]
+            ahead, behind = (
+                numpy_lstm(params[layer]["forward"], x),
+                numpy_lstm(params[layer]["backward"], x[::-1])[::-1],
+            )
             x = np.concatenate([ahead, behind], axis=-1)
         expected = x @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
-        np.testing.assert_allclose(scores[row, :len(x)], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(scores[row, : len(x)], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_features_are_those_of_table_7():
@@ -68,17 +78,21 @@ def test_features_are_those_of_table_7():
     share = np.exp(weights) / np.exp(weights).sum()
     share_of_four = np.exp(weights[1:]) / np.exp(weights[1:]).sum()
     expected = {
-        "embeddings": s[0], "last": s[-1], "second_to_last": s[-2], "sum_last_four": s[-4] + s[-3] + s[-2] + s[-1],
+        "embeddings": s[0],
+        "last": s[-1],
+        "second_to_last": s[-2],
+        "sum_last_four": s[-4] + s[-3] + s[-2] + s[-1],
         "concat_last_four": np.concatenate(s[-4:], axis=-1),
         "weighted_last_four": scale * sum(w * x for w, x in zip(share_of_four, s[-4:])),
-        "weighted_all": scale * sum(w * x for w, x in zip(share, s[1:]))}
+        "weighted_all": scale * sum(w * x for w, x in zip(share, s[1:])),
+    }
     for name, value in expected.items():
         tagger = head(name)
         params = jax.eval_shape(lambda key: bilstm.init(key, tagger, CONFIG), jax.random.key(0))
         assert params["layer_0"]["forward"]["kernel"].shape == (value.shape[-1], 4 * SIZE)
         assert ("mix" in params) == name.startswith("weighted")
         if "mix" in params:
-            params["mix"] = {"weights": weights[-params["mix"]["weights"].shape[0]:], "scale": scale}
+            params["mix"] = {"weights": weights[-params["mix"]["weights"].shape[0] :], "scale": scale}
         np.testing.assert_allclose(bilstm.features(params, s, name), value, rtol=1e-5, atol=1e-6)
 
 
@@ -93,8 +107,11 @@ def test_a_model_trains_the_head_and_not_the_encoder():
     random = np.random.default_rng(4)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     params = jax.tree.map(lambda x: 0.1 * random.standard_normal(x.shape, np.float32), shapes)
-    batch = {"input_ids": random.integers(5, 20, (BATCH, LENGTH)).astype(np.int32), "attention_mask": MASK,
-             "token_type_ids": np.zeros((BATCH, LENGTH), np.int32)}
+    batch = {
+        "input_ids": random.integers(5, 20, (BATCH, LENGTH)).astype(np.int32),
+        "attention_mask": MASK,
+        "token_type_ids": np.zeros((BATCH, LENGTH), np.int32),
+    }
 
     def loss(params, key):
         scores = model.apply(params, batch, key)
@@ -121,12 +138,18 @@ def test_features_that_cannot_be():
 def test_a_stored_head_is_kept_only_where_its_parameters_are_the_ones_wanted():
     stored = pretrained_model.stored_model(head=head())
     assert fitting_head(stored, head(dropout=0.5))[0] is stored
-    for changes, said in (({"lstm_size": 2 * SIZE}, "width 8 on last"),
-                          ({"features": "sum_last_four"}, "width 4 on sum_last_four"),
-                          ({"crf": True}, r"\(O, B-X, I-X\), a CRF, a BiLSTM of width 4 on last")):
+    for changes, said in (
+        ({"lstm_size": 2 * SIZE}, "width 8 on last"),
+        ({"features": "sum_last_four"}, "width 4 on sum_last_four"),
+        ({"crf": True}, r"\(O, B-X, I-X\), a CRF, a BiLSTM of width 4 on last"),
+    ):
         encoder, note = fitting_head(stored, dataclasses.replace(head(), **changes))
-        assert encoder.head is None and encoder.parts == () and any(path.startswith("encoder/") for path in encoder.arrays)
+        assert (
+            encoder.head is None and encoder.parts == () and any(path.startswith("encoder/") for path in encoder.arrays)
+        )
         assert re.search(f"has a head for .* width 4 on last, this task needs .*{said}: the encoder is taken", note)
-    plain = HeadConfig(kind="tagging", labels=("O", "B-X"), lstm_size=8)  # without features there is no BiLSTM to be of a width
+    plain = HeadConfig(
+        kind="tagging", labels=("O", "B-X"), lstm_size=8
+    )  # without features there is no BiLSTM to be of a width
     stored = pretrained_model.stored_model(head=plain)
     assert fitting_head(stored, dataclasses.replace(plain, lstm_size=16))[0] is stored

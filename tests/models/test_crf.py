@@ -10,8 +10,14 @@ from bert_jax.models import crf
 
 NAMES = ("O", "B-X", "I-X", "I-Y")
 BATCH, LENGTH, LABELS = 6, 7, len(NAMES)
-SENTENCES = ([(2, True, True), (3, True, True)], [], [(1, True, True)], [(1, True, True), (1, True, False)], [(4, False, False)],
-             [(3, False, True), (1, True, True), (3, True, False)])
+SENTENCES = (
+    [(2, True, True), (3, True, True)],
+    [],
+    [(1, True, True)],
+    [(1, True, True), (1, True, False)],
+    [(4, False, False)],
+    [(3, False, True), (1, True, True), (3, True, False)],
+)
 """Of each row: (words, whether the sentence begins there, whether it ends there)."""
 loss = jax.jit(crf.negative_log_likelihood)
 best_paths = jax.jit(crf.best_paths, static_argnames="names")
@@ -29,8 +35,11 @@ def example(seed=0):
     Rows have several sentences, and parts of sentences at either end.
     """
     random = np.random.default_rng(seed)
-    params = {"transitions": random.standard_normal((LABELS, LABELS)), "start": random.standard_normal(LABELS),
-              "end": random.standard_normal(LABELS)}
+    params = {
+        "transitions": random.standard_normal((LABELS, LABELS)),
+        "start": random.standard_normal(LABELS),
+        "end": random.standard_normal(LABELS),
+    }
     logits = 2 * random.standard_normal((BATCH, LENGTH, LABELS))
     labels = np.full((BATCH, LENGTH), -1, np.int32)
     for row, words in enumerate((5, 0, 1, 2, 4, 7)):
@@ -42,8 +51,10 @@ def example(seed=0):
         first[row, places], last[row, places] = False, False
         for (size, begins, finishes), end in zip(sentences, ends):
             first[row, places[end - size]], last[row, places[end - 1]] = begins, finishes
-    return ({name: value.astype(np.float32) for name, value in params.items()},
-            (logits.astype(np.float32), labels, first, last))
+    return (
+        {name: value.astype(np.float32) for name, value in params.items()},
+        (logits.astype(np.float32), labels, first, last),
+    )
 
 
 def cut(path, sentences):
@@ -63,14 +74,19 @@ def path_score(params, emissions, path, sentences):
 def all_paths(params, emissions, sentences):
     """{path: score}, float64, of every path through emissions [n, C]."""
     wide = {name: value.astype(np.float64) for name, value in params.items()}
-    return {path: path_score(wide, emissions.astype(np.float64), path, sentences)
-            for path in itertools.product(range(LABELS), repeat=len(emissions))}
+    return {
+        path: path_score(wide, emissions.astype(np.float64), path, sentences)
+        for path in itertools.product(range(LABELS), repeat=len(emissions))
+    }
 
 
 def allowed(path, sentences):
     """Whether every I-X goes on from B-X or I-X; what went before a part that begins inside its sentence is not known."""
-    return all(not NAMES[label].startswith("I-") or (NAMES[part[t - 1]][1:] == NAMES[label][1:] if t else not begins)
-               for part, begins, _ in cut(path, sentences) for t, label in enumerate(part))
+    return all(
+        not NAMES[label].startswith("I-") or (NAMES[part[t - 1]][1:] == NAMES[label][1:] if t else not begins)
+        for part, begins, _ in cut(path, sentences)
+        for t, label in enumerate(part)
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -112,7 +128,9 @@ def test_constraints_are_the_rules_of_iob2():
 
 def test_gradients_equal_finite_differences():
     params, (logits, labels, first, last) = example(3)
-    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels, first, last).sum()))
+    loss_and_gradients = jax.jit(
+        jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels, first, last).sum())
+    )
     gradients = loss_and_gradients((params, logits))[1]
     random = np.random.default_rng(0)
     for _ in range(3):
@@ -120,7 +138,9 @@ def test_gradients_equal_finite_differences():
         ahead, behind = (jax.tree.map(lambda x, d: x + step * d, (params, logits), direction) for step in (0.01, -0.01))
         slope = (float(loss_and_gradients(ahead)[0]) - float(loss_and_gradients(behind)[0])) / 0.02
         along = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction)))
-        assert along == pytest.approx(slope, rel=2e-3, abs=2e-3)  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
+        assert along == pytest.approx(
+            slope, rel=2e-3, abs=2e-3
+        )  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
     assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
 
 
@@ -136,7 +156,9 @@ def test_without_transitions_words_stand_alone():
 
 def test_a_longer_row_changes_nothing():
     params, rows = example(5)
-    wide = [np.pad(array, ((0, 0), (0, 4), (0, 0))[:array.ndim], constant_values=fill)
-            for array, fill in zip(rows, (9, -1, True, True), strict=True)]
+    wide = [
+        np.pad(array, ((0, 0), (0, 4), (0, 0))[: array.ndim], constant_values=fill)
+        for array, fill in zip(rows, (9, -1, True, True), strict=True)
+    ]
     np.testing.assert_allclose(loss(params, *wide), loss(params, *rows), rtol=1e-6)
     np.testing.assert_array_equal(best_paths(params, *wide, NAMES)[:, :LENGTH], best_paths(params, *rows, NAMES))

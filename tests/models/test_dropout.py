@@ -40,7 +40,9 @@ def test_dropout_statistics(rate):
 def test_dropout_of_attention_falls_on_probabilities():
     query, key = (jax.random.normal(jax.random.key(i), (2, 8, 3, 8)) for i in (0, 1))
     mask = np.ones((2, 8), np.int32)
-    identity = jnp.tile(jnp.eye(8)[None, :, None, :], (2, 1, 3, 1))  # its product with the probabilities is the probabilities
+    identity = jnp.tile(
+        jnp.eye(8)[None, :, None, :], (2, 1, 3, 1)
+    )  # its product with the probabilities is the probabilities
     weights = np.asarray(attention_module.attention_weights(query, key, mask))
     dropped = np.swapaxes(attention_module.attention(query, key, identity, mask, jax.random.key(2), 0.25), 1, 2)
     zero = dropped == 0
@@ -69,8 +71,10 @@ def test_dropout_of_embeddings_and_residual_branches():
 
 def test_no_key_means_no_dropout_and_a_key_decides_everything():
     batch = make_batch()
-    model, without = (BertForPreTraining(config, FLOAT32) for config in (
-        SMALL, dataclasses.replace(SMALL, hidden_dropout=0.0, attention_dropout=0.0)))
+    model, without = (
+        BertForPreTraining(config, FLOAT32)
+        for config in (SMALL, dataclasses.replace(SMALL, hidden_dropout=0.0, attention_dropout=0.0))
+    )
     params = perturbed(model)
     loss = compiled(loss_function(model, batch))
     assert loss(params) == compiled(loss_function(without, batch))(params, jax.random.key(0))

@@ -24,23 +24,37 @@ from test_optimizers import PEAK, STEPS, bert_2018, published
 
 ROOT = pathlib.Path(__file__).parents[2]
 ROWS, LENGTH, MASKED, WORDS = 4, 8, 3, 24
-CONFIG = google2018(Config(
-    model=ModelConfig(vocab_size=WORDS, hidden_size=8, num_layers=2, num_heads=2, max_position_embeddings=LENGTH + 4,
-                      hidden_dropout=0.0, attention_dropout=0.0),
-    phases=(PhaseConfig(steps=STEPS, warmup_steps=5, sequence_length=LENGTH, batch_size=ROWS, learning_rate=PEAK),)))
+CONFIG = google2018(
+    Config(
+        model=ModelConfig(
+            vocab_size=WORDS,
+            hidden_size=8,
+            num_layers=2,
+            num_heads=2,
+            max_position_embeddings=LENGTH + 4,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        phases=(PhaseConfig(steps=STEPS, warmup_steps=5, sequence_length=LENGTH, batch_size=ROWS, learning_rate=PEAK),),
+    )
+)
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
     """Few predictions, so that 1e-5 more in the denominator shows in the loss; none on odd steps, so that it falls below 1."""
     random = np.random.default_rng(step)
     weights = np.arange(MASKED) < np.array([[1], [step % 3], [0], [0]]) * (step % 2 == 0)
-    arrays = {"input_ids": random.integers(5, WORDS, (ROWS, LENGTH)),
-              "token_type_ids": np.arange(LENGTH) > random.integers(2, 6, (ROWS, 1)),
-              "attention_mask": np.arange(LENGTH) < random.integers(5, LENGTH + 1, (ROWS, 1)),
-              "masked_positions": weights * random.integers(1, 5, (ROWS, MASKED)),
-              "masked_ids": weights * random.integers(5, WORDS, (ROWS, MASKED)),
-              "next_sentence_labels": np.zeros(ROWS)}
-    return {name: array.astype(np.int32) for name, array in arrays.items()} | {"masked_weights": weights.astype(np.float32)}
+    arrays = {
+        "input_ids": random.integers(5, WORDS, (ROWS, LENGTH)),
+        "token_type_ids": np.arange(LENGTH) > random.integers(2, 6, (ROWS, 1)),
+        "attention_mask": np.arange(LENGTH) < random.integers(5, LENGTH + 1, (ROWS, 1)),
+        "masked_positions": weights * random.integers(1, 5, (ROWS, MASKED)),
+        "masked_ids": weights * random.integers(5, WORDS, (ROWS, MASKED)),
+        "next_sentence_labels": np.zeros(ROWS),
+    }
+    return {name: array.astype(np.int32) for name, array in arrays.items()} | {
+        "masked_weights": weights.astype(np.float32)
+    }
 
 
 def initial_parameters(model: BertForPreTraining) -> dict:
@@ -56,7 +70,9 @@ def differentiable_loss():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.np = jax.numpy
-    return jax.jit(jax.value_and_grad(lambda params, batch: module.loss(params, CONFIG.model, batch, weight_epsilon=1e-5)))
+    return jax.jit(
+        jax.value_and_grad(lambda params, batch: module.loss(params, CONFIG.model, batch, weight_epsilon=1e-5))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +113,24 @@ def test_fifty_steps_are_those_of_the_original(by_hand):
 
 
 def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
-    changed = dataclasses.replace(model_config("tiny"), activation="gelu_erf", norm_position="pre", vocab_pad_multiple=128)
+    changed = dataclasses.replace(
+        model_config("tiny"), activation="gelu_erf", norm_position="pre", vocab_pad_multiple=128
+    )
     phases = PhaseConfig(steps=90), PhaseConfig(steps=10, schedule="restart", moments="reset", learning_rate=3e-4)
-    given = Config(model=changed, data=DataConfig(path="store", sentence_pairs="sop"), phases=phases, seed=3,
-                   masking=MaskingConfig(unit="span", static_masks=3), optimizer=OptimizerConfig(name="lamb", clip_norm=0.5))
-    plain = Config(model=model_config("tiny"), data=DataConfig(path="store"), seed=3,
-                   phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, learning_rate=3e-4)))
+    given = Config(
+        model=changed,
+        data=DataConfig(path="store", sentence_pairs="sop"),
+        phases=phases,
+        seed=3,
+        masking=MaskingConfig(unit="span", static_masks=3),
+        optimizer=OptimizerConfig(name="lamb", clip_norm=0.5),
+    )
+    plain = Config(
+        model=model_config("tiny"),
+        data=DataConfig(path="store"),
+        seed=3,
+        phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, learning_rate=3e-4)),
+    )
     assert check(google2018(given)) == google2018(plain)
 
 

@@ -32,6 +32,7 @@ def all_outputs(model, params, batch):
     def outputs(params):
         ids = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
         return model.apply(params, batch)._asdict() | model.encode(params, *ids, collect=True)._asdict()
+
     return compiled(outputs)(params)
 
 
@@ -82,8 +83,10 @@ def test_gradient_equals_finite_differences_in_float64(norm_position):
 
 def test_attention_by_hand():
     """The first of three positions attends .40 .20 .40 and gives (3, 4)."""
-    query, key, value = (np.array(x, np.float32)[None, :, None, :] for x in (
-        [[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]]))
+    query, key, value = (
+        np.array(x, np.float32)[None, :, None, :]
+        for x in ([[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]])
+    )
     mask = np.ones((1, 3), np.int32)
     weights = attention_module.attention_weights(query, key, mask)
     high, low = math.exp(1 / math.sqrt(2)), 1.0
@@ -122,10 +125,17 @@ def test_initial_values():
             slack = 4 / math.sqrt(2 * value.size)
             assert float(np.std(value)) == pytest.approx(0.8796 * 0.02, rel=slack + 1e-3), path
             assert abs(float(np.mean(value))) < 5 * 0.0176 / math.sqrt(value.size), path
-    draws = [value[layer].ravel()[:64] for path, value in params.items() if path.startswith("encoder") and "kernel" in path
-             for layer in (0, 1)]
-    draws += [value.ravel()[:64] for path, value in params.items()
-              if not path.startswith("encoder") and path.endswith(("kernel", "table"))]
+    draws = [
+        value[layer].ravel()[:64]
+        for path, value in params.items()
+        if path.startswith("encoder") and "kernel" in path
+        for layer in (0, 1)
+    ]
+    draws += [
+        value.ravel()[:64]
+        for path, value in params.items()
+        if not path.startswith("encoder") and path.endswith(("kernel", "table"))
+    ]
     assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
 
 
@@ -133,12 +143,15 @@ def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():
     model = BertForPreTraining(dataclasses.replace(SMALL, vocab_size=64))
     plain = compiled(model.init)(jax.random.key(3))
     mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    spec = {"embeddings/word/table": PartitionSpec("fsdp", None),
-            "encoder/attention/output/kernel": PartitionSpec(None, None, "fsdp"),
-            "encoder/feed_forward/intermediate/kernel": PartitionSpec(None, "tensor", "fsdp")}
+    spec = {
+        "embeddings/word/table": PartitionSpec("fsdp", None),
+        "encoder/attention/output/kernel": PartitionSpec(None, None, "fsdp"),
+        "encoder/feed_forward/intermediate/kernel": PartitionSpec(None, "tensor", "fsdp"),
+    }
     paths = flatten(plain)
-    shardings = jax.tree.unflatten(jax.tree.structure(plain), [NamedSharding(mesh, spec.get(path, PartitionSpec()))
-                                                               for path in paths])
+    shardings = jax.tree.unflatten(
+        jax.tree.structure(plain), [NamedSharding(mesh, spec.get(path, PartitionSpec())) for path in paths]
+    )
     sharded = compiled(model.init, out_shardings=shardings)(jax.random.key(3))
     assert_trees_close(sharded, plain, rtol=0, atol=0)
     padded_model = BertForPreTraining(dataclasses.replace(model.config, vocab_pad_multiple=60))
@@ -150,8 +163,10 @@ def test_sinusoidal_positions():
     config = dataclasses.replace(SMALL, position_init="sinusoidal")
     init = compiled(lambda key: BertForPreTraining(config).init(key)["embeddings"]["position"]["table"])
     table = np.asarray(init(jax.random.key(0)))
-    expected = [[f(position / 10_000 ** (2 * i / 24)) for i in range(12) for f in (math.sin, math.cos)]
-                for position in range(20)]
+    expected = [
+        [f(position / 10_000 ** (2 * i / 24)) for i in range(12) for f in (math.sin, math.cos)]
+        for position in range(20)
+    ]
     scale = table[0, 1]  # cos 0
     np.testing.assert_allclose(table / scale, expected, atol=1e-5)
     assert np.sqrt(np.mean(table**2)) == pytest.approx(0.8796 * 0.02, rel=1e-3)
@@ -165,8 +180,9 @@ def plain_road():
     return params, batch, key, compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
 
 
-@pytest.mark.parametrize("layers, remat", [("loop", "dots"), ("loop", "full"), ("scan", "none"), ("scan", "dots"),
-                                           ("scan", "full")])
+@pytest.mark.parametrize(
+    "layers, remat", [("loop", "dots"), ("loop", "full"), ("scan", "none"), ("scan", "dots"), ("scan", "full")]
+)
 def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
     params, batch, key, (loss, gradient) = plain_road
     model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat))
@@ -180,6 +196,7 @@ def test_auto_unrolls_twelve_layers_and_scans_more():
         model = BertForPreTraining(dataclasses.replace(SMALL, num_layers=num_layers))
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         return "scan[" in str(jax.make_jaxpr(lambda p: model.apply(p, make_batch()))(shapes))
+
     assert (has_scan(12), has_scan(13)) == (False, True)
 
 
@@ -214,7 +231,9 @@ def test_padding_does_not_change_real_positions():
     model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
     params = perturbed(model)
     whole = encode(model, params, batch).last_hidden_state[2:, :9]
-    alone = encode(model, params, {name: batch[name][2:, :9] for name in ("input_ids", "token_type_ids", "attention_mask")})
+    alone = encode(
+        model, params, {name: batch[name][2:, :9] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    )
     np.testing.assert_allclose(whole, alone.last_hidden_state, atol=1e-5)
 
 
@@ -229,8 +248,10 @@ def test_bfloat16_is_close_to_float32():
     np.testing.assert_allclose(outputs[0].mlm_logits, outputs[1].mlm_logits, atol=2e-2)
     gradients = [compiled(jax.grad(loss_function(model, batch)))(params, jax.random.key(1)) for model in (narrow, wide)]
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(gradients[0]))
-    size, difference = (math.sqrt(sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(tree)))
-                        for tree in (gradients[1], jax.tree.map(np.subtract, *gradients)))
+    size, difference = (
+        math.sqrt(sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(tree)))
+        for tree in (gradients[1], jax.tree.map(np.subtract, *gradients))
+    )
     assert 0 < difference < 0.02 * size
 
 
@@ -256,7 +277,9 @@ def test_padded_vocabulary_changes_nothing():
     real["embeddings"]["word"]["table"] = real["embeddings"]["word"]["table"][:61]
     real["mlm"]["bias"] = real["mlm"]["bias"][:61]
     plain = BertForPreTraining(SMALL, FLOAT32)
-    padded_logits, logits = (np.asarray(compiled(m.apply)(p, batch).mlm_logits) for m, p in ((model, params), (plain, real)))
+    padded_logits, logits = (
+        np.asarray(compiled(m.apply)(p, batch).mlm_logits) for m, p in ((model, params), (plain, real))
+    )
     np.testing.assert_allclose(padded_logits[..., :61], logits, atol=1e-6)
     assert np.all(padded_logits[..., 61:] == -1e9)
     padded_loss, gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params)

@@ -17,7 +17,9 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import classification, regression, span, tagging
 
-SMALL = ModelConfig(vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_position_embeddings=16)
+SMALL = ModelConfig(
+    vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_position_embeddings=16
+)
 FLOAT32 = ComputeConfig(dtype="float32")
 HEADS = {
     "classification": HeadConfig(labels=("no", "yes", "perhaps"), dropout=0.3),
@@ -39,9 +41,11 @@ def make_batch(shape):
     random = np.random.default_rng(0)
     lengths = np.resize([shape[-1], shape[-1] - 3, shape[-1] - 5], shape[:-1])[..., None]
     column = np.broadcast_to(np.arange(shape[-1]), shape)
-    return {"input_ids": random.integers(0, SMALL.vocab_size, shape).astype(np.int32),
-            "token_type_ids": ((column >= 4) & (column < lengths)).astype(np.int32),
-            "attention_mask": (column < lengths).astype(np.int32)}
+    return {
+        "input_ids": random.integers(0, SMALL.vocab_size, shape).astype(np.int32),
+        "token_type_ids": ((column >= 4) & (column < lengths)).astype(np.int32),
+        "attention_mask": (column < lengths).astype(np.int32),
+    }
 
 
 def perturbed(tree):
@@ -69,9 +73,14 @@ def test_scores_equal_the_numpy_model_with_an_affine_map_on_it(kind):
     np.testing.assert_allclose(ours, expected.reshape(shapes[kind]), atol=2e-5)
 
 
-@pytest.mark.parametrize("head, expected", [
-    (HeadConfig(labels=("0", "1")), 109_483_778), (HeadConfig(labels=("a", "b", "c")), 109_484_547),
-    (HeadConfig(kind="span"), 108_893_186)])
+@pytest.mark.parametrize(
+    "head, expected",
+    [
+        (HeadConfig(labels=("0", "1")), 109_483_778),
+        (HeadConfig(labels=("a", "b", "c")), 109_484_547),
+        (HeadConfig(kind="span"), 108_893_186),
+    ],
+)
 def test_parameter_counts_of_the_published_classes_of_base(head, expected):
     """Of BertForSequenceClassification with 2 and 3 labels and BertForQuestionAnswering (which has no pooler)."""
     shapes = jax.eval_shape(BertForTask(ModelConfig(vocab_size=30_522), head).init, jax.random.key(0))
@@ -83,7 +92,12 @@ def test_fresh_parameters_are_the_encoder_s_with_the_head_and_an_indifferent_crf
     paths = leaf_paths(jax.eval_shape(init, jax.random.key(0)))
     assert not any(path.startswith(("pooler", "mlm", "next_sentence")) for path in paths)
     assert {path: leaf.shape for path, leaf in paths.items() if path.startswith(("head", "crf"))} == {
-        "head/kernel": (16, 4), "head/bias": (4,), "crf/transitions": (4, 4), "crf/start": (4,), "crf/end": (4,)}
+        "head/kernel": (16, 4),
+        "head/bias": (4,),
+        "crf/transitions": (4, 4),
+        "crf/start": (4,),
+        "crf/end": (4,),
+    }
     head, crf = jax.jit(lambda key: [init(key)[part] for part in ("head", "crf")])(jax.random.key(0))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(crf)) and 0.01 < np.std(head["kernel"]) < 0.03
 
@@ -94,7 +108,9 @@ def test_dropout_reaches_what_the_head_reads():
     model = BertForTask(config, HEADS["classification"], FLOAT32)
     params = perturbed(jax.eval_shape(model.init, jax.random.key(0)))
     apply = jax.jit(model.apply)
-    plain, dropped, again, other = (np.asarray(apply(params, batch, key)) for key in (None, *map(jax.random.key, (0, 0, 1))))
+    plain, dropped, again, other = (
+        np.asarray(apply(params, batch, key)) for key in (None, *map(jax.random.key, (0, 0, 1)))
+    )
     np.testing.assert_array_equal(dropped, again)
     assert np.abs(dropped - plain).max() > 1e-3 and np.abs(dropped - other).max() > 1e-3
 
@@ -128,10 +144,14 @@ def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
 
 def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     logits, mask = logits_of(4, 7, 2), np.array([[1] * 7, [1] * 5 + [0] * 2, [1] * 6 + [0], [1] * 7], np.int32)
-    labels = np.array([[2, 4], [0, 0], [5, 6], [1, 1]], np.int32)  # the third answer ends beyond its window's six tokens
+    labels = np.array(
+        [[2, 4], [0, 0], [5, 6], [1, 1]], np.int32
+    )  # the third answer ends beyond its window's six tokens
     sums = jax.device_get(span.loss_sums(jnp.asarray(logits), labels, mask, WEIGHTS))
-    ends = [-log_softmax(logits[row, :mask[row].sum(), end].astype(float))[labels[row, end]] for row, end in
-            ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))]
+    ends = [
+        -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
+        for row, end in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+    ]
     np.testing.assert_allclose(sums["loss"] / sums["weight"], np.mean(ends), rtol=1e-6)
     wider = ((0, 0), (0, 3))
     longer = span.loss_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
@@ -144,6 +164,9 @@ def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
     labels = np.array([[-1, 2, -1, 0, -1], [-1, 1, 1, -1, -1], [-1] * 5, [0] * 5], np.int32)
     sums = jax.device_get(tagging.loss_sums(jnp.asarray(logits), labels, WEIGHTS))
     where = [(0, 1), (0, 3), (1, 1), (1, 2)]
-    np.testing.assert_allclose(sums["loss"] / sums["weight"],
-                               np.mean([-log_softmax(logits[at].astype(float))[labels[at]] for at in where]), rtol=1e-6)
+    np.testing.assert_allclose(
+        sums["loss"] / sums["weight"],
+        np.mean([-log_softmax(logits[at].astype(float))[labels[at]] for at in where]),
+        rtol=1e-6,
+    )
     assert sums["weight"] == 4 and sums["correct"] == sum(logits[at].argmax() == labels[at] for at in where)

@@ -56,7 +56,9 @@ def test_uniform_logits_cost_the_logarithm_of_the_vocabulary():
 
 def test_no_weight_gives_zero_and_no_gradient():
     logits, ids, _ = masked_example()
-    function = jax.value_and_grad(lambda x: masked_language_model.loss_sums(x, ids, np.zeros((4, 6), np.float32))["mlm_loss"])
+    function = jax.value_and_grad(
+        lambda x: masked_language_model.loss_sums(x, ids, np.zeros((4, 6), np.float32))["mlm_loss"]
+    )
     loss, gradient = function(logits)
     assert loss == 0 and not np.any(gradient)
     sums = masked_language_model.loss_sums(logits, ids, np.zeros((4, 6), np.float32))
@@ -90,7 +92,9 @@ def test_next_sentence_sums_equal_the_formula():
     random = np.random.default_rng(1)
     logits, labels = random.standard_normal((9, 2)).astype(np.float32), random.integers(0, 2, 9).astype(np.int32)
     sums = next_sentence.loss_sums(logits, labels)
-    assert float(sums["next_sentence_loss"]) == pytest.approx(-np.log(softmax(logits)[np.arange(9), labels]).sum(), rel=1e-6)
+    assert float(sums["next_sentence_loss"]) == pytest.approx(
+        -np.log(softmax(logits)[np.arange(9), labels]).sum(), rel=1e-6
+    )
     assert float(sums["next_sentence_correct"]) == (logits.argmax(-1) == labels).sum()
     assert float(sums["next_sentence_count"]) == 9
 
@@ -98,7 +102,7 @@ def test_next_sentence_sums_equal_the_formula():
 def test_sums_of_parts_are_the_sums_of_the_whole():
     logits, ids, weights = masked_example()
     whole = masked_language_model.loss_sums(logits, ids, weights)
-    parts = [masked_language_model.loss_sums(logits[i:i + 1], ids[i:i + 1], weights[i:i + 1]) for i in range(4)]
+    parts = [masked_language_model.loss_sums(logits[i : i + 1], ids[i : i + 1], weights[i : i + 1]) for i in range(4)]
     for name, value in whole.items():
         assert float(sum(part[name] for part in parts)) == pytest.approx(float(value), rel=1e-6)
     assert all(value.dtype == jnp.float32 and value.shape == () for value in whole.values())

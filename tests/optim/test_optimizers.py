@@ -20,10 +20,14 @@ CONFIG = Config(phases=(PhaseConfig(steps=STEPS, warmup_steps=5, learning_rate=P
 def parameters() -> dict:
     random = np.random.default_rng(0)
     normal = lambda *shape: random.normal(size=shape).astype(np.float32)
-    return {"embeddings": {"word": {"table": normal(7, 4)}, "norm": {"scale": normal(4), "bias": normal(4)}},
-            "encoder": {"attention": {"query": {"kernel": normal(3, 4, 2, 2), "bias": normal(3, 2, 2)}},
-                        "attention_norm": {"scale": normal(3, 4), "bias": normal(3, 4)}},
-            "mlm": {"dense": {"kernel": normal(4, 4), "bias": normal(4)}, "bias": normal(7)}}
+    return {
+        "embeddings": {"word": {"table": normal(7, 4)}, "norm": {"scale": normal(4), "bias": normal(4)}},
+        "encoder": {
+            "attention": {"query": {"kernel": normal(3, 4, 2, 2), "bias": normal(3, 2, 2)}},
+            "attention_norm": {"scale": normal(3, 4), "bias": normal(3, 4)},
+        },
+        "mlm": {"dense": {"kernel": normal(4, 4), "bias": normal(4)}, "bias": normal(7)},
+    }
 
 
 def gradients(step: int) -> list[np.ndarray]:
@@ -115,7 +119,9 @@ def test_lamb_treats_stacked_layers_as_separate_ones():
     grad = random.normal(size=(3, 4, 5)).astype(np.float32)
     stacked, single = {"encoder": {"kernel": kernel}}, {str(i): {"kernel": kernel[i]} for i in range(3)}
     together, _ = optimizer(config).update({"encoder": {"kernel": grad}}, optimizer(config).init(stacked), stacked)
-    apart, _ = optimizer(config).update({str(i): {"kernel": grad[i]} for i in range(3)}, optimizer(config).init(single), single)
+    apart, _ = optimizer(config).update(
+        {str(i): {"kernel": grad[i]} for i in range(3)}, optimizer(config).init(single), single
+    )
     for i in range(3):
         np.testing.assert_allclose(together["encoder"]["kernel"][i], apart[str(i)]["kernel"], rtol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(apart[str(i)]["kernel"]), np.linalg.norm(kernel[i]), rtol=1e-5)
@@ -127,7 +133,9 @@ def test_lamb_ratio_is_one_where_a_norm_is_zero():
     grads = {"encoder": {"kernel": np.stack([np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
     updates, _ = optimizer(config).update(grads, optimizer(config).init(params), params)
     # First Adam step: direction 1 (plus decay 0.01 · p); zero parameter → ratio 1; ones → |p|/|u| · u = 1.
-    np.testing.assert_allclose(updates["encoder"]["kernel"], [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))], rtol=1e-4)
+    np.testing.assert_allclose(
+        updates["encoder"]["kernel"], [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))], rtol=1e-4
+    )
 
 
 def test_googles_own_test():
@@ -145,11 +153,21 @@ def test_googles_own_test():
 def test_what_decays_in_the_real_model():
     model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
     decays = included(jax.eval_shape(lambda: model.init(jax.random.key(0))))
-    yes = {jax.tree_util.keystr(path, simple=True, separator="/") for path, value in jax.tree.leaves_with_path(decays) if value}
-    assert yes == {"embeddings/word/table", "embeddings/position/table", "embeddings/token_type/table", "pooler/kernel",
-                   "mlm/dense/kernel", "next_sentence/kernel",
-                   *(f"encoder/attention/{part}/kernel" for part in ("query", "key", "value", "output")),
-                   *(f"encoder/feed_forward/{part}/kernel" for part in ("intermediate", "output"))}
+    yes = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, value in jax.tree.leaves_with_path(decays)
+        if value
+    }
+    assert yes == {
+        "embeddings/word/table",
+        "embeddings/position/table",
+        "embeddings/token_type/table",
+        "pooler/kernel",
+        "mlm/dense/kernel",
+        "next_sentence/kernel",
+        *(f"encoder/attention/{part}/kernel" for part in ("query", "key", "value", "output")),
+        *(f"encoder/feed_forward/{part}/kernel" for part in ("intermediate", "output")),
+    }
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])

@@ -22,8 +22,10 @@ RATE, WARMUP, EPSILON, DECAY, CLIP = 5e-4, 2, 1e-6, 0.01, 1.0
 
 def draw_head() -> dict[str, np.ndarray]:
     random = np.random.RandomState(7)
-    return {"head/kernel": random.standard_normal((SIZES["hidden_size"], 2)).astype(np.float32) / 4,
-            "head/bias": random.standard_normal(2).astype(np.float32) / 4}
+    return {
+        "head/kernel": random.standard_normal((SIZES["hidden_size"], 2)).astype(np.float32) / 4,
+        "head/bias": random.standard_normal(2).astype(np.float32) / 4,
+    }
 
 
 def draw_pairs() -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
@@ -41,8 +43,13 @@ def run(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     import torch
     import transformers
 
-    config = transformers.BertConfig(**random_bert.config_json(SIZES, "gelu_erf"), hidden_dropout_prob=0.0, num_labels=2,
-                                     attention_probs_dropout_prob=0.0, attn_implementation="eager")
+    config = transformers.BertConfig(
+        **random_bert.config_json(SIZES, "gelu_erf"),
+        hidden_dropout_prob=0.0,
+        num_labels=2,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+    )
     model = transformers.BertForSequenceClassification(config).to(getattr(torch, dtype))
     head = draw_head()
     state = random_bert.to_hugging_face(random_bert.draw_parameters(SIZES))
@@ -52,8 +59,9 @@ def run(dtype: str) -> tuple[np.ndarray, np.ndarray]:
             parameter.copy_(torch.from_numpy(state[name]))
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}],
-                                  lr=RATE, eps=EPSILON)
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}], lr=RATE, eps=EPSILON
+    )
     steps = EPOCHS * -(-EXAMPLES // BATCH)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, steps)
     losses = []
@@ -71,11 +79,15 @@ def run(dtype: str) -> tuple[np.ndarray, np.ndarray]:
 def batch(number: int) -> dict:
     import torch
 
-    ids, types, labels = (part[number * BATCH:(number + 1) * BATCH] for part in draw_pairs())
+    ids, types, labels = (part[number * BATCH : (number + 1) * BATCH] for part in draw_pairs())
     length = max(map(len, ids))
     pad = lambda rows: torch.tensor(np.stack([np.pad(row, (0, length - len(row))) for row in rows]).astype(np.int64))
-    return {"input_ids": pad(ids), "token_type_ids": pad(types), "attention_mask": pad([np.ones_like(row) for row in ids]),
-            "labels": torch.tensor(labels.astype(np.int64))}
+    return {
+        "input_ids": pad(ids),
+        "token_type_ids": pad(types),
+        "attention_mask": pad([np.ones_like(row) for row in ids]),
+        "labels": torch.tensor(labels.astype(np.int64)),
+    }
 
 
 def main() -> None:
@@ -83,7 +95,9 @@ def main() -> None:
     losses, logits = run("float64")
     narrow, _ = run("float32")
     np.savez_compressed(path, losses=losses, logits=logits)
-    print(f"{path.name}: loss {losses[0]:.4f} to {losses[-1]:.4f}; torch's float32 is off by {np.abs(narrow - losses).max():.1e}")
+    print(
+        f"{path.name}: loss {losses[0]:.4f} to {losses[-1]:.4f}; torch's float32 is off by {np.abs(narrow - losses).max():.1e}"
+    )
 
 
 if __name__ == "__main__":

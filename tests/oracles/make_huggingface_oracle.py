@@ -24,8 +24,12 @@ def build(sizes: dict, activation: str, dtype: str):
     import torch
     import transformers
 
-    config = transformers.BertConfig(**random_bert.config_json(sizes, activation), hidden_dropout_prob=0.0,
-                                     attention_probs_dropout_prob=0.0, attn_implementation="eager")
+    config = transformers.BertConfig(
+        **random_bert.config_json(sizes, activation),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+    )
     model = transformers.BertForPreTraining(config).to(getattr(torch, dtype))
     state = random_bert.to_hugging_face(random_bert.draw_parameters(sizes))
     with torch.no_grad():
@@ -43,19 +47,31 @@ def run(model, sizes: dict) -> dict[str, np.ndarray]:
     rows, used = np.arange(len(batch["input_ids"]))[:, None], batch["masked_weights"] > 0
     labels = np.full(batch["input_ids"].shape, -100)
     labels[np.broadcast_to(rows, used.shape)[used], batch["masked_positions"][used]] = batch["masked_ids"][used]
-    tensors = {name: torch.tensor(batch[name].astype(np.int64)) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    output = model(**tensors, labels=torch.tensor(labels), output_hidden_states=True, output_attentions=True,
-                   next_sentence_label=torch.tensor(batch["next_sentence_labels"].astype(np.int64)))
+    tensors = {
+        name: torch.tensor(batch[name].astype(np.int64)) for name in ("input_ids", "token_type_ids", "attention_mask")
+    }
+    output = model(
+        **tensors,
+        labels=torch.tensor(labels),
+        output_hidden_states=True,
+        output_attentions=True,
+        next_sentence_label=torch.tensor(batch["next_sentence_labels"].astype(np.int64)),
+    )
     output.loss.backward()
     real = batch["attention_mask"].astype(bool)
-    result = {"loss": output.loss, "next_sentence_logits": output.seq_relationship_logits,
-              "pooled": model.bert(**tensors).pooler_output,
-              "mlm_logits": output.prediction_logits[torch.tensor(rows), torch.tensor(batch["masked_positions"])]}
+    result = {
+        "loss": output.loss,
+        "next_sentence_logits": output.seq_relationship_logits,
+        "pooled": model.bert(**tensors).pooler_output,
+        "mlm_logits": output.prediction_logits[torch.tensor(rows), torch.tensor(batch["masked_positions"])],
+    }
     result |= {f"hidden_states/{index}": state[torch.tensor(real)] for index, state in enumerate(output.hidden_states)}
     result |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
     result = {name: value.detach().numpy() for name, value in result.items()}
     gradients = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
-    return result | {f"gradients/{path}": value for path, value in random_bert.from_hugging_face(gradients, sizes).items()}
+    return result | {
+        f"gradients/{path}": value for path, value in random_bert.from_hugging_face(gradients, sizes).items()
+    }
 
 
 def record(name: str, activation: str) -> dict[str, np.ndarray]:
@@ -68,7 +84,11 @@ def record(name: str, activation: str) -> dict[str, np.ndarray]:
         values.append(random_bert.sample(value, quantity))
         at_samples = np.abs(random_bert.sample(narrow[quantity], quantity) - values[-1])[1:].max()
         errors.append((at_samples, np.abs(narrow[quantity] - value).max()))
-    return {f"{case}/names": np.array(list(truth)), f"{case}/values": np.stack(values), f"{case}/errors": np.array(errors)}
+    return {
+        f"{case}/names": np.array(list(truth)),
+        f"{case}/values": np.stack(values),
+        f"{case}/errors": np.array(errors),
+    }
 
 
 def main() -> None:

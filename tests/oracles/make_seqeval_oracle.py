@@ -27,7 +27,9 @@ def cases() -> list[tuple[str, list[list[str]], list[list[str]]]]:
         gold = [list(random.choice(tags, random.randint(0, 12), p=chances)) for _ in range(40)]
         # Half of the words keep their tag, so that many entities are found whole and many in part.
         noise = [list(random.choice(tags, len(sentence), p=chances)) for sentence in gold]
-        predicted = [[str(g if random.random_sample() < 0.7 else n) for g, n in zip(*pair)] for pair in zip(gold, noise)]
+        predicted = [
+            [str(g if random.random_sample() < 0.7 else n) for g, n in zip(*pair)] for pair in zip(gold, noise)
+        ]
         result.append((name, [list(map(str, sentence)) for sentence in gold], predicted))
     return result
 
@@ -43,7 +45,10 @@ def main() -> None:
         for position, kind in enumerate(sorted(TYPES)):
             for name_of, values in zip(("precision", "recall", "f1"), by_type):
                 result[f"{name_of}_{kind}"] = float(values[position])
-        found = [[[str(kind), int(first), int(last)] for kind, first, last in get_entities(sentence)] for sentence in predicted]
+        found = [
+            [[str(kind), int(first), int(last)] for kind, first, last in get_entities(sentence)]
+            for sentence in predicted
+        ]
         stored[name] = {"scores": {key: float(value) for key, value in result.items()}, "entities": found}
     PATH.write_text(json.dumps(stored, separators=(",", ":")) + "\n")
 

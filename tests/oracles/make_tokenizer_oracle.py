@@ -33,7 +33,9 @@ def encoder(kind: str, vocabulary: str, lowercase: bool):
     if kind == "fast":
         from transformers import BertTokenizer
 
-        tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(read_tokens(vocabulary))}, do_lower_case=lowercase)
+        tokenizer = BertTokenizer(
+            vocab={token: i for i, token in enumerate(read_tokens(vocabulary))}, do_lower_case=lowercase
+        )
     else:
         from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
@@ -43,7 +45,7 @@ def encoder(kind: str, vocabulary: str, lowercase: bool):
 
 def block_hashes(rows: list[list[int]]) -> list[str]:
     """16 hexadecimal digits for each BLOCK lists of ids."""
-    blocks = [json.dumps(rows[i:i + BLOCK]).encode() for i in range(0, len(rows), BLOCK)]
+    blocks = [json.dumps(rows[i : i + BLOCK]).encode() for i in range(0, len(rows), BLOCK)]
     return [hashlib.sha256(block).hexdigest()[:16] for block in blocks]
 
 

@@ -41,27 +41,41 @@ def open_model(request: dict, inputs: dict, number: int, arrays: dict) -> dict:
     with torch.no_grad():
         output = model.eval()(**tensors)
     arrays |= {f"{number}/{name}": value.numpy() for name, value in output.items()}
-    return {"class": type(model).__name__, "dtype": str(model.dtype), "log": log.lines,
-            **{name: sorted(map(str, info[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}}
+    return {
+        "class": type(model).__name__,
+        "dtype": str(model.dtype),
+        "log": log.lines,
+        **{name: sorted(map(str, info[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")},
+    }
 
 
 def open_tokenizer(request: dict) -> dict:
     tokenizer = transformers.AutoTokenizer.from_pretrained(request["path"])
     pair = tokenizer("one text", "another")
-    return {"ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in request["texts"]],
-            "pair": [pair["input_ids"], pair["token_type_ids"], pair["attention_mask"]],
-            "specials": [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id,
-                         tokenizer.mask_token_id], "model_max_length": tokenizer.model_max_length,
-            "decoded": tokenizer.decode(pair["input_ids"], skip_special_tokens=True)}
+    return {
+        "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in request["texts"]],
+        "pair": [pair["input_ids"], pair["token_type_ids"], pair["attention_mask"]],
+        "specials": [
+            tokenizer.pad_token_id,
+            tokenizer.unk_token_id,
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+            tokenizer.mask_token_id,
+        ],
+        "model_max_length": tokenizer.model_max_length,
+        "decoded": tokenizer.decode(pair["input_ids"], skip_special_tokens=True),
+    }
 
 
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         request = json.load(file)
     arrays = {}
-    report = {"versions": [torch.__version__, transformers.__version__],
-              "models": [open_model(one, request["inputs"], number, arrays) for number, one in enumerate(request["models"])],
-              "tokenizers": [open_tokenizer(one) for one in request["tokenizers"]]}
+    report = {
+        "versions": [torch.__version__, transformers.__version__],
+        "models": [open_model(one, request["inputs"], number, arrays) for number, one in enumerate(request["models"])],
+        "tokenizers": [open_tokenizer(one) for one in request["tokenizers"]],
+    }
     np.savez(sys.argv[2], report=np.array(json.dumps(report)), **arrays)
 
 

@@ -15,10 +15,13 @@ from bert_jax.errors import UserError
 
 SMALL = dataclasses.replace(CONFIG, num_layers=2)
 HEADS = {
-    "classification": HeadConfig(labels=("no", "yes", "perhaps")), "regression": HeadConfig(kind="regression"),
+    "classification": HeadConfig(labels=("no", "yes", "perhaps")),
+    "regression": HeadConfig(kind="regression"),
     "tagging": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X")),
-    "crf": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True), "choice": HeadConfig(kind="choice"),
-    "span": HeadConfig(kind="span")}
+    "crf": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True),
+    "choice": HeadConfig(kind="choice"),
+    "span": HeadConfig(kind="span"),
+}
 CONTEXT = "The old cat sat on a big mat, and the bird flew in the tree house. " * 3
 
 
@@ -38,7 +41,11 @@ def test_classes_and_numbers(models):
     texts = ["the cat sat on the mat.", ("a dog", "ran in the house"), "birds"]
     for text, label in zip(texts, models["classification"].predict(texts), strict=True):
         shares = numpy_bert.softmax(scores(models["classification"], text))
-        assert label.name == ("no", "yes", "perhaps")[shares.argmax()] and list(label.probabilities) == ["no", "yes", "perhaps"]
+        assert label.name == ("no", "yes", "perhaps")[shares.argmax()] and list(label.probabilities) == [
+            "no",
+            "yes",
+            "perhaps",
+        ]
         np.testing.assert_allclose(list(label.probabilities.values()), shares, atol=1e-5)
     for text, number in zip(texts, models["regression"].predict(texts, batch_size=2), strict=True):
         assert number == pytest.approx(scores(models["regression"], text)[0], abs=1e-4)
@@ -63,10 +70,20 @@ def test_tags_stand_at_the_first_pieces_of_words(models, name):
         best = emissions.argmax(-1)
     else:  # every path of the three labels over six words; I-X only behind B-X or I-X
         p = numpy_bert.as_float64(jax.device_get(model.params["crf"]))
-        paths = [path for path in itertools.product(range(3), repeat=len(words))
-                 if not any(b == 2 and a == 0 for a, b in zip((0, *path), path))]
-        best = max(paths, key=lambda path: p["start"][path[0]] + p["end"][path[-1]] + emissions[np.arange(6), path].sum()
-                   + sum(p["transitions"][a, b] for a, b in itertools.pairwise(path)))
+        paths = [
+            path
+            for path in itertools.product(range(3), repeat=len(words))
+            if not any(b == 2 and a == 0 for a, b in zip((0, *path), path))
+        ]
+        best = max(
+            paths,
+            key=lambda path: (
+                p["start"][path[0]]
+                + p["end"][path[-1]]
+                + emissions[np.arange(6), path].sum()
+                + sum(p["transitions"][a, b] for a, b in itertools.pairwise(path))
+            ),
+        )
     assert [tag for _, tag in found] == [HEADS["crf"].labels[i] for i in best]
 
 
@@ -77,7 +94,7 @@ def test_an_answer_is_the_best_part_of_the_context(models):
     starts, ends = table[prefix:-1].T
     spans = [(first, last) for first in range(len(starts)) for last in range(first, len(ends))]
     first, last = max(spans, key=lambda span: starts[span[0]] + ends[span[1]])
-    assert answer.text == TOKENIZER.decode(TOKENIZER.encode(context)[first:last + 1])
+    assert answer.text == TOKENIZER.decode(TOKENIZER.encode(context)[first : last + 1])
     assert answer.candidates[0][0] == answer.text and sum(share for _, share in answer.candidates) == pytest.approx(1)
     long, short = model.predict([(question, CONTEXT), (question, context)])  # the first needs several windows
     assert long.text in CONTEXT and short.text == answer.text
@@ -91,9 +108,13 @@ def test_without_an_answer_where_the_model_was_trained_to_say_so(models, thresho
     assert (answer.text == "") == empty and "" in dict(answer.candidates)
 
 
-@pytest.mark.parametrize("name, short, long", [
-    ("choice", ("the cat", ["sat", "ran"]), ("the cat " * 20, ["sat", "ran"])),
-    ("span", ("the cat", CONTEXT), ("the cat " * 20, CONTEXT))])
+@pytest.mark.parametrize(
+    "name, short, long",
+    [
+        ("choice", ("the cat", ["sat", "ran"]), ("the cat " * 20, ["sat", "ran"])),
+        ("span", ("the cat", CONTEXT), ("the cat " * 20, CONTEXT)),
+    ],
+)
 def test_questions_that_are_cut_are_counted(models, caplog, name, short, long):
     models[name].predict([short, short])
     assert not caplog.records
@@ -102,13 +123,23 @@ def test_questions_that_are_cut_are_counted(models, caplog, name, short, long):
     assert record.getMessage().startswith("1 of 2 questions (50.0 %) are longer than the ")
 
 
-@pytest.mark.parametrize("name, inputs, message", [
-    ("classification", [3], "text 0 is 3"), ("tagging", [], "a sentence"), ("tagging", [["the"]], "a tuple of its words"),
-    ("tagging", "", "a tuple of its words"), ("tagging", None, "cannot read None"),
-    ("choice", ("a", "b"), r"expected \(text, \[candidate"),
-    ("choice", [("a", ["b", "c"]), ("a", ["b", "c", "d"])], "the same number of candidates"), ("choice", [], "candidate"),
-    ("choice", 5, "cannot read 5; expected .text"), ("span", None, "cannot read None"),
-    ("span", ("who", " "), r"expected \(question, context\)"), ("span", ["who"], r"expected \(question, context\)")])
+@pytest.mark.parametrize(
+    "name, inputs, message",
+    [
+        ("classification", [3], "text 0 is 3"),
+        ("tagging", [], "a sentence"),
+        ("tagging", [["the"]], "a tuple of its words"),
+        ("tagging", "", "a tuple of its words"),
+        ("tagging", None, "cannot read None"),
+        ("choice", ("a", "b"), r"expected \(text, \[candidate"),
+        ("choice", [("a", ["b", "c"]), ("a", ["b", "c", "d"])], "the same number of candidates"),
+        ("choice", [], "candidate"),
+        ("choice", 5, "cannot read 5; expected .text"),
+        ("span", None, "cannot read None"),
+        ("span", ("who", " "), r"expected \(question, context\)"),
+        ("span", ["who"], r"expected \(question, context\)"),
+    ],
+)
 def test_inputs_of_another_form_are_refused(models, name, inputs, message):
     with pytest.raises(UserError, match=message):
         models[name].predict(inputs)

@@ -20,10 +20,14 @@ from bert_jax.training.sinks import read_rows
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from test_pod import finish, launch, logs
 
-CONFIG = {"model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 32},
-          "data": {"held_out": 0.1, "loader": "plain"}, "evaluation": {"sequences": 32, "batch_size": 32},
-          "checkpoint": {"every_steps": 2}, "log_every_steps": 1,
-          "phases": [{"steps": 3, "sequence_length": 32, "batch_size": 16, "learning_rate": 0.01, "warmup_steps": 1}]}
+CONFIG = {
+    "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 32},
+    "data": {"held_out": 0.1, "loader": "plain"},
+    "evaluation": {"sequences": 32, "batch_size": 32},
+    "checkpoint": {"every_steps": 2},
+    "log_every_steps": 1,
+    "phases": [{"steps": 3, "sequence_length": 32, "batch_size": 16, "learning_rate": 0.01, "warmup_steps": 1}],
+}
 TIMES = re.compile(r"_per_second|seconds_left|mfu")
 
 
@@ -43,8 +47,14 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "words.txt").write_text("hedgehog\nworkshop\nsailors\nœuf\n")
     corpus, vocab = small_store.parent / "corpus.txt", small_store.parent / "vocab.txt"
     run("extend-vocab", f"--vocab={vocab}", f"--words={place}/words.txt", f"--output={place}/extended.txt")
-    run("prepare", f"--input={corpus}", f"--vocab={place}/extended.txt", f"--output={place}/extended", "--sentences=lines",
-        "--workers=1")
+    run(
+        "prepare",
+        f"--input={corpus}",
+        f"--vocab={place}/extended.txt",
+        f"--output={place}/extended",
+        "--sentences=lines",
+        "--workers=1",
+    )
     run("pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/source")
     return place
 
@@ -54,13 +64,22 @@ def run(*words: str) -> None:
 
 
 def continued(place: pathlib.Path, store: pathlib.Path, name: str, *options: str) -> tuple[str, ...]:
-    return ("pretrain", f"{place}/config.json", f"--data.path={store}", f"--workdir={place}/{name}",
-            f"--init_from={place}/source", *options)
+    return (
+        "pretrain",
+        f"{place}/config.json",
+        f"--data.path={store}",
+        f"--workdir={place}/{name}",
+        f"--init_from={place}/source",
+        *options,
+    )
 
 
 def rows(workdir: pathlib.Path, kind: str = "train") -> list[dict]:
-    return [{name: value for name, value in row.items() if not TIMES.search(name)}
-            for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == kind]
+    return [
+        {name: value for name, value in row.items() if not TIMES.search(name)}
+        for row in read_rows(workdir / "metrics.jsonl")
+        if row["kind"] == kind
+    ]
 
 
 def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsys):
@@ -79,8 +98,9 @@ def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsy
 @pytest.mark.slow
 def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     """Interrupted at step 2 and gone on with after the source has disappeared: every figure as in the run without a break."""
-    command = continued(place, place / "extended", "whole", "--steps=4", "--checkpoint.every_steps=1",
-                        "--checkpoint.keep_last=5")
+    command = continued(
+        place, place / "extended", "whole", "--steps=4", "--checkpoint.every_steps=1", "--checkpoint.keep_last=5"
+    )
     run(*command)
     assert "204 entries: 200 kept, 4 new, each the mean of its pieces" in capsys.readouterr().out
     _check_rows(load(place / "source"), load(place / "whole" / "checkpoints" / "step_000000001"))
@@ -118,9 +138,17 @@ def _check_rows(old, new) -> None:
 @pytest.mark.slow
 def test_two_hosts_read_their_own_parts(place):
     """Vocabulary and hidden size split over two processes of two devices: the parameters of a single process."""
-    config = from_dict(Config, CONFIG | {
-        "workdir": str(place / "pod"), "init_from": str(place / "source"), "mesh": {"tensor": 2, "fsdp": 2},
-        "data": CONFIG["data"] | {"path": str(place / "extended")}, "phases": [CONFIG["phases"][0] | {"steps": 1}]})
+    config = from_dict(
+        Config,
+        CONFIG
+        | {
+            "workdir": str(place / "pod"),
+            "init_from": str(place / "source"),
+            "mesh": {"tensor": 2, "fsdp": 2},
+            "data": CONFIG["data"] | {"path": str(place / "extended")},
+            "phases": [CONFIG["phases"][0] | {"steps": 1}],
+        },
+    )
     assert finish(launch(config, hosts=2), config) == [0, 0], logs(config)
     _check_rows(load(place / "source"), load(place / "pod"))
     alone, pod = (leaf_paths(jax.device_get(load(place / name).params)) for name in ("source", "pod"))
@@ -136,21 +164,38 @@ def with_tokenizer(source: pathlib.Path, target: pathlib.Path, tokenizer) -> Non
     (target / "run.json").write_text(json.dumps(run | {"tokenizer_fingerprint": tokenizer.fingerprint}))
 
 
-@pytest.mark.parametrize("options, says", [
-    (["--init_from=@/nowhere"], ["nowhere"]),
-    (["--init_from=@/source", "--model.activation=gelu_erf", "--model.hidden_size=32"],
-     ["add: --model.hidden_size=16 --model.intermediate_size=64 --model.activation=gelu_tanh"]),
-    (["--init_from=@/cased_source"], ["cased_source was trained with cased", "prepared as uncased", "--lowercase=false"]),
-    (["--init_from=@/longer_source"], ["longer_source has a vocabulary of", "entries for a word table of", "that the model was trained with"]),
-], ids=["missing", "another-model", "casing", "another-vocabulary"])
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--init_from=@/nowhere"], ["nowhere"]),
+        (
+            ["--init_from=@/source", "--model.activation=gelu_erf", "--model.hidden_size=32"],
+            ["add: --model.hidden_size=16 --model.intermediate_size=64 --model.activation=gelu_tanh"],
+        ),
+        (
+            ["--init_from=@/cased_source"],
+            ["cased_source was trained with cased", "prepared as uncased", "--lowercase=false"],
+        ),
+        (
+            ["--init_from=@/longer_source"],
+            ["longer_source has a vocabulary of", "entries for a word table of", "that the model was trained with"],
+        ),
+    ],
+    ids=["missing", "another-model", "casing", "another-vocabulary"],
+)
 def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capfd, options, says):
     if not (place / "cased_source").exists():
         tokenizer = load_tokenizer(place / "source" / "tokenizer")
         with_tokenizer(place / "source", place / "cased_source", type(tokenizer)(tokenizer.tokens, lowercase=False))
         with_tokenizer(place / "source", place / "longer_source", load_tokenizer(place / "extended.txt"))
     capfd.readouterr()
-    words = ["pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/refused",
-             *(option.replace("@", str(place)) for option in options)]
+    words = [
+        "pretrain",
+        f"{place}/config.json",
+        f"--data.path={small_store}",
+        f"--workdir={place}/refused",
+        *(option.replace("@", str(place)) for option in options),
+    ]
     assert cli._run(["bert-jax", *words]) == 2
     error = capfd.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and all(words in error for words in says), error

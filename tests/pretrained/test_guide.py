@@ -44,17 +44,27 @@ def test_the_gradients_are_those_of_the_loss(example):
     assert value == pytest.approx(loss_in_float64(as_float64, example["batch"], example["wanted"]), rel=1e-5)
     for _ in range(5):
         direction = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape), as_float64)
-        ahead, behind = (loss_in_float64(jax.tree.map(lambda leaf, way: leaf + sign * small * way, as_float64, direction),
-                                         example["batch"], example["wanted"]) for sign in (1, -1))
-        along = sum(np.vdot(way, np.asarray(slope, np.float64))
-                    for way, slope in zip(jax.tree.leaves(direction), jax.tree.leaves(gradients)))
+        ahead, behind = (
+            loss_in_float64(
+                jax.tree.map(lambda leaf, way: leaf + sign * small * way, as_float64, direction),
+                example["batch"],
+                example["wanted"],
+            )
+            for sign in (1, -1)
+        )
+        along = sum(
+            np.vdot(way, np.asarray(slope, np.float64))
+            for way, slope in zip(jax.tree.leaves(direction), jax.tree.leaves(gradients))
+        )
         assert abs(along) > 1e-3 and along == pytest.approx((ahead - behind) / (2 * small), rel=1e-3)
 
 
 def test_it_learns_and_what_it_saved_is_what_it_learned(example):
     saved = bert_jax.load(example["place"] / "adapted")
-    after, before = (loss_in_float64(jax.device_get(params), example["batch"], example["wanted"])
-                     for params in (saved.params, example["before"]))
+    after, before = (
+        loss_in_float64(jax.device_get(params), example["batch"], example["wanted"])
+        for params in (saved.params, example["before"])
+    )
     assert after < 0.5 * before
     for ours, theirs in zip(jax.tree.leaves(example["model"].params), jax.tree.leaves(saved.params), strict=True):
         np.testing.assert_array_equal(ours, theirs)

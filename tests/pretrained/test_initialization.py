@@ -23,8 +23,15 @@ from test_tokenization import SPECIALS, foreign_model
 
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
 TOKENIZER = WordPieceTokenizer(WORDS, True)
-MODEL = ModelConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=12,
-                    hidden_dropout=0.0, attention_dropout=0.0)
+MODEL = ModelConfig(
+    vocab_size=len(WORDS),
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    max_position_embeddings=12,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
 WORD, POSITION, BIAS = "embeddings/word/table", "embeddings/position/table", "mlm/bias"
 
 
@@ -36,11 +43,15 @@ def shapes_of(config: ModelConfig):
 def values_of(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
     """Parameters by path."""
     generator = np.random.default_rng(seed)
-    return {path: generator.normal(size=leaf.shape).astype(np.float32) for path, leaf in leaf_paths(shapes_of(config)).items()}
+    return {
+        path: generator.normal(size=leaf.shape).astype(np.float32)
+        for path, leaf in leaf_paths(shapes_of(config)).items()
+    }
 
 
 def stored_model(values, config: ModelConfig = MODEL, tokenizer=TOKENIZER, reads=None, **fields) -> StoredModel:
     """`reads` collects (path, shape of the part) of every access."""
+
     def array(path, value):
         def read(index):
             assert len(index) == value.ndim
@@ -48,7 +59,9 @@ def stored_model(values, config: ModelConfig = MODEL, tokenizer=TOKENIZER, reads
             if reads is not None:
                 reads.append((path, part.shape))
             return part
+
         return StoredArray(value.shape, value.dtype, read)
+
     arrays = {path: array(path, value) for path, value in values.items()}
     return StoredModel(kind="bert_jax", path="somewhere", model=config, arrays=arrays, tokenizer=tokenizer, **fields)
 
@@ -56,12 +69,14 @@ def stored_model(values, config: ModelConfig = MODEL, tokenizer=TOKENIZER, reads
 def started(stored: StoredModel, tokenizer=TOKENIZER, mesh: MeshConfig = MeshConfig(data=1), **changes):
     """(parameters by path, report, fresh ones by path, model, the tree) of a run with `tokenizer` and `changes` of MODEL."""
     model = BertForPreTraining(dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size, **changes))
-    mesh = sharding.make_mesh(mesh, jax.devices()[:mesh.data * mesh.fsdp * mesh.tensor])
+    mesh = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     shapes, values = shapes_of(model.config), values_of(model.config, seed=99)
     where = sharding.shardings(mesh, shapes)
     fresh = jax.tree.unflatten(jax.tree.structure(shapes), values.values())  # as good as any, and nothing to compile
     fresh = jax.device_put(fresh, where)
-    abstract = jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, where)
+    abstract = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, where
+    )
     params, report = initialize(stored, abstract, tokenizer, fresh)
     assert jax.tree.map(lambda leaf: leaf.sharding, params) == where
     return leaf_paths(jax.device_get(params)), report, leaf_paths(jax.device_get(fresh)), model, params
@@ -94,12 +109,13 @@ def test_extended_vocabulary_has_means_of_pieces():
             np.testing.assert_allclose(params[path][i], expected, rtol=1e-6, atol=1e-7, err_msg=token)
             if token in WORDS:
                 np.testing.assert_array_equal(params[path][i], values[path][i])
-        np.testing.assert_array_equal(params[path][EXTENDED.vocab_size:], fresh[path][EXTENDED.vocab_size:])
+        np.testing.assert_array_equal(params[path][EXTENDED.vocab_size :], fresh[path][EXTENDED.vocab_size :])
         assert len(params[path]) == 24
     size, remark = report.resized[WORD]
     assert size == 24 * 16 and report.resized.keys() == {WORD, BIAS, POSITION}
-    assert remark == ("17 → 19 entries: 15 kept, 4 new, each the mean of its pieces (2.5 on average; 1 were [UNK]), "
-                      "2 left out")
+    assert remark == (
+        "17 → 19 entries: 15 kept, 4 new, each the mean of its pieces (2.5 on average; 1 were [UNK]), 2 left out"
+    )
 
 
 def test_old_logits_stay_and_new_ones_are_means():
@@ -108,9 +124,15 @@ def test_old_logits_stay_and_new_ones_are_means():
     _, _, _, old, before = started(stored_model(values))
     _, _, _, new, after = started(stored_model(values), EXTENDED, **LARGER)
     ids = np.array([[2, 7, 8, 9, 4, 13, 3], [2, 10, 4, 12, 3, 0, 0]], np.int32)
-    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": (ids > 0).astype(np.int32),
-             "masked_positions": np.array([[4, 1], [2, 3]], np.int32)}
-    logits = [np.asarray(jax.jit(model.apply)(params, batch).mlm_logits) for model, params in ((old, before), (new, after))]
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": np.zeros_like(ids),
+        "attention_mask": (ids > 0).astype(np.int32),
+        "masked_positions": np.array([[4, 1], [2, 3]], np.int32),
+    }
+    logits = [
+        np.asarray(jax.jit(model.apply)(params, batch).mlm_logits) for model, params in ((old, before), (new, after))
+    ]
     kept = [i for i, token in enumerate(WORDS) if "unused" not in token]
     np.testing.assert_allclose(logits[1][..., kept], logits[0][..., kept], atol=1e-5)
     pieces = [WORDS.index(piece) for piece in ("un", "##want", "##ed")]
@@ -138,8 +160,9 @@ def test_a_continuation_is_spelled_with_continuations():
 
 
 def test_sentencepiece_entries_are_matched_by_text_and_specials_by_role(tmp_path):
-    old = load_tokenizer(foreign_model(tmp_path / "old", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-                                       control_symbols="[CLS],[SEP],[MASK]"))
+    old = load_tokenizer(
+        foreign_model(tmp_path / "old", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]")
+    )
     new = load_tokenizer(foreign_model(tmp_path / "new", pad_id=3, user_defined_symbols="[MASK],[SEP],[CLS],▁mat,at"))
     values = values_of(config := dataclasses.replace(MODEL, vocab_size=old.vocab_size))
     params, *_ = started(stored_model(values, config, old), new)
@@ -147,9 +170,14 @@ def test_sentencepiece_entries_are_matched_by_text_and_specials_by_role(tmp_path
         np.testing.assert_array_equal(params[WORD][ours], values[WORD][theirs])
     for token in ("▁mat", "at"):
         text = "mat" if token == "▁mat" else "at"
-        ids = [old.tokens.index(token)] if token in old.tokens else [
-            i for i in old.encode(text) if token == "▁mat" or old.tokens[i] != "▁"]
-        np.testing.assert_allclose(params[WORD][new.tokens.index(token)], values[WORD][ids].mean(0), rtol=1e-5, err_msg=token)
+        ids = (
+            [old.tokens.index(token)]
+            if token in old.tokens
+            else [i for i in old.encode(text) if token == "▁mat" or old.tokens[i] != "▁"]
+        )
+        np.testing.assert_allclose(
+            params[WORD][new.tokens.index(token)], values[WORD][ids].mean(0), rtol=1e-5, err_msg=token
+        )
 
 
 @pytest.mark.parametrize("positions", [8, 12, 30])
@@ -181,8 +209,13 @@ def test_the_printed_table_accounts_for_every_value(capsys):
     params, report, *_ = started(stored_model(values, ignored=("adam_m",)), EXTENDED)
     Console(width=180, highlight=False).print(report.table())
     text = capsys.readouterr().out
-    sizes = [int(cell.replace(",", "")) for line in text.splitlines() if line.startswith("│")
-             for cell in [line.split("│")[3].strip()] if cell]
+    sizes = [
+        int(cell.replace(",", ""))
+        for line in text.splitlines()
+        if line.startswith("│")
+        for cell in [line.split("│")[3].strip()]
+        if cell
+    ]
     assert sum(sizes) == sum(value.size for value in params.values())
     for shown in ("encoder/… (16 arrays)", "next_sentence/… (2 arrays)", f"{WORD}, {BIAS}", "adam_m", "from somewhere"):
         assert shown in text
@@ -205,8 +238,16 @@ def test_every_mesh_gets_the_same_values(mesh, tokenizer):
         assert read == expected
 
 
-DIFFERENT = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "intermediate_size": 40, "type_vocab_size": 3,
-             "activation": "gelu_erf", "layer_norm_epsilon": 1e-6, "norm_position": "pre"}
+DIFFERENT = {
+    "hidden_size": 32,
+    "num_layers": 3,
+    "num_heads": 4,
+    "intermediate_size": 40,
+    "type_vocab_size": 3,
+    "activation": "gelu_erf",
+    "layer_norm_epsilon": 1e-6,
+    "norm_position": "pre",
+}
 
 
 def test_another_architecture_is_one_error_with_the_options_to_paste():
@@ -222,13 +263,23 @@ def test_another_architecture_is_one_error_with_the_options_to_paste():
     check_architecture(stored_model({}, harmless), MODEL)
 
 
-@pytest.mark.parametrize("stored, tokenizer, message", [
-    (stored_model(values_of(MODEL), tokenizer=None), TOKENIZER, "somewhere has no vocabulary.*vocab.txt"),
-    (stored_model(values_of(MODEL)), WordPieceTokenizer(WORDS, False),
-     "trained with uncased wordpiece text, but data.path was prepared as cased wordpiece.*--lowercase=true"),
-    (stored_model(values_of(MODEL)), WordPieceTokenizer([*SPECIALS, "[unused0]", "other", "words"], True),
-     "no entry of its vocabulary of 17 in common with the one of 8"),
-], ids=["no-vocabulary", "casing", "nothing-in-common"])
+@pytest.mark.parametrize(
+    "stored, tokenizer, message",
+    [
+        (stored_model(values_of(MODEL), tokenizer=None), TOKENIZER, "somewhere has no vocabulary.*vocab.txt"),
+        (
+            stored_model(values_of(MODEL)),
+            WordPieceTokenizer(WORDS, False),
+            "trained with uncased wordpiece text, but data.path was prepared as cased wordpiece.*--lowercase=true",
+        ),
+        (
+            stored_model(values_of(MODEL)),
+            WordPieceTokenizer([*SPECIALS, "[unused0]", "other", "words"], True),
+            "no entry of its vocabulary of 17 in common with the one of 8",
+        ),
+    ],
+    ids=["no-vocabulary", "casing", "nothing-in-common"],
+)
 def test_what_cannot_be_used_is_one_clear_line(stored, tokenizer, message):
     with pytest.raises(UserError, match=message) as caught:
         started(stored, tokenizer)

@@ -50,7 +50,7 @@ def assert_are(params: dict, written: dict) -> None:
     found, expected = leaf_paths(params), leaf_paths(written)
     assert set(found) == set(expected)
     for path, values in expected.items():
-        values = values[:len(WORDS)] if path in ("embeddings/word/table", "mlm/bias") else values
+        values = values[: len(WORDS)] if path in ("embeddings/word/table", "mlm/bias") else values
         assert found[path].dtype == np.float32 and np.asarray(found[path]).tobytes() == values.tobytes(), path
 
 
@@ -91,7 +91,9 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
     flip_bits(place / "checkpoints" / "step_000000005")
     before = sorted(place.rglob("*"))
     assert_are(load(place).params, workdir[1][2])
-    assert "step_000000005" in caplog.text and "cannot be used" in caplog.text and "step_000000002 is used" in caplog.text
+    assert (
+        "step_000000005" in caplog.text and "cannot be used" in caplog.text and "step_000000002 is used" in caplog.text
+    )
     assert sorted(place.rglob("*")) == before
     with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
         load(place / "checkpoints" / "step_000000005")
@@ -110,7 +112,9 @@ def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
         shutil.copytree(theirs / "checkpoints" / "step_000000005", ours / "checkpoints" / f"step_00000000{number}")
     assert_are(load(ours).params, written[ours][2])
     assert f"step_000000007 of {ours} cannot be used (it is step 5 under another number)" in caplog.text
-    assert f"step_000000005 of {ours} cannot be used (it is a step of another run, 'theirs', not of 'ours')" in caplog.text
+    assert (
+        f"step_000000005 of {ours} cannot be used (it is a step of another run, 'theirs', not of 'ours')" in caplog.text
+    )
     with pytest.raises(UserError, match="it is a step of another run"):  # its vocabulary would be that of ours
         load(ours / "checkpoints" / "step_000000005")
     shutil.copytree(theirs / "checkpoints" / "step_000000005", tmp_path / "best_step")
@@ -138,10 +142,17 @@ def test_a_run_below_a_fine_tuning_directory_has_an_id_of_its_own(tmp_path):
         load(runs["seed0"])
 
 
-@pytest.mark.parametrize("change, says", [
-    (lambda content: content["config"]["model"].update(vocab_size=99), r"mlm/bias: stored \[24\], by the configuration \[99\]"),
-    (lambda content: content["config"].pop("model"), "step_000000005: KeyError: 'model'"),
-    (lambda content: content.pop("metrics"), "step_000000005: KeyError: 'metrics'")])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            lambda content: content["config"]["model"].update(vocab_size=99),
+            r"mlm/bias: stored \[24\], by the configuration \[99\]",
+        ),
+        (lambda content: content["config"].pop("model"), "step_000000005: KeyError: 'model'"),
+        (lambda content: content.pop("metrics"), "step_000000005: KeyError: 'metrics'"),
+    ],
+)
 def test_a_record_that_lies_under_a_good_checksum(tmp_path, change, says):
     write_workdir(tmp_path, 5)
     file = next((tmp_path / "checkpoints" / "step_000000005" / "record").iterdir())
@@ -168,6 +179,7 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
         def read(index):
             reads.setdefault(path, []).append(index)
             return array.read(index)
+
         return StoredArray(array.shape, array.dtype, read)
 
     counting = dataclasses.replace(stored, arrays={path: counted(path, array) for path, array in stored.arrays.items()})
@@ -181,7 +193,10 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
 
 
 def test_on_a_mesh_the_model_says_the_same(workdir):
-    texts, options = ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"], {"layers": "all", "attentions": True}
+    texts, options = (
+        ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"],
+        {"layers": "all", "attentions": True},
+    )
     mesh, compute = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), ComputeConfig(dtype="float32", layers="scan")
     one, eight = (load(workdir[0], mesh=m, compute=compute) for m in (None, mesh))
     found, expected = (jax.tree.leaves(vars(model.encode(texts, **options))) for model in (eight, one))
@@ -219,35 +234,61 @@ def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
     return directory
 
 
-@pytest.mark.parametrize("names, path, opener", [
-    (["config.json", "model.safetensors"], "", "huggingface"),
-    (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
-    (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
-    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
-    (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
-    (["model.ckpt-100.index", "events.out"], "", "tf1"),
-    (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
-    (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax")])
+@pytest.mark.parametrize(
+    "names, path, opener",
+    [
+        (["config.json", "model.safetensors"], "", "huggingface"),
+        (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
+        (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
+        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
+        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
+        (["model.ckpt-100.index", "events.out"], "", "tf1"),
+        (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
+        (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax"),
+    ],
+)
 def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
-    for module, name, kind in ((huggingface, "open_huggingface", "huggingface"), (tf_checkpoint, "open_tf_checkpoint", "tf1"),
-                               (own_checkpoint, "open_checkpoint", "bert_jax")):
+    for module, name, kind in (
+        (huggingface, "open_huggingface", "huggingface"),
+        (tf_checkpoint, "open_tf_checkpoint", "tf1"),
+        (own_checkpoint, "open_checkpoint", "bert_jax"),
+    ):
         monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
     place = make(tmp_path / "m", *names) / path
     assert open_stored(place) == (opener, str(place))
 
 
-@pytest.mark.parametrize("names, path, message", [
-    ([], "", "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing"),
-    (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
-    (["pytorch_model.bin", "config.json", "vocab.txt"], "", "model.bin is a pickle, which can run code.*save_pretrained"),
-    (["model.pt"], "", "model.pt is a pickle"), (["model.pth"], "model.pth", "model.pth is a pickle"),
-    (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"), (["m.pkl"], "m.pkl", "is a pickle"),
-    (["flax_model.msgpack"], "", "a format that is not read here"), (["tf_model.h5"], "tf_model.h5", "that is not read here"),
-    (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
-    (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
-    (["config.json"], "absent", "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY"),
-    (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
-    (["checkpoints/notes.txt"], "", "there is no checkpoint below")])
+@pytest.mark.parametrize(
+    "names, path, message",
+    [
+        (
+            [],
+            "",
+            "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing",
+        ),
+        (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
+        (
+            ["pytorch_model.bin", "config.json", "vocab.txt"],
+            "",
+            "model.bin is a pickle, which can run code.*save_pretrained",
+        ),
+        (["model.pt"], "", "model.pt is a pickle"),
+        (["model.pth"], "model.pth", "model.pth is a pickle"),
+        (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"),
+        (["m.pkl"], "m.pkl", "is a pickle"),
+        (["flax_model.msgpack"], "", "a format that is not read here"),
+        (["tf_model.h5"], "tf_model.h5", "that is not read here"),
+        (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
+        (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
+        (
+            ["config.json"],
+            "absent",
+            "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY",
+        ),
+        (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
+        (["checkpoints/notes.txt"], "", "there is no checkpoint below"),
+    ],
+)
 def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
     with pytest.raises(UserError, match=message) as caught:
         load(make(tmp_path / "m", *names) / path)
@@ -260,8 +301,9 @@ def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
             load(name)
 
 
-@pytest.mark.parametrize("path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "",
-                                  "x" * 5000])
+@pytest.mark.parametrize(
+    "path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "", "x" * 5000]
+)
 def test_other_places_are_refused(path):
     with pytest.raises(UserError) as caught:
         load(path)
@@ -272,6 +314,7 @@ def test_a_bucket_without_its_package_is_one_line(monkeypatch):
     class Remote:
         def is_dir(self):
             raise ImportError("Please install gcsfs to access Google Storage")
+
     monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
         load("gs://bucket/bert")
@@ -284,6 +327,7 @@ def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
     class Remote:
         def is_dir(self):
             raise Unreachable("cannot resolve host:\n\t when reading")
+
     monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
         load("gs://bucket/bert")
@@ -336,7 +380,9 @@ def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
     for content in ({}, {"source": {"kind": "tf1"}}):
         (recorded / "run.json").write_text(json.dumps(content))
         assert load(recorded).tokenizer.tokens == WORDS
-    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:-1]) + "\n")  # one short, 24 rows: may be padding
+    (recorded / "tokenizer" / "vocab.txt").write_text(
+        "\n".join(WORDS[:-1]) + "\n"
+    )  # one short, 24 rows: may be padding
     assert load(recorded).tokenizer.tokens == WORDS[:-1]
     (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
     with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*no padding"):
@@ -370,8 +416,10 @@ def test_half_precision_becomes_float32():
 
 
 def test_loading_and_encoding_need_no_tensorflow(workdir):
-    code = ("import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
-            "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))")
+    code = (
+        "import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
     assert json.loads(done.stdout) == [], done.stderr
 

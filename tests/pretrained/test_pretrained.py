@@ -19,7 +19,12 @@ from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.data.sequences.batching import ladder
 
-TEXTS = ["the cat sat on the mat.", ("a big dog", "ran in the house"), "birds", "old cats, old dogs flew on the old tree."]
+TEXTS = [
+    "the cat sat on the mat.",
+    ("a big dog", "ran in the house"),
+    "birds",
+    "old cats, old dogs flew on the old tree.",
+]
 SMALL = dataclasses.replace(CONFIG, num_layers=2)
 
 
@@ -52,8 +57,12 @@ def row_by_row(model, text) -> dict:
     """One text, not padded, in float64 NumPy; where the model lacks a part, with any other."""
     segments = original_pieces(text)
     ids = np.array([sum(segments, [])])
-    batch = {"input_ids": ids, "token_type_ids": np.repeat(np.arange(len(segments)), [len(s) for s in segments])[None],
-             "attention_mask": np.ones_like(ids), "masked_positions": np.array([[0]])}
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": np.repeat(np.arange(len(segments)), [len(s) for s in segments])[None],
+        "attention_mask": np.ones_like(ids),
+        "masked_positions": np.array([[0]]),
+    }
     return numpy_bert.forward(ABOVE | jax.device_get(model.params), model.config, batch)
 
 
@@ -61,7 +70,9 @@ def test_encode_equals_the_model_applied_row_by_row(model, encoding):
     assert len(encoding.hidden_states) == CONFIG.num_layers + 1 and len(encoding.attentions) == CONFIG.num_layers
     for number, text in enumerate(TEXTS):
         expected, size = row_by_row(model, text), sum(map(len, original_pieces(text)))
-        np.testing.assert_array_equal(encoding.attention_mask[number], np.arange(encoding.attention_mask.shape[1]) < size)
+        np.testing.assert_array_equal(
+            encoding.attention_mask[number], np.arange(encoding.attention_mask.shape[1]) < size
+        )
         assert encoding.tokens[number] == [WORDS[i] for i in encoding.input_ids[number, :size]]
         for found, wanted in zip(encoding.hidden_states, expected["hidden_states"], strict=True):
             np.testing.assert_allclose(found[number, :size], wanted[0], atol=2e-5)
@@ -69,7 +80,9 @@ def test_encode_equals_the_model_applied_row_by_row(model, encoding):
         for found, wanted in zip(encoding.attentions, expected["attentions"], strict=True):
             np.testing.assert_allclose(found[number, :, :size, :size], wanted[0], atol=1e-5)
             assert not found[number, :, size:].any() and not found[number, :, :, size:].any()
-        np.testing.assert_allclose(encoding.last_hidden_state[number, :size], expected["last_hidden_state"][0], atol=2e-5)
+        np.testing.assert_allclose(
+            encoding.last_hidden_state[number, :size], expected["last_hidden_state"][0], atol=2e-5
+        )
         np.testing.assert_allclose(encoding.pooled[number], expected["pooled"][0], atol=2e-5)
     assert encoding.token_type_ids[1].tolist()[:12] == [0] * 5 + [1] * 5 + [0] * 2
 
@@ -78,8 +91,9 @@ def test_attentions_are_those_of_the_fast_path(model, encoding):
     """softmax(scores) · value = what `attention`, the seam of the fast kernels, makes of the same layer's input."""
     for layer, maps, x in zip(model.layers, encoding.attentions, encoding.hidden_states):
         p = jax.device_get(layer.params["attention"])
-        query, key, value = (np.einsum("blh,had->blad", x, p[name]["kernel"]) + p[name]["bias"]
-                             for name in ("query", "key", "value"))
+        query, key, value = (
+            np.einsum("blh,had->blad", x, p[name]["kernel"]) + p[name]["bias"] for name in ("query", "key", "value")
+        )
         fast = attention(query, key, value, encoding.attention_mask)
         for number, size in enumerate(encoding.attention_mask.sum(axis=1)):
             by_maps = np.einsum("aqk,kad->qad", maps[number, :, :size, :size], value[number, :size])
@@ -97,7 +111,7 @@ def test_layers_pick_and_keep_their_order(model, encoding):
 
 
 def test_a_text_has_one_encoding_whatever_stands_beside_it(model):
-    texts = [" ".join(WORDS[5:5 + 1 + number % 9]) for number in range(21)]
+    texts = [" ".join(WORDS[5 : 5 + 1 + number % 9]) for number in range(21)]
     whole = model.embed(texts)
     assert whole.shape == (21, 16) and len(np.unique(whole.round(4), axis=0)) == 9
     np.testing.assert_allclose(model.embed(texts[::-1], batch_size=4)[::-1], whole, atol=1e-6)
@@ -138,8 +152,13 @@ def test_pooling(model, encoding, pooling):
     found = model.encode(TEXTS, pooling=pooling)
     for number, size in enumerate(encoding.attention_mask.sum(axis=1)):
         states = found.last_hidden_state[number, :size]
-        expected = {"cls": states[0], "mean": states.mean(0), "max": states.max(0), "pooler": encoding.pooled[number],
-                    "mean_sqrt_len": states.sum(0) / np.sqrt(size)}[pooling]
+        expected = {
+            "cls": states[0],
+            "mean": states.mean(0),
+            "max": states.max(0),
+            "pooler": encoding.pooled[number],
+            "mean_sqrt_len": states.sum(0) / np.sqrt(size),
+        }[pooling]
         np.testing.assert_allclose(found.pooled[number], expected, atol=2e-6)
     np.testing.assert_allclose(model.embed(TEXTS, pooling=pooling), found.pooled, atol=2e-6)
 
@@ -151,11 +170,13 @@ WEIGHTS = {"weighted_last_four": [0.5, -1.0, 2.0, 0.25], "weighted_all": [1.0, 0
 def test_features_of_the_paper(model, encoding, layers):
     states, weights = encoding.hidden_states, WEIGHTS.get(layers)
     expected = {
-        "last": lambda: states[5], "second_to_last": lambda: states[4],
+        "last": lambda: states[5],
+        "second_to_last": lambda: states[4],
         "sum_last_four": lambda: states[2] + states[3] + states[4] + states[5],
         "concat_last_four": lambda: np.concatenate(states[2:], axis=-1),
         "weighted_last_four": lambda: 0.5 * states[2] - states[3] + 2 * states[4] + 0.25 * states[5],
-        "weighted_all": lambda: states[1] + 0.5 * states[3] + 2 * states[4] - states[5]}[layers]()
+        "weighted_all": lambda: states[1] + 0.5 * states[3] + 2 * states[4] - states[5],
+    }[layers]()
     np.testing.assert_allclose(combine(states, layers, weights), expected, atol=1e-5)
     embedded = model.embed(TEXTS, layers, "cls", weights=weights)
     assert embedded.shape == (4, 64 if layers == "concat_last_four" else 16)
@@ -173,8 +194,12 @@ def test_weights_of_layers_can_be_learned(encoding):
 def test_the_heads_equal_numpy(model):
     for text, places in (("the [MASK] sat [MASK] the mat", (2, 4)), ("[MASK] cats [MASK]", (1, 4))):
         ids = [TOKENIZER.cls_id, *TOKENIZER.encode_masked(text), TOKENIZER.sep_id]
-        batch = {"input_ids": np.array([ids]), "token_type_ids": np.zeros((1, len(ids)), int),
-                 "attention_mask": np.ones((1, len(ids))), "masked_positions": np.array([places])}
+        batch = {
+            "input_ids": np.array([ids]),
+            "token_type_ids": np.zeros((1, len(ids)), int),
+            "attention_mask": np.ones((1, len(ids))),
+            "masked_positions": np.array([places]),
+        }
         assert model.encode(text).input_ids.tolist() == [ids]
         shares = numpy_bert.softmax(numpy_bert.forward(jax.device_get(model.params), CONFIG, batch)["mlm_logits"][0])
         for candidates, row in zip(model.fill_mask(text, top_k=4), shares, strict=True):
@@ -194,7 +219,9 @@ def test_lists_are_answered_in_batches_as_one_by_one():
     for text, masks in zip(texts, found):
         for several, single in zip(masks, model.fill_mask(text, top_k=3), strict=True):
             assert [one.token for one in several] == [one.token for one in single]
-            np.testing.assert_allclose([one.probability for one in several], [one.probability for one in single], atol=1e-6)
+            np.testing.assert_allclose(
+                [one.probability for one in several], [one.probability for one in single], atol=1e-6
+            )
     first, second = [text.replace("[MASK]", "dog") for text in texts], TEXTS[2:] * 10
     together = model.next_sentence(first, iter(second), batch_size=8)
     assert all(type(share) is float for share in together) and len({round(share, 4) for share in together}) > 3
@@ -239,13 +266,22 @@ def test_what_is_too_long_is_cut_as_the_original_does(model, caplog):
 
 
 def test_layers_one_by_one(model, encoding):
-    assert len(model.layers) == 5 and [layer.index for layer in model.layers[1:4]] == [1, 2, 3] and model.layers[-1].index == 4
+    assert (
+        len(model.layers) == 5
+        and [layer.index for layer in model.layers[1:4]] == [1, 2, 3]
+        and model.layers[-1].index == 4
+    )
     layer = model.layers[3]
     assert layer.params["attention"]["query"]["kernel"].shape == (16, 4, 4)
-    np.testing.assert_array_equal(layer.params["attention_norm"]["bias"], model.params["encoder"]["attention_norm"]["bias"][3])
+    np.testing.assert_array_equal(
+        layer.params["attention_norm"]["bias"], model.params["encoder"]["attention_norm"]["bias"][3]
+    )
     real = encoding.attention_mask > 0
-    np.testing.assert_allclose(np.asarray(layer(encoding.hidden_states[3], encoding.attention_mask))[real],
-                               encoding.hidden_states[4][real], atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(layer(encoding.hidden_states[3], encoding.attention_mask))[real],
+        encoding.hidden_states[4][real],
+        atol=1e-5,
+    )
     assert "attention/query/kernel" in repr(layer) and "[16, 4, 4]" in repr(layer)
     with pytest.raises(IndexError):
         model.layers[5]
@@ -258,10 +294,15 @@ def test_printing_shows_every_parameter(model):
     assert f"{parameter_counts(CONFIG).pretraining:,}" in shown.splitlines()[-2]
 
 
-@pytest.mark.parametrize("parts, call, message", [
-    ((), lambda m: m.fill_mask("the [MASK]"), "has no mlm"),
-    (("mlm",), lambda m: m.next_sentence("a", "b"), "has no pooler and no next_sentence"),
-    ((), lambda m: m.encode("a", pooling="pooler"), "no pooler; use cls"), ((), lambda m: m.predict("a"), "no task head")])
+@pytest.mark.parametrize(
+    "parts, call, message",
+    [
+        ((), lambda m: m.fill_mask("the [MASK]"), "has no mlm"),
+        (("mlm",), lambda m: m.next_sentence("a", "b"), "has no pooler and no next_sentence"),
+        ((), lambda m: m.encode("a", pooling="pooler"), "no pooler; use cls"),
+        ((), lambda m: m.predict("a"), "no task head"),
+    ],
+)
 def test_missing_parts_are_named_where_they_are_needed(parts, call, message):
     bare = loaded(stored_model(config=SMALL, parts=parts))
     assert bare.network.parts == parts
@@ -274,29 +315,45 @@ def test_without_a_pooler_pooled_is_none():
     assert bare.encode("the cat").pooled is None and bare.encode("the cat", pooling="mean").pooled.shape == (1, 16)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda m: m.encode([]), "empty list"), (lambda m: m.encode(["a", None]), "text 1 is None"),
-    (lambda m: m.encode(3.5), "text 0 is 3.5; expected"),
-    (lambda m: m.encode([("a", "b", "c")]), "tuple of two"), (lambda m: m.encode([["a", "b"]]), "text 0 is"),
-    (lambda m: m.encode("\ud83d"), "not UTF-8"), (lambda m: m.encode("a", layers="first"), "'last', 'all'"),
-    (lambda m: m.encode("a", layers=6), "no 6; 0 is the embeddings, 1 to 5"), (lambda m: m.encode("a", layers=[True]), "True"),
-    (lambda m: m.next_sentence("a", None), "takes two texts"),
-    (lambda m: m.encode("a", layers=None), "there is no None"), (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
-    (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"), (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
-    (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
-    (lambda m: m.encode("a", max_length=2), "max_length=2"), (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
-    (lambda m: m.embed("a", "top"), "layers 'top'"), (lambda m: m.embed("a", "weighted_all"), "takes 5 numbers"),
-    (lambda m: m.embed("a", "weighted_last_four", weights=[1, 2]), "weights=2 numbers, but .* takes 4"),
-    (lambda m: m.embed("a", weights=[1]), "last takes None"), (lambda m: m.embed("a", [1, 2]), r"layers \[1, 2\]"),
-    (lambda m: m.embed("a", "weighted_all", weights=1.0), r"an array of shape \[\], but .* takes 5"),
-    (lambda m: m.fill_mask(["a [MASK]", 3]), "takes a text or a list of texts, each a str, not 3"),
-    (lambda m: m.fill_mask(("a [MASK]", "[MASK]")), r"takes a text or a list of texts, not \(.a"),
-    (lambda m: m.fill_mask([]), "empty list"), (lambda m: m.fill_mask(["a [MASK]", "a dog"]), r"no \[MASK\] in .a dog"),
-    (lambda m: m.fill_mask(["[MASK]"], batch_size=0), "batch_size=0"), (lambda m: m.next_sentence([], []), "empty list"),
-    (lambda m: m.next_sentence(["a"], "b"), "takes two texts"), (lambda m: m.next_sentence(["a"], [None]), "takes two"),
-    (lambda m: m.next_sentence(["a", "b"], ["c"]), "two lists of as many"),
-    (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
-    (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0")])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m: m.encode([]), "empty list"),
+        (lambda m: m.encode(["a", None]), "text 1 is None"),
+        (lambda m: m.encode(3.5), "text 0 is 3.5; expected"),
+        (lambda m: m.encode([("a", "b", "c")]), "tuple of two"),
+        (lambda m: m.encode([["a", "b"]]), "text 0 is"),
+        (lambda m: m.encode("\ud83d"), "not UTF-8"),
+        (lambda m: m.encode("a", layers="first"), "'last', 'all'"),
+        (lambda m: m.encode("a", layers=6), "no 6; 0 is the embeddings, 1 to 5"),
+        (lambda m: m.encode("a", layers=[True]), "True"),
+        (lambda m: m.next_sentence("a", None), "takes two texts"),
+        (lambda m: m.encode("a", layers=None), "there is no None"),
+        (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
+        (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"),
+        (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
+        (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
+        (lambda m: m.encode("a", max_length=2), "max_length=2"),
+        (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
+        (lambda m: m.embed("a", "top"), "layers 'top'"),
+        (lambda m: m.embed("a", "weighted_all"), "takes 5 numbers"),
+        (lambda m: m.embed("a", "weighted_last_four", weights=[1, 2]), "weights=2 numbers, but .* takes 4"),
+        (lambda m: m.embed("a", weights=[1]), "last takes None"),
+        (lambda m: m.embed("a", [1, 2]), r"layers \[1, 2\]"),
+        (lambda m: m.embed("a", "weighted_all", weights=1.0), r"an array of shape \[\], but .* takes 5"),
+        (lambda m: m.fill_mask(["a [MASK]", 3]), "takes a text or a list of texts, each a str, not 3"),
+        (lambda m: m.fill_mask(("a [MASK]", "[MASK]")), r"takes a text or a list of texts, not \(.a"),
+        (lambda m: m.fill_mask([]), "empty list"),
+        (lambda m: m.fill_mask(["a [MASK]", "a dog"]), r"no \[MASK\] in .a dog"),
+        (lambda m: m.fill_mask(["[MASK]"], batch_size=0), "batch_size=0"),
+        (lambda m: m.next_sentence([], []), "empty list"),
+        (lambda m: m.next_sentence(["a"], "b"), "takes two texts"),
+        (lambda m: m.next_sentence(["a"], [None]), "takes two"),
+        (lambda m: m.next_sentence(["a", "b"], ["c"]), "two lists of as many"),
+        (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
+        (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0"),
+    ],
+)
 def test_bad_calls_get_one_clear_line(model, call, message):
     with pytest.raises(UserError, match=message) as caught:
         call(model)

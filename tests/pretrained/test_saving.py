@@ -30,15 +30,23 @@ TEXT = "the cat sat on the mat ."
 def model_of(task: str = "", **head):
     """A pre-trained model, or one fine-tuned on `task`, with the options and metrics of its training."""
     finetune = dataclasses.replace(task_defaults(task or "text"), options=TaskOptions(max_length=12))
-    history = {"step": 7, "metrics": {"best_f1_thresh": -40.0}, "config": {"seed": 3} | (
-        {"finetune": to_dict(finetune)} if task else {}), "run": {"store_fingerprint": "f00d", "starts": []}}
-    return loaded(stored_model(config=SMALL, head=HeadConfig(**head) if task else None, kind="bert_jax", history=history))
+    history = {
+        "step": 7,
+        "metrics": {"best_f1_thresh": -40.0},
+        "config": {"seed": 3} | ({"finetune": to_dict(finetune)} if task else {}),
+        "run": {"store_fingerprint": "f00d", "starts": []},
+    }
+    return loaded(
+        stored_model(config=SMALL, head=HeadConfig(**head) if task else None, kind="bert_jax", history=history)
+    )
 
 
 def edited(model) -> None:
     """Every parameter changed, by NumPy and JAX, as a whole and entry by entry."""
     model.params = jax.tree.map(lambda leaf: leaf * 0.75, model.params)
-    model.params["embeddings"]["word"]["table"] = np.asarray(model.params["embeddings"]["word"]["table"]) + np.float32(0.125)
+    model.params["embeddings"]["word"]["table"] = np.asarray(model.params["embeddings"]["word"]["table"]) + np.float32(
+        0.125
+    )
     model.params["encoder"] = jax.tree.map(lambda leaf: leaf + 0.01, model.params["encoder"])
 
 
@@ -55,16 +63,25 @@ def test_what_is_edited_counts_at_once():
     assert model.next_sentence("the cat", "a dog") == pytest.approx(follows, abs=1e-5)
     model.params["mlm"]["bias"] = model.params["mlm"]["bias"].at[TOKENIZER.tokens.index("dog")].set(50.0)
     assert model.fill_mask("the [MASK]")[0][0].token == "dog"
-    assert model._runner.states.compilations == 2, "TEXT has one length, the others another; other values compile nothing"
+    assert model._runner.states.compilations == 2, (
+        "TEXT has one length, the others another; other values compile nothing"
+    )
 
 
 HEADS = {
-    "text": dict(kind="classification", labels=("no", "so", "yes")), "stsb": dict(kind="regression"),
-    "swag": dict(kind="choice"), "squad_v2": dict(kind="span"),
-    "ner": dict(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)}
-INPUTS = {"text": [TEXT, ("a dog", "old cats")], "stsb": [("a cat", "a dog")], "swag": [("the cat", ["sat", "flew on the mat"])],
-          "squad_v2": [("who sat?", "the cat sat on the mat . the dog ran . a bird flew in the house .")],
-          "ner": ["the big dog ran", ("old", "cats")]}
+    "text": dict(kind="classification", labels=("no", "so", "yes")),
+    "stsb": dict(kind="regression"),
+    "swag": dict(kind="choice"),
+    "squad_v2": dict(kind="span"),
+    "ner": dict(kind="tagging", labels=("O", "B-X", "I-X"), crf=True),
+}
+INPUTS = {
+    "text": [TEXT, ("a dog", "old cats")],
+    "stsb": [("a cat", "a dog")],
+    "swag": [("the cat", ["sat", "flew on the mat"])],
+    "squad_v2": [("who sat?", "the cat sat on the mat . the dog ran . a bird flew in the house .")],
+    "ner": ["the big dog ran", ("old", "cats")],
+}
 
 
 @pytest.mark.parametrize("task", ["", *HEADS, "BiLSTM"])
@@ -93,7 +110,9 @@ def test_the_threshold_of_no_answer_is_saved(tmp_path):
 
 def test_the_directory_says_where_it_came_from(tmp_path):
     write_workdir(tmp_path / "run", 7)
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"store_fingerprint": "f00d", "starts": [{"host": "secret"}]}))
+    (tmp_path / "run" / "run.json").write_text(
+        json.dumps({"store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
+    )
     convert(tmp_path / "run", tmp_path / "converted", to="bert_jax")
     model = bert_jax.load(tmp_path / "converted")
     model.save(tmp_path / "saved")
@@ -101,10 +120,23 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     source = {"kind": "bert_jax", "path": str(tmp_path / "run"), "step": 7, "written_by": "convert"}
     converted = json.loads((tmp_path / "converted" / "run.json").read_text())
     assert len(run["run_id"]) == 32 and run.pop("run_id") != converted["run_id"]
-    assert run == {"store_fingerprint": "f00d", "tokenizer_fingerprint": TOKENIZER.fingerprint, "source": {
-        "kind": "bert_jax", "path": str(tmp_path / "converted"), "step": 7, "written_by": "model.save", "source": source}}
+    assert run == {
+        "store_fingerprint": "f00d",
+        "tokenizer_fingerprint": TOKENIZER.fingerprint,
+        "source": {
+            "kind": "bert_jax",
+            "path": str(tmp_path / "converted"),
+            "step": 7,
+            "written_by": "model.save",
+            "source": source,
+        },
+    }
     saved = bert_jax.load(tmp_path / "saved")
-    assert saved.history["step"] == 7 and saved.history["config"]["seed"] == 3 and model.history["metrics"] == {"mlm_loss": 2.5}
+    assert (
+        saved.history["step"] == 7
+        and saved.history["config"]["seed"] == 3
+        and model.history["metrics"] == {"mlm_loss": 2.5}
+    )
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
         open_workdir(tmp_path / "saved", Config(), store_fingerprint="f00d", tokenizer=TOKENIZER)
@@ -127,17 +159,27 @@ def test_the_commands_open_it(tmp_path, capsys):
     assert cli._run(["bert-jax", "convert", str(tmp_path / "saved"), str(tmp_path / "theirs"), "--to=huggingface"]) == 0
     assert contents(open_stored(tmp_path / "theirs")) == contents(model._stored(model.params))
     card = (tmp_path / "theirs" / "README.md").read_text()
-    assert "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been" in card
+    assert (
+        "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been"
+        in card
+    )
 
 
 WRONG = {
-    "another shape": (lambda p: p["mlm"].update(bias=np.zeros(3, np.float32)), r"mlm/bias is float32\[3\], the model has float32\[24\]"),
-    "another dtype": (lambda p: p["mlm"].update(bias=np.zeros(24)), r"mlm/bias is float64\[24\], the model has float32\[24\]"),
+    "another shape": (
+        lambda p: p["mlm"].update(bias=np.zeros(3, np.float32)),
+        r"mlm/bias is float32\[3\], the model has float32\[24\]",
+    ),
+    "another dtype": (
+        lambda p: p["mlm"].update(bias=np.zeros(24)),
+        r"mlm/bias is float64\[24\], the model has float32\[24\]",
+    ),
     "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, the model has float32\[24\] \(and 4 more differ\)"),
     "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], the model has no such parameter"),
     "a list": (lambda p: p["mlm"].update(bias=[0.0] * 24), r"mlm/bias is missing"),
     "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], the model has"),
-    "None": (lambda p: p.update(embeddings=None), "embeddings/norm/bias is missing")}
+    "None": (lambda p: p.update(embeddings=None), "embeddings/norm/bias is missing"),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -16,7 +16,17 @@ import pytest
 from bert_jax import pretraining
 from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.config import (CheckpointConfig, Config, DataConfig, EvaluationConfig, MaskingConfig, MeshConfig, ModelConfig, PhaseConfig, PrepareConfig)
+from bert_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    MaskingConfig,
+    MeshConfig,
+    ModelConfig,
+    PhaseConfig,
+    PrepareConfig,
+)
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.prepare import run_prepare
@@ -36,10 +46,15 @@ TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "secon
 
 
 def run_config(store, workdir, **changes) -> Config:
-    base = Config(model=MODEL, data=DataConfig(path=str(store), held_out=0.1, loader="plain"), workdir=str(workdir), log_every_steps=1,
-                  phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
-                  evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
-                  checkpoint=CheckpointConfig(every_steps=4, keep_last=2))
+    base = Config(
+        model=MODEL,
+        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
+        workdir=str(workdir),
+        log_every_steps=1,
+        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
+        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
+        checkpoint=CheckpointConfig(every_steps=4, keep_last=2),
+    )
     return dataclasses.replace(base, **changes)
 
 
@@ -48,7 +63,9 @@ def one_device():
     """Runs here take one of the eight virtual devices, as on a laptop; `all_devices` gives them back."""
     make_mesh = sharding.make_mesh
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, devices or jax.devices()[:1]))
+        patch.setattr(
+            sharding, "make_mesh", lambda config, devices=None: make_mesh(config, devices or jax.devices()[:1])
+        )
         yield
 
 
@@ -60,8 +77,11 @@ def all_devices(monkeypatch, one_device):
 
 def rows(workdir, kind="train"):
     """What was logged, without the clock's share of it."""
-    return [{name: value for name, value in row.items() if name not in TIMES}
-            for row in read_rows(pathlib.Path(workdir) / "metrics.jsonl") if row["kind"] == kind]
+    return [
+        {name: value for name, value in row.items() if name not in TIMES}
+        for row in read_rows(pathlib.Path(workdir) / "metrics.jsonl")
+        if row["kind"] == kind
+    ]
 
 
 def start(config: Config) -> subprocess.Popen:
@@ -69,8 +89,12 @@ def start(config: Config) -> subprocess.Popen:
     file = pathlib.Path(config.workdir).with_suffix(".json")
     file.write_text(json.dumps(to_dict(config)))
     with open(log_of(config), "w") as log:
-        return subprocess.Popen([sys.executable, "-m", "bert_jax", "pretrain", str(file)], env={**os.environ, "XLA_FLAGS": ""},
-                                stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, "-m", "bert_jax", "pretrain", str(file)],
+            env={**os.environ, "XLA_FLAGS": ""},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def log_of(config: Config) -> pathlib.Path:
@@ -111,21 +135,39 @@ def test_a_work_directory_holds_what_was_promised(finished):
     logged = read_rows(pathlib.Path(config.workdir) / "metrics.jsonl")
     train = [row for row in logged if row["kind"] == "train"]
     assert [row["step"] for row in train] == list(range(1, 13))
-    assert {"step", "loss", "mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy", "learning_rate", "grad_norm",
-            "tokens_per_second"} <= train[-1].keys()
+    assert {
+        "step",
+        "loss",
+        "mlm_loss",
+        "mlm_accuracy",
+        "next_sentence_loss",
+        "next_sentence_accuracy",
+        "learning_rate",
+        "grad_norm",
+        "tokens_per_second",
+    } <= train[-1].keys()
     assert [row["step"] for row in logged if row["kind"] == "evaluation"] == [6, 12]
     assert result.step == 12 and result.exit_code == 0
     for row in train:
         assert row["loss"] == pytest.approx(row["mlm_loss"] + row["next_sentence_loss"], rel=1e-6)
-    steps = sorted(int(path.name.removeprefix("step_")) for path in (pathlib.Path(config.workdir) / "checkpoints").iterdir())
+    steps = sorted(
+        int(path.name.removeprefix("step_")) for path in (pathlib.Path(config.workdir) / "checkpoints").iterdir()
+    )
     assert steps == [8, 12]  # the last two; the best on held-out documents is the last
 
 
 def test_evaluation_is_the_same_every_time(finished):
     config, result = finished
     again = run_evaluate(config.workdir, config)
-    assert again.metrics == result.evaluation == {name: value for name, value in rows(config.workdir, "evaluation")[-1].items()
-                                                  if name not in ("kind", "step")}
+    assert (
+        again.metrics
+        == result.evaluation
+        == {
+            name: value
+            for name, value in rows(config.workdir, "evaluation")[-1].items()
+            if name not in ("kind", "step")
+        }
+    )
     assert again.step == 12 and again.num_sequences == 64
     assert again.unigram["mlm_loss"] > 0
 
@@ -134,8 +176,15 @@ def test_evaluation_on_a_corpus_of_another_vocabulary_says_how_to_prepare_it(fin
     config, _ = finished
     tokens = (small_store.parent / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join([*tokens, "hedgehog"]) + "\n")
-    run_prepare(PrepareConfig(input=str(small_store.parent / "corpus.txt"), vocab=str(tmp_path / "vocab.txt"),
-                              output=str(tmp_path / "store"), sentences="lines", workers=1))
+    run_prepare(
+        PrepareConfig(
+            input=str(small_store.parent / "corpus.txt"),
+            vocab=str(tmp_path / "vocab.txt"),
+            output=str(tmp_path / "store"),
+            sentences="lines",
+            workers=1,
+        )
+    )
     other = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(tmp_path / "store")))
     with pytest.raises(UserError, match=f"prepare the corpus again with --vocab={config.workdir}/tokenizer"):
         run_evaluate(config.workdir, other)
@@ -153,11 +202,15 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
 
     The uninterrupted run uses the plain loader, the killed one tf.data before and after: their batches are the same as well.
     """
-    changes = {"phases": (PhaseConfig(steps=200, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
-               "evaluation": EvaluationConfig(every_steps=100, sequences=64, batch_size=32),
-               "checkpoint": CheckpointConfig(every_steps=20, keep_last=2)}
+    changes = {
+        "phases": (PhaseConfig(steps=200, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
+        "evaluation": EvaluationConfig(every_steps=100, sequences=64, batch_size=32),
+        "checkpoint": CheckpointConfig(every_steps=20, keep_last=2),
+    }
     uninterrupted = run_config(small_store, tmp_path / "uninterrupted", **changes)
-    whole = start(uninterrupted)  # a process like the others: how XLA splits a product depends on the number of its threads
+    whole = start(
+        uninterrupted
+    )  # a process like the others: how XLA splits a product depends on the number of its threads
     assert finish(whole, uninterrupted)[0] == 0
 
     config = run_config(small_store, tmp_path / "killed", **changes)
@@ -179,9 +232,13 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
-    config = run_config(small_store, tmp_path / "stopped", checkpoint=CheckpointConfig(every_steps=10_000),
-                        evaluation=EvaluationConfig(every_steps=0, sequences=64),
-                        phases=(PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3),))
+    config = run_config(
+        small_store,
+        tmp_path / "stopped",
+        checkpoint=CheckpointConfig(every_steps=10_000),
+        evaluation=EvaluationConfig(every_steps=0, sequences=64),
+        phases=(PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3),),
+    )
     process = start(config)
     wait_for_row(config, 3, process)
     process.send_signal(number)
@@ -192,16 +249,34 @@ def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
 
 
 def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
-    phases = (PhaseConfig(steps=4, sequence_length=16, batch_size=16, learning_rate=1e-3, warmup_steps=1),
-              PhaseConfig(steps=4, sequence_length=32, batch_size=8, learning_rate=5e-4, warmup_steps=2, schedule="restart",
-                          moments="reset"))
+    phases = (
+        PhaseConfig(steps=4, sequence_length=16, batch_size=16, learning_rate=1e-3, warmup_steps=1),
+        PhaseConfig(
+            steps=4,
+            sequence_length=32,
+            batch_size=8,
+            learning_rate=5e-4,
+            warmup_steps=2,
+            schedule="restart",
+            moments="reset",
+        ),
+    )
     whole = run_config(small_store, tmp_path / "whole", phases=phases)
     pretrain(whole)
-    assert [row["learning_rate"] for row in rows(whole.workdir)][4] == 0.0  # the second schedule has a warm-up of its own
+    assert [row["learning_rate"] for row in rows(whole.workdir)][
+        4
+    ] == 0.0  # the second schedule has a warm-up of its own
 
-    cut = run_config(small_store, tmp_path / "cut", phases=phases, checkpoint=CheckpointConfig(every_steps=3, keep_last=5, keep_best=0))
+    cut = run_config(
+        small_store,
+        tmp_path / "cut",
+        phases=phases,
+        checkpoint=CheckpointConfig(every_steps=3, keep_last=5, keep_best=0),
+    )
     pretrain(cut)
-    for first, taken in enumerate(([8, 6], [8, 6, 4])):  # back to step 4 of 8, between the phases, and to 3, inside the first
+    for first, taken in enumerate(
+        ([8, 6], [8, 6, 4])
+    ):  # back to step 4 of 8, between the phases, and to 3, inside the first
         for step in taken:
             os.rename(tmp_path / "cut" / "checkpoints" / f"step_{step:09d}", tmp_path / f"taken_{first}_{step}")
         pretrain(cut)
@@ -210,9 +285,17 @@ def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
 
 def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_store, tmp_path, monkeypatch):
     """Its step is saved before it, and the next start makes that evaluation, at the length of that phase, before it trains on."""
-    phases = (PhaseConfig(steps=3, batch_size=8, sequence_length=32), PhaseConfig(steps=9, batch_size=8, sequence_length=64))
-    config = run_config(small_store, tmp_path / "run", phases=phases, checkpoint=CheckpointConfig(every_steps=100, keep_last=5, keep_best=0),
-                        evaluation=EvaluationConfig(every_steps=3, sequences=64, batch_size=32))
+    phases = (
+        PhaseConfig(steps=3, batch_size=8, sequence_length=32),
+        PhaseConfig(steps=9, batch_size=8, sequence_length=64),
+    )
+    config = run_config(
+        small_store,
+        tmp_path / "run",
+        phases=phases,
+        checkpoint=CheckpointConfig(every_steps=100, keep_last=5, keep_best=0),
+        evaluation=EvaluationConfig(every_steps=3, sequences=64, batch_size=32),
+    )
     evaluate = Evaluation.run
     lengths = []
 
@@ -227,20 +310,35 @@ def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_stor
     assert (stopped.step, stopped.exit_code) == (3, 143)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000000003"]
     assert pretrain(config).exit_code == 0
-    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12] and lengths == [32, 32, 64, 64, 64]
+    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12] and lengths == [
+        32,
+        32,
+        64,
+        64,
+        64,
+    ]
 
 
 @pytest.mark.parametrize("broken_from, kept", [(7, [5, 6]), (1, [])])
 def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path, monkeypatch, broken_from, kept):
     """Every step is due to be saved, and every evaluation; the run ends after ten steps in a row that could not be taken."""
+
     def broken(*given, **options):
         for step, batch in enumerate(make(*given, **options), 1):
-            yield batch | {"masked_weights": np.full_like(batch["masked_weights"], np.nan)} if step >= broken_from else batch
+            yield (
+                batch | {"masked_weights": np.full_like(batch["masked_weights"], np.nan)}
+                if step >= broken_from
+                else batch
+            )
 
     make = pretraining.batches
     monkeypatch.setattr(pretraining, "batches", broken)
-    config = run_config(small_store, tmp_path / "run", checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
-                        phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),))
+    config = run_config(
+        small_store,
+        tmp_path / "run",
+        checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
+        phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),),
+    )
     with pytest.raises(UserError, match="has not been finite for 10 steps"):
         pretrain(config)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == kept
@@ -248,10 +346,12 @@ def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path
 
 def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypatch):
     """The pipeline starts, a program is compiled, and states are saved, each in two seconds more: no row counts any of them."""
+
     def slow(function):
         def after_a_while(*given, **options):
             extra.append(time.sleep(2))
             return function(*given, **options)
+
         return after_a_while
 
     extra, spent, make = [], [], pretraining.batches
@@ -266,11 +366,15 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
     monkeypatch.setattr(pretraining, "batches", timed)
     monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
     monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))
-    config = run_config(small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32))
+    config = run_config(
+        small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32)
+    )
     pretrain(config)
     logged = read_rows(tmp_path / "run" / "metrics.jsonl")
     counted = sum(1 / row["steps_per_second"] for row in logged if row["kind"] == "train")
-    assert len(extra) == 7 and counted < spent[0] - 5 * 2  # pipeline, two programs, two saves; the last state comes after it
+    assert (
+        len(extra) == 7 and counted < spent[0] - 5 * 2
+    )  # pipeline, two programs, two saves; the last state comes after it
 
 
 def test_the_mesh_may_change_between_starts(small_store, tmp_path, all_devices):
@@ -290,8 +394,12 @@ def test_the_mesh_may_change_between_starts(small_store, tmp_path, all_devices):
 
 @pytest.mark.parametrize("pairs", ["sop", "none"])
 def test_other_objectives_run(small_store, tmp_path, pairs):
-    config = run_config(small_store, tmp_path / pairs, masking=MaskingConfig(unit="whole_word"),
-                        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),))
+    config = run_config(
+        small_store,
+        tmp_path / pairs,
+        masking=MaskingConfig(unit="whole_word"),
+        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),),
+    )
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, sentence_pairs=pairs))
     result = pretrain(config)
     assert ("next_sentence_accuracy" in result.evaluation) == (pairs == "sop")
@@ -315,8 +423,11 @@ def test_fill_mask_gives_probabilities_for_every_mask(finished):
 def test_thirty_two_sequences_are_learned_by_heart(small_store):
     """32 sequences with one fixed mask each, dropout off: accuracy on them rises above 0.99."""
     steps, store = 300, open_store(small_store)
-    config = Config(model=dataclasses.replace(MODEL, vocab_size=store.vocab_size, hidden_dropout=0.0, attention_dropout=0.0),
-                    phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),), masking=MaskingConfig(static_masks=1))
+    config = Config(
+        model=dataclasses.replace(MODEL, vocab_size=store.vocab_size, hidden_dropout=0.0, attention_dropout=0.0),
+        phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
+        masking=MaskingConfig(static_masks=1),
+    )
     mesh, model, tx = sharding.make_mesh(config.mesh), BertForPreTraining(config.model), optimizer(config.optimizer)
     state = create_state(model, tx, mesh, seed=0)
     step = make_train_step(model, tx, config, 0, mesh, state_shardings(abstract_state(model, tx, mesh)))
@@ -329,8 +440,13 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
 @pytest.mark.slow
 def test_a_run_learns_what_the_corpus_has_to_teach(small_store, tmp_path):
     """Half of the words follow from the others: held-out accuracy rises far above that of word frequencies alone."""
-    config = run_config(small_store, tmp_path / "learns", log_every_steps=100, evaluation=EvaluationConfig(every_steps=0, sequences=128),
-                        phases=(PhaseConfig(steps=1500, sequence_length=32, batch_size=32, learning_rate=3e-3, warmup_steps=100),))
+    config = run_config(
+        small_store,
+        tmp_path / "learns",
+        log_every_steps=100,
+        evaluation=EvaluationConfig(every_steps=0, sequences=128),
+        phases=(PhaseConfig(steps=1500, sequence_length=32, batch_size=32, learning_rate=3e-3, warmup_steps=100),),
+    )
     pretrain(config)
     evaluated = run_evaluate(config.workdir, config)
     assert evaluated.metrics["mlm_accuracy"] > evaluated.unigram["mlm_accuracy"] + 0.2

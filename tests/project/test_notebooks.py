@@ -27,10 +27,13 @@ def workdir(small_store, tmp_path_factory) -> pathlib.Path:
     """What a short run leaves, on one device as on a laptop."""
     place = tmp_path_factory.mktemp("notebooks") / "run"
     config = Config(
-        model=ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64), workdir=str(place),
-        data=DataConfig(path=str(small_store), held_out=0.1, loader="plain"), checkpoint=CheckpointConfig(every_steps=4),
+        model=ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64),
+        workdir=str(place),
+        data=DataConfig(path=str(small_store), held_out=0.1, loader="plain"),
+        checkpoint=CheckpointConfig(every_steps=4),
         phases=(PhaseConfig(steps=4, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=1),),
-        evaluation=EvaluationConfig(every_steps=0))
+        evaluation=EvaluationConfig(every_steps=0),
+    )
     make_mesh = sharding.make_mesh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
@@ -40,8 +43,10 @@ def workdir(small_store, tmp_path_factory) -> pathlib.Path:
 
 def runnable() -> list:
     """Fine-tuning compiles two whole training steps."""
-    return [pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if file.stem.startswith("finetune") else [])
-            for file in NOTEBOOKS]
+    return [
+        pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if file.stem.startswith("finetune") else [])
+        for file in NOTEBOOKS
+    ]
 
 
 @pytest.mark.parametrize("file", runnable())
@@ -57,7 +62,9 @@ def test_cells_run_in_this_interpreter_and_errors_show(tmp_path):
     cells = [nbformat.v4.new_code_cell("import os, sys; print(sys.executable, os.environ['BERT_JAX_MODEL'])")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "shown.ipynb")
     assert execute(tmp_path / "shown.ipynb", "the model").cells[0].outputs[0].text == f"{sys.executable} the model\n"
-    nbformat.write(nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("1 / 0")]), tmp_path / "failing.ipynb")
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("1 / 0")]), tmp_path / "failing.ipynb"
+    )
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         execute(tmp_path / "failing.ipynb", "the model")
 

@@ -24,9 +24,12 @@ def run_script(tmp_path):
     def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        process = subprocess.run(["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options], text=True,
-                                 capture_output=True, env={**os.environ, **environment, "CALLS": str(calls),
-                                                           "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
+        process = subprocess.run(
+            ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options],
+            text=True,
+            capture_output=True,
+            env={**os.environ, **environment, "CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        )
         return process, [line.split() for line in calls.read_text().splitlines()]
 
     return run
@@ -35,11 +38,14 @@ def run_script(tmp_path):
 @pytest.fixture
 def run_glue(run_script, tmp_path):
     """Runs run_glue.sh on a GLUE of these directories: its process, and for each task that it fine-tuned where it began."""
+
     def run(*directories, **environment):
         for name in directories:
             (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
         process, calls = run_script("run_glue.sh", **environment)
-        return process, {task: start.removeprefix("--init_from=") for command, task, start, *_ in calls if command == "finetune"}
+        return process, {
+            task: start.removeprefix("--init_from=") for command, task, start, *_ in calls if command == "finetune"
+        }
 
     return run
 
@@ -78,8 +84,12 @@ def test_squad_leaves_out_what_is_not_there_and_goes_on_from_triviaqa(run_script
     process, (squad, results) = run_script("run_squad.sh", "--seeds=3")
     assert process.returncode == 0 and "squad_v1: no train-v1.1.json" in process.stdout
     assert squad[:2] == ["finetune", "squad_v2"] and results[0] == "results"
-    assert options(squad) == {"init_from": "base", "data.dir": str(tmp_path / "data"), "workdir": str(tmp_path / "out/squad_v2"),
-                              "seeds": "3"}
+    assert options(squad) == {
+        "init_from": "base",
+        "data.dir": str(tmp_path / "data"),
+        "workdir": str(tmp_path / "out/squad_v2"),
+        "seeds": "3",
+    }
     _, (trivia, squad, _) = run_script("run_squad.sh", TRIVIAQA="trivia", VERSIONS="v2")
     assert options(trivia)["data.dir"] == "trivia" and options(squad)["init_from"] == options(trivia)["workdir"]
 
@@ -93,9 +103,19 @@ def test_swag(run_script, tmp_path):
 def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tmp_path):
     process, (tuned, *frozen, results) = run_script("run_ner.sh", "--learning_rate=2e-5", "--grid=true", FEATURES="1")
     assert process.returncode == 0
-    assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true" and "features" not in options(tuned)
+    assert (
+        options(tuned)["learning_rate"] == "2e-5"
+        and options(tuned)["grid"] == "true"
+        and "features" not in options(tuned)
+    )
     assert [options(call)["features"] for call in frozen] == [
-        "embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"]
+        "embeddings",
+        "second_to_last",
+        "last",
+        "weighted_last_four",
+        "concat_last_four",
+        "weighted_all",
+    ]
     assert {(options(call)["learning_rate"], options(call)["grid"]) for call in frozen} == {("1e-3", "false")}
     assert len({options(call)["workdir"] for call in [tuned, *frozen]}) == 7 == len(results[1:-1])
     _, (_, first, *_) = run_script("run_ner.sh", FEATURES="1", FEATURE_RATE="5e-4")

@@ -7,9 +7,37 @@ import shutil
 import numpy as np
 
 DEEP = "[" * 100_000
-VALUES = ("1e400", "-1e400", "1" + "0" * 5_000, "1" + "0" * 400, "-9223372036854775809", "4294967296", "NaN", "Infinity",
-          "-1", "0", "3", "0.5", "1e-7", "true", "false", "null", '""', '"\\ud800"', '"\\u0000"', '"../../x"', '"two\\nlines"',
-          '"' + "x" * 100_000 + '"', "[]", "{}", "[null]", "[[1]]", '{"a": {}}', DEEP, DEEP + "]" * 100_000)
+VALUES = (
+    "1e400",
+    "-1e400",
+    "1" + "0" * 5_000,
+    "1" + "0" * 400,
+    "-9223372036854775809",
+    "4294967296",
+    "NaN",
+    "Infinity",
+    "-1",
+    "0",
+    "3",
+    "0.5",
+    "1e-7",
+    "true",
+    "false",
+    "null",
+    '""',
+    '"\\ud800"',
+    '"\\u0000"',
+    '"../../x"',
+    '"two\\nlines"',
+    '"' + "x" * 100_000 + '"',
+    "[]",
+    "{}",
+    "[null]",
+    "[[1]]",
+    '{"a": {}}',
+    DEEP,
+    DEEP + "]" * 100_000,
+)
 """JSON texts that a reader may not expect where they stand."""
 PLACEHOLDER = "@@value@@"
 
@@ -17,8 +45,22 @@ PLACEHOLDER = "@@value@@"
 def damage(file: pathlib.Path, random: np.random.Generator) -> str:
     """Damages `file` in one way, and returns which."""
     contents = file.read_bytes()
-    kinds = [_bit, _replaced, _inserted, _deleted, _bit, _replaced, _inserted, _deleted, _cut, _zeroed, _repeated, _empty,
-             _missing, _directory]
+    kinds = [
+        _bit,
+        _replaced,
+        _inserted,
+        _deleted,
+        _bit,
+        _replaced,
+        _inserted,
+        _deleted,
+        _cut,
+        _zeroed,
+        _repeated,
+        _empty,
+        _missing,
+        _directory,
+    ]
     if _json_lines(contents):
         kinds += [_value] * 8 + [_no_key, _key_twice]
     kind = kinds[random.integers(len(kinds))]
@@ -31,13 +73,13 @@ def _place(contents: bytes, random) -> int:
 
 def _bit(file, contents, random) -> str:
     at, bit = _place(contents, random), int(random.integers(8))
-    file.write_bytes(contents[:at] + bytes(byte ^ 1 << bit for byte in contents[at:at + 1]) + contents[at + 1:])
+    file.write_bytes(contents[:at] + bytes(byte ^ 1 << bit for byte in contents[at : at + 1]) + contents[at + 1 :])
     return f"{bit} of byte {at}"
 
 
 def _replaced(file, contents, random) -> str:
     at, byte = _place(contents, random), int(random.integers(256))
-    file.write_bytes(contents[:at] + bytes([byte]) + contents[at + 1:])
+    file.write_bytes(contents[:at] + bytes([byte]) + contents[at + 1 :])
     return f"byte {at} by {byte}"
 
 
@@ -49,7 +91,7 @@ def _inserted(file, contents, random) -> str:
 
 def _deleted(file, contents, random) -> str:
     at = _place(contents, random)
-    file.write_bytes(contents[:at] + contents[at + 1:])
+    file.write_bytes(contents[:at] + contents[at + 1 :])
     return f"byte {at}"
 
 
@@ -61,13 +103,13 @@ def _cut(file, contents, random) -> str:
 
 def _zeroed(file, contents, random) -> str:
     at, size = _place(contents, random), int(random.integers(2, 65))
-    file.write_bytes(contents[:at] + bytes(len(contents[at:at + size])) + contents[at + size:])
+    file.write_bytes(contents[:at] + bytes(len(contents[at : at + size])) + contents[at + size :])
     return f"{size} bytes from {at}"
 
 
 def _repeated(file, contents, random) -> str:
     at, size = _place(contents, random), int(random.integers(2, 65))
-    file.write_bytes(contents[:at + size] + contents[at:])
+    file.write_bytes(contents[: at + size] + contents[at:])
     return f"{size} bytes from {at}"
 
 

@@ -52,9 +52,19 @@ from bert_jax.checkpoints.workdir import id_below, open_workdir, write_json
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new".split()
 """25 entries, for no table is padded to as many rows: one with a line less is refused."""
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
-CONFIG = Config(model=ModelConfig(vocab_size=len(WORDS), hidden_size=8, num_layers=1, num_heads=2, intermediate_size=12,
-                                  max_position_embeddings=16, activation="gelu_tanh"),
-                phases=(PhaseConfig(steps=4, sequence_length=16, batch_size=4),), data=DataConfig(path="store", held_out=0.1))
+CONFIG = Config(
+    model=ModelConfig(
+        vocab_size=len(WORDS),
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=16,
+        activation="gelu_tanh",
+    ),
+    phases=(PhaseConfig(steps=4, sequence_length=16, batch_size=4),),
+    data=DataConfig(path="store", held_out=0.1),
+)
 HEAD = HeadConfig(labels=("no", "yes"))
 TASK = dataclasses.replace(task_defaults("sst2"), init_from="pretrained", workdir="finetuned")
 
@@ -87,8 +97,13 @@ def write_pretraining(directory: pathlib.Path) -> None:
     with open_workdir(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             for step in (2, 4):
-                checkpoints.save(step, drawn(abstract(), step), position={"phase": 0, "examples_seen": 4 * step},
-                                 config=to_dict(CONFIG), metrics={"mlm_loss": 4.0 - step})
+                checkpoints.save(
+                    step,
+                    drawn(abstract(), step),
+                    position={"phase": 0, "examples_seen": 4 * step},
+                    config=to_dict(CONFIG),
+                    metrics={"mlm_loss": 4.0 - step},
+                )
         log = JsonLines(workdir.path / "metrics.jsonl", 0)
         for step in range(1, 5):
             log.write(step, "train", {"mlm_loss": 5 / step, "learning_rate": 1e-4, "grad_norm": float("nan")})
@@ -134,7 +149,8 @@ def log(directory: pathlib.Path, damaged: str):
     draw_curves(file, directory / "curves.png")
     JsonLines(epath.Path(file), 3).close()
     assert [row["step"] for row in read_rows(file) if json.dumps(row) in whole] == [
-        json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3]
+        json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3
+    ]
 
 
 def written_rows(directory: pathlib.Path) -> list[str]:
@@ -173,16 +189,42 @@ def write_finetuned(directory: pathlib.Path) -> None:
             run = workdir.path / "runs" / f"batch32_seed{seed}"
             run_id = id_below(workdir.run_id, run.name)
             with Checkpoints(run / "checkpoints", finetune_workdir.LATEST, run_id=run_id) as checkpoints:
-                checkpoints.save(6, {"params": drawn(params, seed)}, position={"step": 6}, config=config | {"run": run.name},
-                                 metrics={"accuracy": 0.5 + seed / 4})
-            write_json(run / RECORD, {
-                "run": run.name, "setting": "batch32", "seed": seed, "metrics": {"accuracy": 0.5 + seed / 4}, "collapsed": None,
-                "step": 6, "steps": 6, "training_loss": 0.4, "init_from_step": 4, "epochs": [{"epoch": 1, "accuracy": 0.5}],
-                "keep": "best", "hyperparameters": {"batch_size": 32, "learning_rate": 5e-5}, "seconds_since_last_start": 2.5})
+                checkpoints.save(
+                    6,
+                    {"params": drawn(params, seed)},
+                    position={"step": 6},
+                    config=config | {"run": run.name},
+                    metrics={"accuracy": 0.5 + seed / 4},
+                )
+            write_json(
+                run / RECORD,
+                {
+                    "run": run.name,
+                    "setting": "batch32",
+                    "seed": seed,
+                    "metrics": {"accuracy": 0.5 + seed / 4},
+                    "collapsed": None,
+                    "step": 6,
+                    "steps": 6,
+                    "training_loss": 0.4,
+                    "init_from_step": 4,
+                    "epochs": [{"epoch": 1, "accuracy": 0.5}],
+                    "keep": "best",
+                    "hyperparameters": {"batch_size": 32, "learning_rate": 5e-5},
+                    "seconds_since_last_start": 2.5,
+                },
+            )
         records = finished_runs(workdir.path / "runs", "accuracy")
         finetune_workdir.publish(workdir, records[1], one_device())
-        write_json(directory / RECORD, summary(TASK, records, "accuracy", {
-            "tests": {}, "predictions": {"test_fingerprint": "test-1", "files": []}, "labels": list(HEAD.labels)}))
+        write_json(
+            directory / RECORD,
+            summary(
+                TASK,
+                records,
+                "accuracy",
+                {"tests": {}, "predictions": {"test_fingerprint": "test-1", "files": []}, "labels": list(HEAD.labels)},
+            ),
+        )
 
 
 def finish(directory: pathlib.Path, damaged: str):
@@ -205,8 +247,15 @@ def finish(directory: pathlib.Path, damaged: str):
 def load_finetuned(directory: pathlib.Path, damaged: str):
     model = _with_tokenizer(directory)
     task = recorded_task(model.history)
-    return (bits(model.params), to_dict(model.config), to_dict(model.head), model.tokenizer.fingerprint, task,
-            to_dict(recorded_data(model.history)), to_dict(recorded_options(model.history, task, 16)))
+    return (
+        bits(model.params),
+        to_dict(model.config),
+        to_dict(model.head),
+        model.tokenizer.fingerprint,
+        task,
+        to_dict(recorded_data(model.history)),
+        to_dict(recorded_options(model.history, task, 16)),
+    )
 
 
 def table(directory: pathlib.Path, damaged: str):
@@ -250,14 +299,18 @@ def load_huggingface(directory: pathlib.Path, damaged: str):
 
 def _words(tree) -> list[int]:
     """The bits of every number."""
-    return np.concatenate([np.asarray(leaf, np.float32).view(np.uint32).ravel() for leaf in leaf_paths(tree).values()]).tolist()
+    return np.concatenate(
+        [np.asarray(leaf, np.float32).view(np.uint32).ravel() for leaf in leaf_paths(tree).values()]
+    ).tolist()
 
 
 def load_tf1(directory: pathlib.Path, damaged: str):
     model = load(directory)
     if damaged == "vocab.txt" and model.tokenizer is not None:
         assert model.tokenizer.tokens == [
-            line.strip(" \t\r") for line in (directory / "vocab.txt").read_bytes().decode().removesuffix("\n").split("\n")]
+            line.strip(" \t\r")
+            for line in (directory / "vocab.txt").read_bytes().decode().removesuffix("\n").split("\n")
+        ]
     return bits(model.params)
 
 

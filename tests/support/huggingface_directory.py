@@ -18,8 +18,10 @@ ENCODER = {name: value for name, value in STATE.items() if name.startswith("bert
 POOLER = {name: value for name, value in STATE.items() if "pooler" in name}
 MLM = {name: value for name, value in STATE.items() if name.startswith("cls.predictions")}
 PAIRS = {name: value for name, value in STATE.items() if name.startswith("cls.seq")}
-HEAD = {"classifier.weight": np.random.RandomState(1).standard_normal((3, 32)).astype(np.float32),
-        "classifier.bias": np.arange(3, dtype=np.float32)}
+HEAD = {
+    "classifier.weight": np.random.RandomState(1).standard_normal((3, 32)).astype(np.float32),
+    "classifier.bias": np.arange(3, dtype=np.float32),
+}
 SPAN = {name.replace("classifier", "qa_outputs"): value[:2] for name, value in HEAD.items()}
 ONE = {name: value[:1] for name, value in HEAD.items()}
 
@@ -54,5 +56,7 @@ def sharded(place, names=("model-00001-of-00002.safetensors", "model-00002-of-00
     for file in names:
         if "/" not in file:
             safetensors.numpy.save_file({name: STATE[name] for name in STATE if home[name] == file}, place / file)
-    (place / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": home | (extra or {})}))
+    (place / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": home | (extra or {})})
+    )
     return place

@@ -1,6 +1,6 @@
 """How far our float32 numbers are from those of `transformers` in float64 (tests/oracles/make_huggingface_oracle.py).
 
-    python tests/support/huggingface_errors.py     # prints the table of docs/checkpoints.md
+python tests/support/huggingface_errors.py     # prints the table of docs/checkpoints.md
 """
 
 import dataclasses
@@ -20,12 +20,15 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
     sizes = random_bert.sizes(name)
     model = BertForPreTraining(ModelConfig(**sizes, activation=activation), ComputeConfig(dtype="float32"))
     batch, drawn = random_bert.draw_batch(sizes), random_bert.draw_parameters(sizes)
-    paths = jax.tree.map_with_path(lambda path, _: "/".join(entry.key for entry in path),
-                                   jax.eval_shape(model.init, jax.random.key(0)))
+    paths = jax.tree.map_with_path(
+        lambda path, _: "/".join(entry.key for entry in path), jax.eval_shape(model.init, jax.random.key(0))
+    )
 
     def outputs(params):
         output = model.apply(params, batch)
-        encoded = model.encode(params, *(batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")), collect=True)
+        encoded = model.encode(
+            params, *(batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")), collect=True
+        )
         words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
         pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
         loss = words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
@@ -38,7 +41,9 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
     result = {"loss": loss} | {key: out[key] for key in ("next_sentence_logits", "pooled", "mlm_logits")}
     result |= {f"hidden_states/{index}": state[real] for index, state in enumerate(out["hidden_states"])}
     result |= {f"attentions/{index}": maps for index, maps in enumerate(out["attentions"])}
-    return result | {f"gradients/{path}": value for path, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))}
+    return result | {
+        f"gradients/{path}": value for path, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +75,9 @@ def main() -> None:
     for case in random_bert.CASES:
         groups = {}
         for quantity, found in compare(*case).items():
-            group = groups.setdefault("key bias" if quantity.endswith("key/bias") else quantity.split("/")[0], [0.0, 0.0])
+            group = groups.setdefault(
+                "key bias" if quantity.endswith("key/bias") else quantity.split("/")[0], [0.0, 0.0]
+            )
             group[:] = max(group[0], found.error), max(group[1], found.their_error)
         if case == random_bert.CASES[0]:
             print(f"| model | {' | '.join(groups)} |\n|---|{'---|' * len(groups)}")

@@ -30,7 +30,9 @@ def self_attention(x, p, mask):
     heads, size = p["query"]["bias"].shape
     output, maps = p["output"]["bias"], []
     for head in range(heads):
-        query, key, value = (x @ p[name]["kernel"][:, head] + p[name]["bias"][head] for name in ("query", "key", "value"))
+        query, key, value = (
+            x @ p[name]["kernel"][:, head] + p[name]["bias"][head] for name in ("query", "key", "value")
+        )
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(size) - 10_000.0 * (1 - mask[:, None, :])
         maps.append(softmax(scores))
         output = output + maps[-1] @ value @ p["output"]["kernel"][head]
@@ -60,9 +62,14 @@ def forward(params, config, batch):
     pooled = np.tanh(dense(x[:, 0], p["pooler"]))
     masked = x[np.arange(len(x))[:, None], batch["masked_positions"]]
     masked = norm(gelu(dense(masked, p["mlm"]["dense"]), config.activation), p["mlm"]["norm"], epsilon)
-    return {"hidden_states": hidden_states, "last_hidden_state": x, "attentions": attentions, "pooled": pooled,
-            "mlm_logits": masked @ p["embeddings"]["word"]["table"].T + p["mlm"]["bias"],
-            "next_sentence_logits": dense(pooled, p["next_sentence"])}
+    return {
+        "hidden_states": hidden_states,
+        "last_hidden_state": x,
+        "attentions": attentions,
+        "pooled": pooled,
+        "mlm_logits": masked @ p["embeddings"]["word"]["table"].T + p["mlm"]["bias"],
+        "next_sentence_logits": dense(pooled, p["next_sentence"]),
+    }
 
 
 def loss(params, config, batch, weight_epsilon=0.0):

@@ -22,8 +22,11 @@ class Example:
 def create_examples(documents: list[list[int]], max_tokens: int, short_probability: float, seed: int) -> list[Example]:
     """One pass over all documents; `max_tokens` is the sequence length less three."""
     generator = random.Random(seed)
-    return [example for number in range(len(documents))
-            for example in _of_document(documents, number, max_tokens, short_probability, generator)]
+    return [
+        example
+        for number in range(len(documents))
+        for example in _of_document(documents, number, max_tokens, short_probability, generator)
+    ]
 
 
 def _of_document(documents, number, max_tokens, short_probability, generator):
@@ -64,7 +67,11 @@ def _example(documents, first, second, is_random, max_tokens, generator):
     lengths = [[documents[document][place] for document, place in segment] for segment in (first, second)]
     kept = truncate(sum(lengths[0]), sum(lengths[1]), max_tokens)
     lost = [sum(lengths[0]) - kept[0], sum(lengths[1]) - kept[1]]
-    seen = [sentence for segment, *rest in zip((first, second), lengths, lost) for sentence in _seen(segment, *rest, generator)]
+    seen = [
+        sentence
+        for segment, *rest in zip((first, second), lengths, lost)
+        for sentence in _seen(segment, *rest, generator)
+    ]
     return Example(*kept, is_random, lost[0] + (0 if is_random else lost[1]), kept[1] if is_random else 0, seen)
 
 
@@ -72,8 +79,11 @@ def _seen(sentences, lengths, lost, generator):
     """Those that keep a token when each of the `lost` tokens goes from the front or the back by a fair coin."""
     front = sum(generator.random() < 0.5 for _ in range(lost))
     ends = list(itertools.accumulate(lengths))
-    return [sentence for sentence, length, end in zip(sentences, lengths, ends)
-            if end > front and end - length < ends[-1] - (lost - front)]
+    return [
+        sentence
+        for sentence, length, end in zip(sentences, lengths, ends)
+        if end > front and end - length < ends[-1] - (lost - front)
+    ]
 
 
 def truncate(first: int, second: int, max_tokens: int) -> tuple[int, int]:

@@ -32,8 +32,9 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return words, word_of_character
 
 
-def make_windows(context: str, question: str, answer: tuple[str, int] | None, tokenize, max_length: int, stride: int,
-                 max_query: int) -> list[Window]:
+def make_windows(
+    context: str, question: str, answer: tuple[str, int] | None, tokenize, max_length: int, stride: int, max_query: int
+) -> list[Window]:
     words, word_of_character = split_words(context)
     pieces, word_of_piece, first_piece = [], [], []
     for index, word in enumerate(words):
@@ -54,10 +55,14 @@ def make_windows(context: str, question: str, answer: tuple[str, int] | None, to
     for number, (begin, length) in enumerate(chunks):
         places = {len(head) + i: begin + i for i in range(length)}
         inside = span is not None and span[0] >= begin and span[1] < begin + length
-        result.append(Window([*head, *pieces[begin:begin + length], "[SEP]"],
-                             {at: word_of_piece[p] for at, p in places.items()},
-                             {at: most_context(chunks, p) == number for at, p in places.items()},
-                             *((s - begin + len(head) if inside else 0) for s in span or (0, 0))))
+        result.append(
+            Window(
+                [*head, *pieces[begin : begin + length], "[SEP]"],
+                {at: word_of_piece[p] for at, p in places.items()},
+                {at: most_context(chunks, p) == number for at, p in places.items()},
+                *((s - begin + len(head) if inside else 0) for s in span or (0, 0)),
+            )
+        )
     return result
 
 
@@ -75,7 +80,7 @@ def cut(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 def improve(pieces: list[str], low: int, high: int, wanted: str) -> tuple[int, int]:
     for start in range(low, high + 1):
         for end in range(high, start - 1, -1):
-            if " ".join(pieces[start:end + 1]) == wanted:
+            if " ".join(pieces[start : end + 1]) == wanted:
                 return start, end
     return low, high
 
@@ -100,8 +105,12 @@ def answer(context: str, windows: list[Window], logits: list, n_best: int, max_a
             null = starts[0], ends[0]
         for start in sorted(range(len(starts)), key=lambda i: starts[i], reverse=True)[:n_best]:
             for end in sorted(range(len(ends)), key=lambda i: ends[i], reverse=True)[:n_best]:
-                if (start in window.word_of and end in window.word_of and window.most_context[start]
-                        and start <= end < start + max_answer):
+                if (
+                    start in window.word_of
+                    and end in window.word_of
+                    and window.most_context[start]
+                    and start <= end < start + max_answer
+                ):
                     spans.append((number, start, end, starts[start], ends[end]))
     if with_null:
         spans.append((None, 0, 0, *null))
@@ -128,9 +137,9 @@ def answer(context: str, windows: list[Window], logits: list, n_best: int, max_a
 def read(context: str, window: Window, basic, start: int | None = None, end: int | None = None) -> str:
     """The text of positions start to end, those of the label if not given."""
     start, end = (window.start, window.end) if start is None else (start, end)
-    predicted = " ".join(" ".join(window.tokens[start:end + 1]).replace(" ##", "").replace("##", "").split())
+    predicted = " ".join(" ".join(window.tokens[start : end + 1]).replace(" ##", "").replace("##", "").split())
     words = split_words(context)[0]
-    return project(predicted, " ".join(words[window.word_of[start]:window.word_of[end] + 1]), basic)
+    return project(predicted, " ".join(words[window.word_of[start] : window.word_of[end] + 1]), basic)
 
 
 def project(predicted: str, original: str, basic) -> str:
@@ -141,7 +150,7 @@ def project(predicted: str, original: str, basic) -> str:
     if at == -1 or len(kept) != len(tokenized.replace(" ", "")):
         return original
     before = len(tokenized[:at].replace(" ", ""))
-    return original[kept[before]:kept[before + len(predicted.replace(" ", "")) - 1] + 1]
+    return original[kept[before] : kept[before + len(predicted.replace(" ", "")) - 1] + 1]
 
 
 def softmax(scores: list[float]) -> list[float]:

@@ -14,10 +14,13 @@ from bert_jax.models.task import BertForTask
 from bert_jax.formats.stored import StoredArray, StoredModel
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
+)
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
-CONFIG = ModelConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=5, num_heads=4, intermediate_size=24,
-                     max_position_embeddings=40)
+CONFIG = ModelConfig(
+    vocab_size=len(WORDS), hidden_size=16, num_layers=5, num_heads=4, intermediate_size=24, max_position_embeddings=40
+)
 PARTS = ("pooler", "mlm", "next_sentence")
 
 
@@ -25,15 +28,19 @@ def random_params(model, seed: int = 0) -> dict:
     """Parameters in which no bias is zero and no scale one, so that each shows in the outputs."""
     random = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map_with_path(lambda path, leaf: np.asarray(
-        0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32), shapes)
+    return jax.tree.map_with_path(
+        lambda path, leaf: np.asarray(0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32),
+        shapes,
+    )
 
 
 def stored_model(config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, **changes) -> StoredModel:
     """The model as a reader would describe it."""
     model = BertForPreTraining(config, parts=parts) if head is None else BertForTask(config, head)
-    arrays = {path: StoredArray(values.shape, values.dtype, values.__getitem__)
-              for path, values in leaf_paths(random_params(model)).items()}
+    arrays = {
+        path: StoredArray(values.shape, values.dtype, values.__getitem__)
+        for path, values in leaf_paths(random_params(model)).items()
+    }
     return dataclasses.replace(StoredModel("test", "somewhere", config, arrays, tokenizer, head), **changes)
 
 
@@ -45,5 +52,7 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = No
         for step in steps:
             written[step] = random_params(BertForPreTraining(config), step)
             state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}
-            checkpoints.save(step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5})
+            checkpoints.save(
+                step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5}
+            )
     return written

@@ -9,16 +9,39 @@ import zlib
 import numpy as np
 
 SIZES = {  # as ModelConfig takes them
-    "tiny": dict(vocab_size=97, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_position_embeddings=20),
-    "odd": dict(vocab_size=61, hidden_size=15, num_layers=1, num_heads=3, intermediate_size=23, max_position_embeddings=17,
-                type_vocab_size=3, layer_norm_epsilon=1e-5),
+    "tiny": dict(
+        vocab_size=97, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_position_embeddings=20
+    ),
+    "odd": dict(
+        vocab_size=61,
+        hidden_size=15,
+        num_layers=1,
+        num_heads=3,
+        intermediate_size=23,
+        max_position_embeddings=17,
+        type_vocab_size=3,
+        layer_norm_epsilon=1e-5,
+    ),
     "mini": dict(vocab_size=30_522, hidden_size=256, num_layers=4, num_heads=4),
-    "base": dict(vocab_size=30_522)}
-DEFAULTS = dict(hidden_size=768, num_layers=12, num_heads=12, max_position_embeddings=512, type_vocab_size=2,
-                layer_norm_epsilon=1e-12)
+    "base": dict(vocab_size=30_522),
+}
+DEFAULTS = dict(
+    hidden_size=768,
+    num_layers=12,
+    num_heads=12,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+    layer_norm_epsilon=1e-12,
+)
 ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}  # ours: theirs
-CASES = [("tiny", "gelu_erf"), ("tiny", "gelu_tanh"), ("odd", "gelu_tanh"), ("mini", "gelu_erf"), ("base", "gelu_erf"),
-         ("base", "gelu_tanh")]
+CASES = [
+    ("tiny", "gelu_erf"),
+    ("tiny", "gelu_tanh"),
+    ("odd", "gelu_tanh"),
+    ("mini", "gelu_erf"),
+    ("base", "gelu_erf"),
+    ("base", "gelu_tanh"),
+]
 SAMPLES = 32
 
 
@@ -32,21 +55,37 @@ def shapes(sizes: dict) -> dict[str, tuple[int, ...]]:
     """Parameter path → shape, in the order in which values are drawn."""
     vocab, hidden, layers, heads = (sizes[key] for key in ("vocab_size", "hidden_size", "num_layers", "num_heads"))
     head, wide = hidden // heads, sizes["intermediate_size"]
-    result = {"embeddings/word/table": (vocab, hidden), "embeddings/position/table": (sizes["max_position_embeddings"], hidden),
-              "embeddings/token_type/table": (sizes["type_vocab_size"], hidden), "pooler/kernel": (hidden, hidden),
-              "pooler/bias": (hidden,), "mlm/dense/kernel": (hidden, hidden), "mlm/dense/bias": (hidden,), "mlm/bias": (vocab,),
-              "next_sentence/kernel": (hidden, 2), "next_sentence/bias": (2,)}
+    result = {
+        "embeddings/word/table": (vocab, hidden),
+        "embeddings/position/table": (sizes["max_position_embeddings"], hidden),
+        "embeddings/token_type/table": (sizes["type_vocab_size"], hidden),
+        "pooler/kernel": (hidden, hidden),
+        "pooler/bias": (hidden,),
+        "mlm/dense/kernel": (hidden, hidden),
+        "mlm/dense/bias": (hidden,),
+        "mlm/bias": (vocab,),
+        "next_sentence/kernel": (hidden, 2),
+        "next_sentence/bias": (2,),
+    }
     for name in ("query", "key", "value"):
-        result |= {f"encoder/attention/{name}/kernel": (layers, hidden, heads, head),
-                   f"encoder/attention/{name}/bias": (layers, heads, head)}
-    result |= {"encoder/attention/output/kernel": (layers, heads, head, hidden),
-               "encoder/attention/output/bias": (layers, hidden),
-               "encoder/feed_forward/intermediate/kernel": (layers, hidden, wide),
-               "encoder/feed_forward/intermediate/bias": (layers, wide),
-               "encoder/feed_forward/output/kernel": (layers, wide, hidden),
-               "encoder/feed_forward/output/bias": (layers, hidden)}
-    for name, lead in (("embeddings/norm", ()), ("encoder/attention_norm", (layers,)), ("encoder/feed_forward_norm", (layers,)),
-                       ("mlm/norm", ())):
+        result |= {
+            f"encoder/attention/{name}/kernel": (layers, hidden, heads, head),
+            f"encoder/attention/{name}/bias": (layers, heads, head),
+        }
+    result |= {
+        "encoder/attention/output/kernel": (layers, heads, head, hidden),
+        "encoder/attention/output/bias": (layers, hidden),
+        "encoder/feed_forward/intermediate/kernel": (layers, hidden, wide),
+        "encoder/feed_forward/intermediate/bias": (layers, wide),
+        "encoder/feed_forward/output/kernel": (layers, wide, hidden),
+        "encoder/feed_forward/output/bias": (layers, hidden),
+    }
+    for name, lead in (
+        ("embeddings/norm", ()),
+        ("encoder/attention_norm", (layers,)),
+        ("encoder/feed_forward_norm", (layers,)),
+        ("mlm/norm", ()),
+    ):
         result |= {f"{name}/scale": (*lead, hidden), f"{name}/bias": (*lead, hidden)}
     return result
 
@@ -55,8 +94,10 @@ def draw_parameters(sizes: dict) -> dict[str, np.ndarray]:
     """Flat {path: float32 array}; biases are not zero and scales not one, so that each of them shows in the outputs."""
     random = np.random.RandomState(20181011)
     spread = sizes["hidden_size"] ** -0.5  # keeps logits and attention scores near one, whatever the size
-    return {path: (random.standard_normal(shape) * spread + path.endswith("scale")).astype(np.float32)
-            for path, shape in shapes(sizes).items()}
+    return {
+        path: (random.standard_normal(shape) * spread + path.endswith("scale")).astype(np.float32)
+        for path, shape in shapes(sizes).items()
+    }
 
 
 def draw_batch(sizes: dict, length: int = 16, predictions: int = 5) -> dict[str, np.ndarray]:
@@ -71,8 +112,14 @@ def draw_batch(sizes: dict, length: int = 16, predictions: int = 5) -> dict[str,
     positions = np.stack([1 + random.permutation(10)[:predictions] for _ in range(rows)])
     labels = random.randint(1, sizes["vocab_size"], (rows, predictions))
     used = weights > 0
-    batch = dict(input_ids=ids, token_type_ids=(column >= 6) & real, attention_mask=real, masked_positions=positions * used,
-                 masked_ids=labels * used, next_sentence_labels=np.array([0, 1, 1]))
+    batch = dict(
+        input_ids=ids,
+        token_type_ids=(column >= 6) & real,
+        attention_mask=real,
+        masked_positions=positions * used,
+        masked_ids=labels * used,
+        next_sentence_labels=np.array([0, 1, 1]),
+    )
     return {name: np.asarray(value, np.int32) for name, value in batch.items()} | {"masked_weights": weights}
 
 
@@ -86,16 +133,25 @@ def sample(values, name: str) -> np.ndarray:
 def hugging_face_names() -> dict[str, str]:
     """Our path → the other side's name, with {} for the layer."""
     layer = "bert.encoder.layer.{}."
-    modules = {"pooler": "bert.pooler.dense", "mlm/dense": "cls.predictions.transform.dense",
-               "next_sentence": "cls.seq_relationship", "encoder/attention/output": layer + "attention.output.dense",
-               "encoder/feed_forward/intermediate": layer + "intermediate.dense",
-               "encoder/feed_forward/output": layer + "output.dense",
-               **{f"encoder/attention/{name}": layer + f"attention.self.{name}" for name in ("query", "key", "value")}}
-    norms = {"embeddings/norm": "bert.embeddings.LayerNorm", "mlm/norm": "cls.predictions.transform.LayerNorm",
-             "encoder/attention_norm": layer + "attention.output.LayerNorm",
-             "encoder/feed_forward_norm": layer + "output.LayerNorm"}
-    names = {f"embeddings/{name}/table": f"bert.embeddings.{name}_embeddings.weight"
-             for name in ("word", "position", "token_type")}
+    modules = {
+        "pooler": "bert.pooler.dense",
+        "mlm/dense": "cls.predictions.transform.dense",
+        "next_sentence": "cls.seq_relationship",
+        "encoder/attention/output": layer + "attention.output.dense",
+        "encoder/feed_forward/intermediate": layer + "intermediate.dense",
+        "encoder/feed_forward/output": layer + "output.dense",
+        **{f"encoder/attention/{name}": layer + f"attention.self.{name}" for name in ("query", "key", "value")},
+    }
+    norms = {
+        "embeddings/norm": "bert.embeddings.LayerNorm",
+        "mlm/norm": "cls.predictions.transform.LayerNorm",
+        "encoder/attention_norm": layer + "attention.output.LayerNorm",
+        "encoder/feed_forward_norm": layer + "output.LayerNorm",
+    }
+    names = {
+        f"embeddings/{name}/table": f"bert.embeddings.{name}_embeddings.weight"
+        for name in ("word", "position", "token_type")
+    }
     names |= {f"{ours}/kernel": f"{theirs}.weight" for ours, theirs in modules.items()}
     names |= {f"{ours}/scale": f"{theirs}.weight" for ours, theirs in norms.items()}
     names |= {f"{ours}/bias": f"{theirs}.bias" for ours, theirs in (modules | norms).items()}
@@ -129,8 +185,16 @@ def from_hugging_face(state: dict[str, np.ndarray], sizes: dict) -> dict[str, np
 
 def config_json(sizes: dict, activation: str) -> dict:
     """The config.json that goes with these sizes."""
-    return {"model_type": "bert", "architectures": ["BertForPreTraining"], "hidden_act": ACTIVATIONS[activation],
-            "num_hidden_layers": sizes["num_layers"], "num_attention_heads": sizes["num_heads"],
-            "layer_norm_eps": sizes["layer_norm_epsilon"], "tie_word_embeddings": True,
-            **{key: sizes[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings",
-                                           "type_vocab_size")}}
+    return {
+        "model_type": "bert",
+        "architectures": ["BertForPreTraining"],
+        "hidden_act": ACTIVATIONS[activation],
+        "num_hidden_layers": sizes["num_layers"],
+        "num_attention_heads": sizes["num_heads"],
+        "layer_norm_eps": sizes["layer_norm_epsilon"],
+        "tie_word_embeddings": True,
+        **{
+            key: sizes[key]
+            for key in ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        },
+    }

@@ -20,7 +20,9 @@ def documents(count: int, seed: int = 0) -> list[str]:
         lines = []
         for _ in range(generator.integers(4, 13)):
             first, second = generator.integers(5, size=2)
-            lines.append(f"The {nouns[first]} {verbs[first]} {PLACES[generator.integers(5)]} and the {nouns[second]} {verbs[second]}.")
+            lines.append(
+                f"The {nouns[first]} {verbs[first]} {PLACES[generator.integers(5)]} and the {nouns[second]} {verbs[second]}."
+            )
         texts.append("\n".join(lines))
     return texts
 

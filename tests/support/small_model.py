@@ -6,7 +6,9 @@ import numpy as np
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.objectives import masked_language_model, next_sentence
 
-SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20)
+SMALL = ModelConfig(
+    vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20
+)
 FLOAT32 = ComputeConfig(dtype="float32")
 BATCH, LENGTH, PREDICTIONS = 3, 14, 4
 
@@ -18,11 +20,14 @@ def make_batch(config=SMALL, seed=0):
     column = np.arange(LENGTH)[None, :]
     weights = np.ones((BATCH, PREDICTIONS), np.float32)
     weights[1, -1] = 0
-    batch = dict(input_ids=random.integers(0, config.vocab_size, (BATCH, LENGTH)),
-                 token_type_ids=(column >= 5) & (column < lengths),
-                 attention_mask=column < lengths, masked_positions=random.integers(1, 9, (BATCH, PREDICTIONS)),
-                 masked_ids=random.integers(0, config.vocab_size, (BATCH, PREDICTIONS)),
-                 next_sentence_labels=np.array([0, 1, 0]))
+    batch = dict(
+        input_ids=random.integers(0, config.vocab_size, (BATCH, LENGTH)),
+        token_type_ids=(column >= 5) & (column < lengths),
+        attention_mask=column < lengths,
+        masked_positions=random.integers(1, 9, (BATCH, PREDICTIONS)),
+        masked_ids=random.integers(0, config.vocab_size, (BATCH, PREDICTIONS)),
+        next_sentence_labels=np.array([0, 1, 0]),
+    )
     return {name: value.astype(np.int32) for name, value in batch.items()} | {"masked_weights": weights}
 
 
@@ -35,8 +40,10 @@ def perturbed(model):
     """Parameters in which no bias is zero, no scale one and attention is not uniform, so that each shows in the outputs."""
     random = np.random.default_rng(0)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map_with_path(lambda path, leaf: np.asarray(
-        0.2 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32), shapes)
+    return jax.tree.map_with_path(
+        lambda path, leaf: np.asarray(0.2 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32),
+        shapes,
+    )
 
 
 def loss_function(model, batch):
@@ -45,9 +52,12 @@ def loss_function(model, batch):
         words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
         pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
         return words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
+
     return loss
 
 
 def encode(model, params, batch, dropout_key=None, collect=False):
     inputs = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
-    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))(params, inputs, dropout_key)
+    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))(
+        params, inputs, dropout_key
+    )

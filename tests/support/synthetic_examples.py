@@ -9,9 +9,14 @@ PAIRS = ("nsp", "sop", "none")
 
 
 def make_config(sequence_length=64, short=0.1, **options):
-    data = {name: options.pop(name) for name in ("sentence_pairs", "held_out", "eval_path", "copies") if name in options}
-    return Config(data=DataConfig(short_sequence_probability=short, **data), masking=MaskingConfig(**options),
-                  phases=(PhaseConfig(sequence_length=sequence_length),))
+    data = {
+        name: options.pop(name) for name in ("sentence_pairs", "held_out", "eval_path", "copies") if name in options
+    }
+    return Config(
+        data=DataConfig(short_sequence_probability=short, **data),
+        masking=MaskingConfig(**options),
+        phases=(PhaseConfig(sequence_length=sequence_length),),
+    )
 
 
 def make_examples(store, split="all", seed=0, **options):
@@ -25,8 +30,10 @@ def epoch_rows(examples, epoch):
 
 def segments(rows):
     """Token offsets of the first and the second segment of every row (arrays)."""
-    return [tuple(index[(index >= 0) & (types == segment)] for segment in (0, 1))
-            for index, types in zip(rows.token_index, rows.token_type_ids)]
+    return [
+        tuple(index[(index >= 0) & (types == segment)] for segment in (0, 1))
+        for index, types in zip(rows.token_index, rows.token_type_ids)
+    ]
 
 
 def sentences_seen(examples, epoch):

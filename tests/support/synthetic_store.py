@@ -16,9 +16,17 @@ VOCAB_SIZE = 1000
 def synthetic_tokenizer():
     """Ids from 5 on are pieces; every fourth continues the word before it."""
     ids = np.arange(VOCAB_SIZE)
-    return types.SimpleNamespace(kind="wordpiece", vocab_size=VOCAB_SIZE, pad_id=PAD, unk_id=UNK, cls_id=CLS, sep_id=SEP,
-                                 mask_id=MASK, special_ids=(PAD, UNK, CLS, SEP, MASK),
-                                 continues_word=lambda: (ids >= 5) & (ids % 4 == 3))
+    return types.SimpleNamespace(
+        kind="wordpiece",
+        vocab_size=VOCAB_SIZE,
+        pad_id=PAD,
+        unk_id=UNK,
+        cls_id=CLS,
+        sep_id=SEP,
+        mask_id=MASK,
+        special_ids=(PAD, UNK, CLS, SEP, MASK),
+        continues_word=lambda: (ids >= 5) & (ids % 4 == 3),
+    )
 
 
 class SyntheticStore:
@@ -30,7 +38,9 @@ class SyntheticStore:
         lengths = np.array([length for document in documents for length in document], np.int64)
         generator = np.random.default_rng(seed)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self.document_sentences = np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64)
+        self.document_sentences = np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(
+            np.int64
+        )
         self.document_tokens = self._starts[self.document_sentences]
         self.num_documents, self.num_sentences, self.num_tokens = len(documents), len(lengths), int(self._starts[-1])
         self.all_tokens = generator.integers(5, VOCAB_SIZE, self.num_tokens).astype(np.int32)
@@ -48,7 +58,9 @@ class SyntheticStore:
         return synthetic_tokenizer()
 
 
-def random_documents(num_documents: int, seed: int = 0, mean_sentences: float = 20, mean_tokens: float = 22) -> list[list[int]]:
+def random_documents(
+    num_documents: int, seed: int = 0, mean_sentences: float = 20, mean_tokens: float = 22
+) -> list[list[int]]:
     """Lengths like those of articles, with the hard cases among them: a word, one sentence, sentences of many sequences."""
     generator = np.random.default_rng(seed)
     documents = []
@@ -64,9 +76,11 @@ def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_sh
     for first in range(0, store.num_documents, documents_per_shard):
         last = min(first + documents_per_shard, store.num_documents)
         sentences, tokens = store.document_sentences[[first, last]], store.document_tokens[[first, last]]
-        parts = {"tokens": store.all_tokens[slice(*tokens)].astype("<u2"),
-                 "sentences": (store.sentence_starts(np.arange(*sentences)) - tokens[0]).astype("<u8"),
-                 "documents": (store.document_sentences[first:last] - sentences[0]).astype("<u8")}
+        parts = {
+            "tokens": store.all_tokens[slice(*tokens)].astype("<u2"),
+            "sentences": (store.sentence_starts(np.arange(*sentences)) - tokens[0]).astype("<u8"),
+            "documents": (store.document_sentences[first:last] - sentences[0]).astype("<u8"),
+        }
         files |= {f"shard-{len(shards):05d}.{part}": values.tobytes() for part, values in parts.items()}
         shards.append({part: len(values) for part, values in parts.items()})
     continues_word = synthetic_tokenizer().continues_word()
@@ -80,10 +94,15 @@ def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_sh
     for name, content in files.items():
         (directory / name).write_bytes(content)
     counts = {part: sum(shard[part] for shard in shards) for part in ("tokens", "sentences", "documents")}
-    manifest = {"version": 1, "dtype": "uint16", "shards": shards, "sources": [],
-                "counts": {**counts, "text_bytes": 0, "unknown_tokens": 0, "cut_sentences": 0, "replaced_characters": 0},
-                "tokenizer": {"kind": "wordpiece", "fingerprint": tokenizer.fingerprint, "vocab_size": VOCAB_SIZE},
-                "options": {"sentences": "split", "language": "en", "text_field": "text", "bad_utf8": "error"},
-                "files": [{"name": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()]}
+    manifest = {
+        "version": 1,
+        "dtype": "uint16",
+        "shards": shards,
+        "sources": [],
+        "counts": {**counts, "text_bytes": 0, "unknown_tokens": 0, "cut_sentences": 0, "replaced_characters": 0},
+        "tokenizer": {"kind": "wordpiece", "fingerprint": tokenizer.fingerprint, "vocab_size": VOCAB_SIZE},
+        "options": {"sentences": "split", "language": "en", "text_field": "text", "bad_utf8": "error"},
+        "files": [{"name": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()],
+    }
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return directory

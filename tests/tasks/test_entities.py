@@ -25,8 +25,12 @@ def conlleval(tags):
     found, start, before, kind_before = [], 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")
-        ends = (before, prefix) in (("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")) or (before != "O" and kind != kind_before)
-        starts = (before, prefix) in (("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")) or (prefix != "O" and kind != kind_before)
+        ends = (before, prefix) in (("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")) or (
+            before != "O" and kind != kind_before
+        )
+        starts = (before, prefix) in (("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")) or (
+            prefix != "O" and kind != kind_before
+        )
         found += [(kind_before, start, position - 1)] if ends else []
         start = position if starts else start
         before, kind_before = prefix, kind
@@ -75,17 +79,20 @@ def test_plain_tags_are_entities_of_one_word():
     assert result["f1"] == result["accuracy"] == 2 / 3 and result["precision_NN"] == 2 / 3 and result["recall_VB"] == 0
 
 
-@pytest.mark.parametrize("scheme, tags, position, word", [
-    ("iob2", "O I-X", 1, "does not follow on B-X or I-X"),
-    ("iob2", "B-X I-Y", 1, "does not follow on B-Y or I-Y"),
-    ("iob2", "B-X E-X", 1, "no tag of IOB2"),
-    ("iob2", "O PER", 1, "'PER' is no tag"),
-    ("iob1", "B-X I-X", 0, "the one place of B-"),
-    ("iobes", "S-X E-X", 1, "does not follow on B-X"),
-    ("iobes", "B-X I-X O", 1, "is the last word of its entity"),
-    ("iobes", "B-X", 0, "is the last word of its entity"),
-    ("iobes", "B-X S-X", 0, "is the last word of its entity"),
-])
+@pytest.mark.parametrize(
+    "scheme, tags, position, word",
+    [
+        ("iob2", "O I-X", 1, "does not follow on B-X or I-X"),
+        ("iob2", "B-X I-Y", 1, "does not follow on B-Y or I-Y"),
+        ("iob2", "B-X E-X", 1, "no tag of IOB2"),
+        ("iob2", "O PER", 1, "'PER' is no tag"),
+        ("iob1", "B-X I-X", 0, "the one place of B-"),
+        ("iobes", "S-X E-X", 1, "does not follow on B-X"),
+        ("iobes", "B-X I-X O", 1, "is the last word of its entity"),
+        ("iobes", "B-X", 0, "is the last word of its entity"),
+        ("iobes", "B-X S-X", 0, "is the last word of its entity"),
+    ],
+)
 def test_what_a_scheme_forbids_is_found_at_its_word(scheme, tags, position, word):
     found, message = entities.fault(tags.split(), scheme)
     assert found == position and word in message

@@ -11,8 +11,10 @@ from bert_jax.tasks.glue import glue_files
 from bert_jax.data.sequences.features import join, truncate_pair
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
-MNLI = ("index  promptID  pairID  genre  sentence1_binary_parse  sentence2_binary_parse  sentence1_parse  sentence2_parse"
-        "  sentence1  sentence2")
+MNLI = (
+    "index  promptID  pairID  genre  sentence1_binary_parse  sentence2_binary_parse  sentence1_parse  sentence2_parse"
+    "  sentence1  sentence2"
+)
 STSB = "index  genre  filename  year  old_index  source1  source2  sentence1  sentence2"
 QQP, RTE = "id  qid1  qid2  question1  question2  is_duplicate", "index  sentence1  sentence2  label"
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -35,27 +37,73 @@ def fails(message, task, directory, split="train", labels=None, **options):
 
 
 CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
-    ("cola", "train"): ("CoLA/train.tsv", ["g  1    Our friends.", 'g  0  *  "Stray'], [["Our friends.", '"Stray']], [1, 0]),
+    ("cola", "train"): (
+        "CoLA/train.tsv",
+        ["g  1    Our friends.", 'g  0  *  "Stray'],
+        [["Our friends.", '"Stray']],
+        [1, 0],
+    ),
     ("cola", "test"): ("CoLA/test.tsv", ["index  sentence", "7  Bill whistled."], [["Bill whistled."]], None),
-    ("sst2", "dev"): ("SST-2/dev.tsv", ["sentence  label", "it 's good \t1", "bleak  0"], [["it 's good ", "bleak"]], [1, 0]),
+    ("sst2", "dev"): (
+        "SST-2/dev.tsv",
+        ["sentence  label", "it 's good \t1", "bleak  0"],
+        [["it 's good ", "bleak"]],
+        [1, 0],
+    ),
     ("mrpc", "dev"): ("MRPC/dev.tsv", [MRPC, '1  12  34  He said "yes  A "b" c'], [['He said "yes'], ['A "b" c']], [1]),
     ("mrpc", "test"): ("test.tsv", [MRPC.replace("Quality", "index"), "0  1  2  a  b"], [["a"], ["b"]], None),
-    ("stsb", "train"): ("STS-B/train.tsv", [STSB + "  score", "0  g  f  y  1  n  n  A  B  3.800"], [["A"], ["B"]], [3.8]),
+    ("stsb", "train"): (
+        "STS-B/train.tsv",
+        [STSB + "  score", "0  g  f  y  1  n  n  A  B  3.800"],
+        [["A"], ["B"]],
+        [3.8],
+    ),
     ("stsb", "test"): ("STS-B/test.tsv", [STSB, "0  g  f  y  1  n  n  A  B"], [["A"], ["B"]], None),
     ("qqp", "train"): ("QQP/train.tsv", [QQP, "5  1  2  a  b  1"], [["a"], ["b"]], [1]),
     ("qqp", "test"): ("QQP/test.tsv", ["id  question1  question2", "0  a  ", "1  c  d"], [["a", "c"], ["", "d"]], None),
-    ("mnli", "train"): ("MNLI/train.tsv", [MNLI + "  label1  gold_label",
-                                           "0  p  q  g  x  x  x  x  a  b  neutral  contradiction"], [["a"], ["b"]], [2]),
-    ("mnli", "dev"): ("MNLI/dev_matched.tsv", [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  -",
-                                               "1  p  q  g  x  x  x  x  c  d  neutral  neutral"], [["c"], ["d"]], [1]),
+    ("mnli", "train"): (
+        "MNLI/train.tsv",
+        [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  contradiction"],
+        [["a"], ["b"]],
+        [2],
+    ),
+    ("mnli", "dev"): (
+        "MNLI/dev_matched.tsv",
+        [
+            MNLI + "  label1  gold_label",
+            "0  p  q  g  x  x  x  x  a  b  neutral  -",
+            "1  p  q  g  x  x  x  x  c  d  neutral  neutral",
+        ],
+        [["c"], ["d"]],
+        [1],
+    ),
     ("mnli", "dev_mismatched"): (
-        "MNLI/dev_mismatched.tsv", [MNLI + "  gold_label", "0  p  q  g  x  x  x  x  a  b  entailment"], [["a"], ["b"]], [0]),
-    ("mnli", "test_mismatched"): ("MNLI/test_mismatched.tsv", [MNLI, "0  p  q  g  x  x  x  x  a  b"], [["a"], ["b"]], None),
-    ("qnli", "dev"): ("QNLI/dev.tsv", ["index  question  sentence  label", "0  a?  b.  not_entailment"], [["a?"], ["b."]], [1]),
+        "MNLI/dev_mismatched.tsv",
+        [MNLI + "  gold_label", "0  p  q  g  x  x  x  x  a  b  entailment"],
+        [["a"], ["b"]],
+        [0],
+    ),
+    ("mnli", "test_mismatched"): (
+        "MNLI/test_mismatched.tsv",
+        [MNLI, "0  p  q  g  x  x  x  x  a  b"],
+        [["a"], ["b"]],
+        None,
+    ),
+    ("qnli", "dev"): (
+        "QNLI/dev.tsv",
+        ["index  question  sentence  label", "0  a?  b.  not_entailment"],
+        [["a?"], ["b."]],
+        [1],
+    ),
     ("rte", "train"): ("RTE/train.tsv", [RTE, "0  a  b  entailment"], [["a"], ["b"]], [0]),
     ("wnli", "train"): ("WNLI/train.tsv", [RTE, "0  a  b  1"], [["a"], ["b"]], [1]),
     ("ax", "test"): ("diagnostic/diagnostic.tsv", ["index  sentence1  sentence2", "0  a  b"], [["a"], ["b"]], None),
-    ("ax", "dev"): ("AX/diagnostic-full.tsv", ["Logic  Premise  Hypothesis  Label", "x  a  b  neutral"], [["a"], ["b"]], [1]),
+    ("ax", "dev"): (
+        "AX/diagnostic-full.tsv",
+        ["Logic  Premise  Hypothesis  Label", "x  a  b  neutral"],
+        [["a"], ["b"]],
+        [1],
+    ),
 }
 
 
@@ -77,7 +125,15 @@ def test_original_forms(task, split, end, tmp_path):
 
 
 def test_mrpc_as_microsoft_published_it(tmp_path):
-    write(tmp_path, "msr_paraphrase_train.txt", "\ufeff" + MRPC, "1  1  2  a  b", "0  3  4  c  d", "1  5  6  e  f", end="\r\n")
+    write(
+        tmp_path,
+        "msr_paraphrase_train.txt",
+        "\ufeff" + MRPC,
+        "1  1  2  a  b",
+        "0  3  4  c  d",
+        "1  5  6  e  f",
+        end="\r\n",
+    )
     fails("needs .*dev_ids.tsv", "mrpc", tmp_path)
     write(tmp_path, "dev_ids.tsv", "3  4")
     write(tmp_path, "msr_paraphrase_test.txt", "\ufeff" + MRPC, "0  7  8  g  h")
@@ -97,18 +153,24 @@ def test_broken_rows_of_qqp(tmp_path):
     fails("line 202: 2 columns, expected 3 [^;]*$", "qqp", tmp_path, "test")  # a submission needs every row
 
 
-@pytest.mark.parametrize(("message", "lines"), [
-    ("train.tsv, line 3: 3 columns, expected 4", [RTE, "0  a  b  entailment", "1  a  b"]),
-    ("line 3: unknown label 'entailmant'.*perhaps 'entailment'", [RTE, "0  a  b  entailment", "1  a  b  entailmant"]),
-    ("line 2: unknown label '1'; expected one of entailment, not_entailment", [RTE, "0  a  b  1"]),
-    ("line 2: the text in column 'sentence2' is empty", [RTE, "0  a     entailment"]),
-    ("line 2: the label is missing", [RTE, "0  a  b  "]),
-    ("line 1: no column 'label'", ["index  sentence1  sentence2", "0  a  b"]),
-    ("line 1: no header with 'sentence1' and 'sentence2', but '0', 'a'", ["0  a  b  entailment"]),
-    ("line 2: not UTF-8", [RTE, "0  \udcff  b  entailment"]),
-    ("is empty", []),
-    ("holds no example", [RTE]),
-])
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        ("train.tsv, line 3: 3 columns, expected 4", [RTE, "0  a  b  entailment", "1  a  b"]),
+        (
+            "line 3: unknown label 'entailmant'.*perhaps 'entailment'",
+            [RTE, "0  a  b  entailment", "1  a  b  entailmant"],
+        ),
+        ("line 2: unknown label '1'; expected one of entailment, not_entailment", [RTE, "0  a  b  1"]),
+        ("line 2: the text in column 'sentence2' is empty", [RTE, "0  a     entailment"]),
+        ("line 2: the label is missing", [RTE, "0  a  b  "]),
+        ("line 1: no column 'label'", ["index  sentence1  sentence2", "0  a  b"]),
+        ("line 1: no header with 'sentence1' and 'sentence2', but '0', 'a'", ["0  a  b  entailment"]),
+        ("line 2: not UTF-8", [RTE, "0  \udcff  b  entailment"]),
+        ("is empty", []),
+        ("holds no example", [RTE]),
+    ],
+)
 def test_bad_rows(message, lines, tmp_path):
     (tmp_path / "train.tsv").write_bytes("\n".join(lines).replace("  ", "\t").encode(errors="surrogateescape"))
     fails(message, "rte", tmp_path)
@@ -116,14 +178,18 @@ def test_bad_rows(message, lines, tmp_path):
 
 def test_bad_requests(tmp_path):
     fails("looked for train.tsv, RTE/train.tsv", "rte", tmp_path)
-    fails("has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$", "mnli", tmp_path, "dev_mismatched")
+    fails(
+        "has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$", "mnli", tmp_path, "dev_mismatched"
+    )
     fails("ax has no train split.*models of mnli", "ax", tmp_path)
     fails("sst2 has no dev_mismatched split", "sst2", tmp_path, "dev_mismatched")
     fails("the model has a, b", "rte", tmp_path, labels=("a", "b"))
     fails("a number is estimated.*the model has a, b", "stsb", tmp_path, labels=("a", "b"))
     write(tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  high")
     fails("line 2: the label 'high' is not a number", "stsb", tmp_path)
-    write(tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  5", "1  g  f  2012  1  n  n  A  B  5.1")
+    write(
+        tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  5", "1  g  f  2012  1  n  n  A  B  5.1"
+    )
     fails("line 3: the score 5.1 does not lie between 0 and 5", "stsb", tmp_path)
     with pytest.raises(UserError, match="unknown task 'mlni'; perhaps you meant mnli"):
         families.family("mlni")
@@ -158,9 +224,18 @@ def test_features(tokenizer, tmp_path):
 
 
 def test_scores(tmp_path):
-    for task, expected in (("cola", {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}), ("qqp", {"f1": 0.8, "accuracy": 0.75})):
-        write(tmp_path, "train.tsv", *{"cola": ["x  1    a"] * 2 + ["x  0    a"] * 2,
-                                       "qqp": [QQP, *["0  1  2  a  b  1"] * 2, *["0  1  2  a  b  0"] * 2]}[task])
+    for task, expected in (
+        ("cola", {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}),
+        ("qqp", {"f1": 0.8, "accuracy": 0.75}),
+    ):
+        write(
+            tmp_path,
+            "train.tsv",
+            *{
+                "cola": ["x  1    a"] * 2 + ["x  0    a"] * 2,
+                "qqp": [QQP, *["0  1  2  a  b  1"] * 2, *["0  1  2  a  b  0"] * 2],
+            }[task],
+        )
         for order in (1, -1):  # the figures do not hang on the order of a model's outputs
             labels = glue.GLUE_TASKS[task].labels[::order]
             logits = [np.float32([0, 1])[::order]] * 3 + [np.float32([1, 0])[::order]]
@@ -170,26 +245,40 @@ def test_scores(tmp_path):
             glue.score(load(task, tmp_path), None, logits[:3])
 
 
-@pytest.mark.parametrize(("task", "split", "file", "expected"), [
-    ("cola", "test", "CoLA.tsv", ["1", "0"]), ("sst2", "test", "SST-2.tsv", ["1", "0"]),
-    ("mrpc", "test", "MRPC.tsv", ["1", "0"]), ("qqp", "test", "QQP.tsv", ["1", "0"]), ("wnli", "test", "WNLI.tsv", ["1", "0"]),
-    ("qnli", "test", "QNLI.tsv", ["not_entailment", "entailment"]),
-    ("rte", "test", "RTE.tsv", ["not_entailment", "entailment"]),
-    ("mnli", "test", "MNLI-m.tsv", ["neutral", "contradiction"]), ("ax", "test", "AX.tsv", ["neutral", "contradiction"]),
-    ("mnli", "test_mismatched", "MNLI-mm.tsv", ["neutral", "contradiction"]),
-    ("mnli", "dev", "MNLI-m-dev.tsv", ["neutral", "contradiction"]),
-    ("stsb", "test", "STS-B.tsv", ["5.000", "0.000"]),
-])
+@pytest.mark.parametrize(
+    ("task", "split", "file", "expected"),
+    [
+        ("cola", "test", "CoLA.tsv", ["1", "0"]),
+        ("sst2", "test", "SST-2.tsv", ["1", "0"]),
+        ("mrpc", "test", "MRPC.tsv", ["1", "0"]),
+        ("qqp", "test", "QQP.tsv", ["1", "0"]),
+        ("wnli", "test", "WNLI.tsv", ["1", "0"]),
+        ("qnli", "test", "QNLI.tsv", ["not_entailment", "entailment"]),
+        ("rte", "test", "RTE.tsv", ["not_entailment", "entailment"]),
+        ("mnli", "test", "MNLI-m.tsv", ["neutral", "contradiction"]),
+        ("ax", "test", "AX.tsv", ["neutral", "contradiction"]),
+        ("mnli", "test_mismatched", "MNLI-mm.tsv", ["neutral", "contradiction"]),
+        ("mnli", "dev", "MNLI-m-dev.tsv", ["neutral", "contradiction"]),
+        ("stsb", "test", "STS-B.tsv", ["5.000", "0.000"]),
+    ],
+)
 @pytest.mark.parametrize("order", [1, -1])
 def test_submissions(task, split, file, expected, order, tmp_path):
     """Columns, names and order of the benchmark, also from a model whose classes are in another order."""
     spec = glue.GLUE_TASKS[task]
     dev = split == "dev"
-    write(tmp_path, glue_files.names(task, split)[0], "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
-          *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"))
+    write(
+        tmp_path,
+        glue_files.names(task, split)[0],
+        "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
+        *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"),
+    )
     examples = load(task, tmp_path, split, spec.labels[::order])
-    rows = {0: [np.float32(7.2), np.float32(-0.3)], 2: [np.float32([0, 1]), np.float32([1, 0])],
-            3: [np.float32([0, 1, 0]), np.float32([0, 1, 2])]}[len(spec.labels)]
+    rows = {
+        0: [np.float32(7.2), np.float32(-0.3)],
+        2: [np.float32([0, 1]), np.float32([1, 0])],
+        3: [np.float32([0, 1, 0]), np.float32([0, 1, 2])],
+    }[len(spec.labels)]
     logits = [row[::order] if row.ndim else row for row in rows]
     written = glue.write_predictions(examples, None, logits, str(tmp_path / "out"), split)
     assert written == [str(tmp_path / "out" / file)]
@@ -222,10 +311,14 @@ def test_the_tfds_road(monkeypatch):
 def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path):
     """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
     order = np.random.default_rng(0).permutation(12).tolist()
-    monkeypatch.setattr(tfds_examples, "examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order])
+    monkeypatch.setattr(
+        tfds_examples, "examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
+    )
     examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
     assert examples.first == examples.index == [str(i) for i in range(12)]
-    file, = glue.write_predictions(examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test")
+    (file,) = glue.write_predictions(
+        examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test"
+    )
     assert open(file).read().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
 
 
@@ -251,13 +344,23 @@ def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
         glue.load("qqp", data, "train")
 
 
-@pytest.mark.parametrize(("task", "split", "rows", "share"), [
-    ("cola", "train", 8551, 0.7044), ("cola", "dev", 1043, 0.6913),
-    ("sst2", "train", 67_349, 0.5578), ("sst2", "dev", 872, 0.5092),
-    ("mrpc", "train", 3668, 0.6745), ("mrpc", "dev", 408, 0.6838), ("mrpc", "test", 1725, 0.6649),
-    ("rte", "train", 2490, 0.4984), ("rte", "dev", 277, 0.4729),
-    ("stsb", "train", 5749, None), ("stsb", "dev", 1500, None), ("stsb", "test", 1379, None),
-])
+@pytest.mark.parametrize(
+    ("task", "split", "rows", "share"),
+    [
+        ("cola", "train", 8551, 0.7044),
+        ("cola", "dev", 1043, 0.6913),
+        ("sst2", "train", 67_349, 0.5578),
+        ("sst2", "dev", 872, 0.5092),
+        ("mrpc", "train", 3668, 0.6745),
+        ("mrpc", "dev", 408, 0.6838),
+        ("mrpc", "test", 1725, 0.6649),
+        ("rte", "train", 2490, 0.4984),
+        ("rte", "dev", 277, 0.4729),
+        ("stsb", "train", 5749, None),
+        ("stsb", "dev", 1500, None),
+        ("stsb", "test", 1379, None),
+    ],
+)
 def test_real_files(shared_data, task, split, rows, share):
     """Published sizes; the share of class 1 counted with awk in the label column."""
     examples = load(task, shared_data / "glue", split)

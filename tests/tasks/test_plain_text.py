@@ -38,10 +38,18 @@ def answers(printed: str) -> list[list[str]]:
 def models(tmp_path_factory):
     """Models of single texts, of pairs, of a record that does not say, and of tags."""
     home = tmp_path_factory.mktemp("models")
-    kinds = {"text": ("text", {"pairs": False}), "pairs": ("text", {"pairs": True}), "old": ("text", {}), "rte": ("rte", {}),
-             "ner": ("ner", {}), "swag": ("swag", {})}
-    return {name: write_model(home / name, task, dataclasses.replace(CONFIG, num_layers=1), **recorded)
-            for name, (task, recorded) in kinds.items()}
+    kinds = {
+        "text": ("text", {"pairs": False}),
+        "pairs": ("text", {"pairs": True}),
+        "old": ("text", {}),
+        "rte": ("rte", {}),
+        "ner": ("ner", {}),
+        "swag": ("swag", {}),
+    }
+    return {
+        name: write_model(home / name, task, dataclasses.replace(CONFIG, num_layers=1), **recorded)
+        for name, (task, recorded) in kinds.items()
+    }
 
 
 def test_a_file_a_directory_standard_input_and_a_text_are_answered_alike(models, tmp_path, capsys, monkeypatch):
@@ -75,16 +83,29 @@ def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
         assert answers(capsys.readouterr().out) == [["0", label.name, f"{label.probabilities[label.name]:.4f}"]]
 
 
-@pytest.mark.parametrize("name, text, message", [
-    ("pairs", "a cat", "error: --text: the model reads pairs of texts, written with one tab between the two; found 'a cat'"),
-    ("rte", "a cat\t", "the model reads pairs of texts"),
-    ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
-    ("text", "a\tb\tc", "error: --text: the model reads single texts, but there is a tab"),
-    ("old", "a\tb\tc", "error: --text: --text has a tab, so all are taken for pairs of texts, written with one tab between"),
-    ("swag", "a cat", "error: plain text does not say what swag asks of it"),
-    ("ner", " \u200b ", "holds no words"), ("text", "\udcff", "is not UTF-8"),
-    ("text", " ", "error: --text=' ' is blank; give --text=TEXT or --input=FILE"),
-    ("text", "", "error: give one of --input=FILE and --text=TEXT")])
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        (
+            "pairs",
+            "a cat",
+            "error: --text: the model reads pairs of texts, written with one tab between the two; found 'a cat'",
+        ),
+        ("rte", "a cat\t", "the model reads pairs of texts"),
+        ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
+        ("text", "a\tb\tc", "error: --text: the model reads single texts, but there is a tab"),
+        (
+            "old",
+            "a\tb\tc",
+            "error: --text: --text has a tab, so all are taken for pairs of texts, written with one tab between",
+        ),
+        ("swag", "a cat", "error: plain text does not say what swag asks of it"),
+        ("ner", " \u200b ", "holds no words"),
+        ("text", "\udcff", "is not UTF-8"),
+        ("text", " ", "error: --text=' ' is blank; give --text=TEXT or --input=FILE"),
+        ("text", "", "error: give one of --input=FILE and --text=TEXT"),
+    ],
+)
 def test_a_text_that_the_model_cannot_read(models, capsys, name, text, message):
     assert predict(models[name], f"--text={text}") == 2
     assert message in capsys.readouterr().err
@@ -114,8 +135,13 @@ def test_what_is_plain_text(tmp_path):
     names = ("classes", "passages", "file.txt", "file.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
     heads = ("classification", "regression", "tagging", "choice")
     plain = {(name, head) for name in names for head in heads if plain_text.is_plain(str(tmp_path / name), head)}
-    assert plain == {("passages", "classification"), ("passages", "regression"), ("passages", "tagging"),
-                     ("file.txt", "classification"), ("file.txt", "regression")}
+    assert plain == {
+        ("passages", "classification"),
+        ("passages", "regression"),
+        ("passages", "tagging"),
+        ("file.txt", "classification"),
+        ("file.txt", "regression"),
+    }
 
 
 def test_microsofts_own_file_of_mrpc_is_read_in_columns(tmp_path, capsys, monkeypatch):
@@ -152,14 +178,26 @@ def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path
 
 
 def test_tasks_of_the_benchmark_say_which_they_read(models):
-    with pytest.raises(UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"):
+    with pytest.raises(
+        UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"
+    ):
         bert_jax.load(models["rte"]).predict("a cat")
 
 
-@pytest.mark.parametrize("task, data, recorded, pairs", [
-    ("mrpc", {}, None, True), ("sst2", {}, True, False), ("text", {}, None, None), ("text", {}, False, False),
-    ("text", {}, True, True), ("text", {"pair_column": "b"}, None, True), ("text", {}, ["damaged"], None),
-    ("squad_v1", {}, None, None), ("", {}, None, None)])
+@pytest.mark.parametrize(
+    "task, data, recorded, pairs",
+    [
+        ("mrpc", {}, None, True),
+        ("sst2", {}, True, False),
+        ("text", {}, None, None),
+        ("text", {}, False, False),
+        ("text", {}, True, True),
+        ("text", {"pair_column": "b"}, None, True),
+        ("text", {}, ["damaged"], None),
+        ("squad_v1", {}, None, None),
+        ("", {}, None, None),
+    ],
+)
 def test_what_a_record_says_of_pairs(task, data, recorded, pairs):
     config = {"finetune": {"task": task, "data": data}, **({} if recorded is None else {"pairs": recorded})}
     assert recorded_pairs({"config": config if task else None}) is pairs
@@ -167,11 +205,17 @@ def test_what_a_record_says_of_pairs(task, data, recorded, pairs):
 
 def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("a cat\n")
-    for output, file in ((tmp_path / "out.tsv", tmp_path / "out.tsv"), (f"{tmp_path}/", tmp_path / "predictions_test.tsv"),
-                         (tmp_path, tmp_path / "predictions_test.tsv")):
+    for output, file in (
+        (tmp_path / "out.tsv", tmp_path / "out.tsv"),
+        (f"{tmp_path}/", tmp_path / "predictions_test.tsv"),
+        (tmp_path, tmp_path / "predictions_test.tsv"),
+    ):
         file.write_text("mine")
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}") == 2
-        assert f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err and file.read_text() == "mine"
+        assert (
+            f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err
+            and file.read_text() == "mine"
+        )
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}", "--overwrite") == 0
         assert len(file.read_text().splitlines()) == 2
     itself = f"--output={tmp_path}/../{tmp_path.name}/texts.txt"
@@ -181,8 +225,13 @@ def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys)
 
 def test_words_are_those_of_google_at_their_places():
     generator, alphabet = random.Random(0), "".join(difficult_text.texts())
-    texts = ["Anna's cat (Kim) lives in New York, U.S.", "cafe\u0301, na\u00efve foo\u200bbar \u200b 東京 a", "", "\x0b3.5%",
-             *("".join(generator.choices(alphabet, k=40)) for _ in range(200))]
+    texts = [
+        "Anna's cat (Kim) lives in New York, U.S.",
+        "cafe\u0301, na\u00efve foo\u200bbar \u200b 東京 a",
+        "",
+        "\x0b3.5%",
+        *("".join(generator.choices(alphabet, k=40)) for _ in range(200)),
+    ]
     for text in texts:
         spans = plain_text.words(text)
         assert all(0 <= start < end <= len(text) for start, end in spans)
@@ -194,8 +243,11 @@ def test_words_are_those_of_google_at_their_places():
 def test_tags_of_a_text_have_the_places_of_their_words(models, tmp_path, capsys):
     model, text = bert_jax.load(models["ner"]), "The cat's big  mat, (old)"
     (found,) = model.predict(text)
-    assert [text[one.start:one.end] for one in found] == [word for word, _ in found] == (
-        ["The", "cat", "'", "s", "big", "mat", ",", "(", "old", ")"])
+    assert (
+        [text[one.start : one.end] for one in found]
+        == [word for word, _ in found]
+        == (["The", "cat", "'", "s", "big", "mat", ",", "(", "old", ")"])
+    )
     (same,) = model.predict([tuple(word for word, _ in found)])
     assert found == same and all(type(one) is tuple for one in same)
     again = pickle.loads(pickle.dumps(found[4])), copy.copy(found[4])
@@ -223,7 +275,9 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("a\tb\nc\n")
     pair, single = plain_text.read(str(tmp_path / "lines.txt"))
     assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
-    with pytest.raises(UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"):
+    with pytest.raises(
+        UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
+    ):
         from_plain([pair, single], ("x",), None)
     with pytest.raises(UserError, match="lines.txt, line 1: the model reads single texts, but there is a tab"):
         from_plain([single, pair], ("x",), False)
@@ -231,7 +285,10 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
     files = plain_text.read(str(tmp_path))
     for pairs in (None, False):
-        assert from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"] and from_plain(files, ("x",), pairs).second is None
+        assert (
+            from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
+            and from_plain(files, ("x",), pairs).second is None
+        )
     (tmp_path / "lines.txt").write_text("a\tb")
     (tmp_path / "other.txt").write_text("c\td")
     assert from_plain(plain_text.read(str(tmp_path)), ("x",), None).second == ["b", "d"]

@@ -10,9 +10,42 @@ import pytest
 
 from bert_jax.tasks.squad import metric
 
-ODD = ["the", "The", "a", "An", "an", "theatre", "A.", "U.S.", "us", "don't", "dont", "1,000", "1000", "–", "-", "—", "\u00a0",
-       "\t", "", "Zürich", "zürich", "zu\u0308rich", "İ", "i\u0307", "ß", "SS", "中国", "“quoted”", '"quoted"', "the-end", "Σ",
-       "ς", "a_b", "á"]
+ODD = [
+    "the",
+    "The",
+    "a",
+    "An",
+    "an",
+    "theatre",
+    "A.",
+    "U.S.",
+    "us",
+    "don't",
+    "dont",
+    "1,000",
+    "1000",
+    "–",
+    "-",
+    "—",
+    "\u00a0",
+    "\t",
+    "",
+    "Zürich",
+    "zürich",
+    "zu\u0308rich",
+    "İ",
+    "i\u0307",
+    "ß",
+    "SS",
+    "中国",
+    "“quoted”",
+    '"quoted"',
+    "the-end",
+    "Σ",
+    "ς",
+    "a_b",
+    "á",
+]
 
 
 def plain_form(text: str) -> str:
@@ -59,7 +92,7 @@ def published_v2(said, odds, golds, threshold):
 def added(values) -> float:
     total = 0
     for value in values:
-        total += value                                                    # `sum` compensates from Python 3.12 on
+        total += value  # `sum` compensates from Python 3.12 on
     return total
 
 
@@ -75,28 +108,33 @@ def published_threshold(scores, said, odds, golds):
 
 def questions(seed: int, count: int = 300):
     generator = random.Random(seed)
-    phrase = lambda: "".join(generator.choice(ODD) + generator.choice([" ", "", "  "]) for _ in range(generator.randrange(5)))
+    phrase = lambda: "".join(
+        generator.choice(ODD) + generator.choice([" ", "", "  "]) for _ in range(generator.randrange(5))
+    )
     golds = [[phrase() for _ in range(generator.randrange(4))] for _ in range(count)]
     said = [generator.choice([phrase(), *answers]) for answers in golds]
-    said = [text if plain_form(text) else "" for text in said]            # see the corrections of best_threshold
+    said = [text if plain_form(text) else "" for text in said]  # see the corrections of best_threshold
     odds = [generator.gauss(1.5 - 3 * bool(answers), 2) for answers in golds]
     return said, odds, golds
 
 
-@pytest.mark.parametrize("prediction, golds, exact, f1", [
-    ("The Mongol Empire.", ["the Mongol Empire", "x"], 1, 1),
-    ("the a an", ["..."], 1, 0),                                          # nothing is left of either: F1 is 0 in v1.1
-    ("", ["the"], 1, 0),
-    ("", ["x"], 0, 0),
-    ("theatre", ["the atre"], 0, 0),                                      # an article is a whole word
-    ("U.S.", ["us", "U S"], 1, 1),
-    ("$1,000", ["1000"], 1, 1),
-    ("1895–1943", ["1895-1943"], 0, 0),                                   # an en dash is not ASCII punctuation: it stays
-    ("cafe", ["café"], 0, 0),                                             # accents stay
-    ("to be or not to be", ["to be"], 0, 2 * (2 / 6) * 1 / (2 / 6 + 1)),  # multiplicity
-    ("x y", ["y z", "x y z"], 0, 2 * 1 * (2 / 3) / (1 + 2 / 3)),          # the best gold answer counts
-    ("new\u00a0york", ["New  York"], 1, 1),
-])
+@pytest.mark.parametrize(
+    "prediction, golds, exact, f1",
+    [
+        ("The Mongol Empire.", ["the Mongol Empire", "x"], 1, 1),
+        ("the a an", ["..."], 1, 0),  # nothing is left of either: F1 is 0 in v1.1
+        ("", ["the"], 1, 0),
+        ("", ["x"], 0, 0),
+        ("theatre", ["the atre"], 0, 0),  # an article is a whole word
+        ("U.S.", ["us", "U S"], 1, 1),
+        ("$1,000", ["1000"], 1, 1),
+        ("1895–1943", ["1895-1943"], 0, 0),  # an en dash is not ASCII punctuation: it stays
+        ("cafe", ["café"], 0, 0),  # accents stay
+        ("to be or not to be", ["to be"], 0, 2 * (2 / 6) * 1 / (2 / 6 + 1)),  # multiplicity
+        ("x y", ["y z", "x y z"], 0, 2 * 1 * (2 / 3) / (1 + 2 / 3)),  # the best gold answer counts
+        ("new\u00a0york", ["New  York"], 1, 1),
+    ],
+)
 def test_v1_by_hand(prediction, golds, exact, f1):
     assert metric.evaluate_v1([prediction], [golds]) == {"exact_match": exact, "f1": f1}
 
@@ -116,7 +154,7 @@ def test_equal_to_the_published_rules(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_no_threshold_is_better_even_among_equal_odds(seed):
     said, odds, golds = questions(seed, 12)
-    odds = np.round(np.array(odds) - (seed % 3 == 0) * 50)                # many ties; odds far below 0
+    odds = np.round(np.array(odds) - (seed % 3 == 0) * 50)  # many ties; odds far below 0
     found = metric.evaluate_v2(said, odds, golds)
     for name, score in (("exact", "exact_match"), ("f1", "f1")):
         reached = {t: metric.evaluate_v2(said, odds, golds, t)[score] for t in [odds.min() - 1, *odds]}

@@ -57,28 +57,43 @@ def test_four_columns(tmp_path):
     assert head.kind == "tagging" and head.outputs == 5
 
 
-@pytest.mark.parametrize("text", [
-    FOUR_COLUMNS.replace("\n", "\r\n"),
-    FOUR_COLUMNS.rstrip("\n"),  # no blank line at the end
-    "\ufeff" + FOUR_COLUMNS.replace("\n\n", "\n\n \n\n"),  # byte order mark, several blank lines
-    FOUR_COLUMNS.replace(" ", "\t"),
-    FOUR_COLUMNS.replace("I-PER", "B-PER").replace("NP I-LOC\nY", "NP B-LOC\nY"),  # IOB2
-    FOUR_COLUMNS.replace("I-PER", "S-PER").replace("B-PER", "S-PER").replace("I-LOC\nY", "B-LOC\nY").replace("I-LOC", "E-LOC"),
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        FOUR_COLUMNS.replace("\n", "\r\n"),
+        FOUR_COLUMNS.rstrip("\n"),  # no blank line at the end
+        "\ufeff" + FOUR_COLUMNS.replace("\n\n", "\n\n \n\n"),  # byte order mark, several blank lines
+        FOUR_COLUMNS.replace(" ", "\t"),
+        FOUR_COLUMNS.replace("I-PER", "B-PER").replace("NP I-LOC\nY", "NP B-LOC\nY"),  # IOB2
+        FOUR_COLUMNS.replace("I-PER", "S-PER")
+        .replace("B-PER", "S-PER")
+        .replace("I-LOC\nY", "B-LOC\nY")
+        .replace("I-LOC", "E-LOC"),
+    ],
+)
 def test_forms_that_say_the_same(tmp_path, text):
     def content(examples):
         return [(sentence.words, sentence.tags, sentence.document) for sentence in examples.sentences]
+
     assert content(load(tmp_path, text)) == content(load(tmp_path, FOUR_COLUMNS))
 
 
-@pytest.mark.parametrize("text, options, words, tags", [
-    ("Ann\tB-PER\nNew York\tO\n", {}, ("Ann", "New York"), ("B-PER", "O")),  # a blank is part of a word between tabs
-    ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
-    ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
-    ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),
-])
+@pytest.mark.parametrize(
+    "text, options, words, tags",
+    [
+        (
+            "Ann\tB-PER\nNew York\tO\n",
+            {},
+            ("Ann", "New York"),
+            ("B-PER", "O"),
+        ),  # a blank is part of a word between tabs
+        ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
+        ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
+        ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),
+    ],
+)
 def test_other_columns(tmp_path, text, options, words, tags):
-    sentence, = load(tmp_path, text, **options).sentences
+    (sentence,) = load(tmp_path, text, **options).sentences
     assert (sentence.words, sentence.tags, sentence.document) == (words, tags, None)
 
 
@@ -87,7 +102,9 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
     body = FOUR_COLUMNS.partition("\n\n")[2]
     assert FOUR_COLUMNS.startswith("-DOCSTART-") and body.startswith("Ann")
     found, marked = (load(tmp_path, text) for text in (body, FOUR_COLUMNS))
-    assert [(one.words, one.document) for one in found.sentences] == [(one.words, one.document) for one in marked.sentences]
+    assert [(one.words, one.document) for one in found.sentences] == [
+        (one.words, one.document) for one in marked.sentences
+    ]
     windows_of = [ner.features(examples, TOKENIZER, TaskOptions(max_length=16)) for examples in (found, marked)]
     assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
     unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))
@@ -98,8 +115,10 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
 
 def test_universal_dependencies(tmp_path):
     rest = "\t_" * 6
-    text = (f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n"
-            f"2.1\tx\t_\t_{rest}\n\n# newdoc id = 2\n1\t#\t#\tSYM{rest}\n\n")
+    text = (
+        f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n"
+        f"2.1\tx\t_\t_{rest}\n\n# newdoc id = 2\n1\t#\t#\tSYM{rest}\n\n"
+    )
     data = write(tmp_path, text, "train.conllu")
     first, second = ner.load("ner", data, "train").sentences
     assert (first.words, first.tags, first.document) == (("do", "n't"), ("AUX", "PART"), 0)
@@ -107,19 +126,22 @@ def test_universal_dependencies(tmp_path):
     assert ner.load("ner", dataclasses.replace(data, tag_column=3), "train").labels == ("#", "do", "not")
 
 
-@pytest.mark.parametrize("text, options, line, message", [
-    (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
-    (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
-    ("Ann\t\tO\n", {}, 1, "an empty column"),
-    ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
-    ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
-    ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
-    ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
-    ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
-    ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
-    ("Ann\nBob\n", {}, 1, "a word without a tag"),
-    (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
-])
+@pytest.mark.parametrize(
+    "text, options, line, message",
+    [
+        (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
+        (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
+        ("Ann\t\tO\n", {}, 1, "an empty column"),
+        ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
+        ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
+        ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
+        ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
+        ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
+        ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),
+        ("Ann\nBob\n", {}, 1, "a word without a tag"),
+        (b"Ann O\nR\xe9my O\n", {}, 2, "not UTF-8"),
+    ],
+)
 def test_bad_files_are_named_with_their_line(tmp_path, text, options, line, message):
     with pytest.raises(UserError) as caught:
         load(tmp_path, text, **options)
@@ -133,7 +155,12 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
     features = ner.features(examples, TOKENIZER, TaskOptions())
     assert ner.score(examples, features, one_hot(features, 3)) == {
-        "precision": 0, "recall": 0, "f1": 0, "accuracy": 1, "f1_PER": 0}
+        "precision": 0,
+        "recall": 0,
+        "f1": 0,
+        "accuracy": 1,
+        "f1_PER": 0,
+    }
 
 
 def test_other_errors(tmp_path):
@@ -141,14 +168,19 @@ def test_other_errors(tmp_path):
         ner.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
     with pytest.raises(UserError, match="holds no words"):
         load(tmp_path, "-DOCSTART- O\n\n\n")
-    with pytest.raises(UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"):
+    with pytest.raises(
+        UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"
+    ):
         load(tmp_path, "Ann O\nBob B-ORG\n", "dev", ("O", "B-PER", "I-PER"))
 
 
 def brute_force_owner(first, end, ranges, starts):
     """Of all windows that hold words first … end - 1, the one with most tokens on the poorer side, then on the richer."""
-    sides = {(low, high): sorted((starts[first] - starts[low], starts[high] - starts[end]))
-             for low, high in ranges if low <= first and end <= high}
+    sides = {
+        (low, high): sorted((starts[first] - starts[low], starts[high] - starts[end]))
+        for low, high in ranges
+        if low <= first and end <= high
+    }
     return max(sides.values()), sides
 
 
@@ -156,7 +188,9 @@ def brute_force_owner(first, end, ranges, starts):
 def test_windows_predict_each_word_once_with_the_most_context(seed):
     random = np.random.default_rng(seed)
     room, step = (40, 20) if seed % 2 else (30, 8)
-    sentences = [random.integers(1, 4, random.integers(1, 30 if seed < 4 else 6)) for _ in range(random.integers(1, 25))]
+    sentences = [
+        random.integers(1, 4, random.integers(1, 30 if seed < 4 else 6)) for _ in range(random.integers(1, 25))
+    ]
     found = windows(sentences, room, step)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sentences))])
     assert sorted(np.concatenate([window.predicted for window in found])) == list(range(len(starts) - 1))
@@ -179,7 +213,7 @@ def test_windows_predict_each_word_once_with_the_most_context(seed):
 
 
 def test_one_window_holds_a_short_document():
-    window, = windows([np.array([1, 2]), np.array([1]), np.array([3, 3])], room=10, step=5)
+    (window,) = windows([np.array([1, 2]), np.array([1]), np.array([3, 3])], room=10, step=5)
     assert (window.first, window.end, window.predicted.tolist()) == (0, 5, [0, 1, 2, 3, 4])
 
 
@@ -187,12 +221,17 @@ def test_first_pieces_carry_the_tags(tmp_path):
     examples = load(tmp_path, FOUR_COLUMNS + "\u200b NNP B-NP O\n???York NNP B-NP I-LOC\n")
     features = ner.features(examples, TOKENIZER, TaskOptions(max_length=16))
     by_name = [[PIECES[i] for i in ids] for ids in features.input_ids]
-    assert by_name == ["[CLS] Ann Bo ##b lives New York ##s [SEP]".split(),
-                       "[CLS] in [UNK] [UNK] [UNK] [UNK] York [SEP]".split()]
+    assert by_name == [
+        "[CLS] Ann Bo ##b lives New York ##s [SEP]".split(),
+        "[CLS] in [UNK] [UNK] [UNK] [UNK] York [SEP]".split(),
+    ]
     classes, first, last = zip(*map(without_edges, features.labels))
     tags = [["" if label < 0 else examples.labels[label] for label in row] for row in classes]
     assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
-    assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]] and features.example.tolist() == [0, 2]
+    assert [words.tolist() for words in features.words] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7],
+    ] and features.example.tolist() == [0, 2]
     assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
     assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
     alone = ner.features(examples, TOKENIZER, TaskOptions(max_length=16, context=False))
@@ -237,14 +276,16 @@ def test_gold_logits_score_one_and_read_back(long, tmp_path):
 
 def test_unlabelled_words_are_predicted(long, tmp_path):
     labelled, features = long
-    text = "\n\n".join(("-DOCSTART-\n\n" if i % 12 == 0 else "") + "\n".join(s.words) for i, s in enumerate(labelled.sentences))
+    text = "\n\n".join(
+        ("-DOCSTART-\n\n" if i % 12 == 0 else "") + "\n".join(s.words) for i, s in enumerate(labelled.sentences)
+    )
     examples = load(tmp_path, text, "test", labelled.labels)
     assert not examples.has_answers
     unlabelled = ner.features(examples, TOKENIZER, TaskOptions(max_length=20))
     for found, known in zip(unlabelled.labels, features.labels, strict=True):
         found, known = without_edges(found), without_edges(known)
         np.testing.assert_array_equal(found, [np.minimum(known[0], 0), *known[1:]])
-    file, = ner.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
+    (file,) = ner.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
     assert file.endswith("/test_predictions.conll")
     assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
 
@@ -264,15 +305,20 @@ def with_crf(examples, favoured):
     random, count = np.random.default_rng(0), len(examples.labels)
     pieces = np.zeros((len(PIECES), count), np.float32)
     pieces[range(len(PIECES)), [examples.labels.index(favoured.get(piece, "O")) for piece in PIECES]] = 5
-    crf = {"transitions": random.random((count, count), np.float32), "start": random.random(count, np.float32),
-           "end": random.random(count, np.float32)}
+    crf = {
+        "transitions": random.random((count, count), np.float32),
+        "start": random.random(count, np.float32),
+        "end": random.random(count, np.float32),
+    }
     return Emissions(HeadConfig(kind="tagging", labels=examples.labels, crf=True)), {"pieces": pieces, "crf": crf}
 
 
 def decoded(model, params, examples, options):
     features = ner.features(examples, TOKENIZER, options)
     rows = predictions(model, params, padded(features, np.arange(len(features)), len(features)))
-    return ner.predicted_tags(examples, features, [np.asarray(row)[:len(ids)] for row, ids in zip(rows, features.input_ids)])
+    return ner.predicted_tags(
+        examples, features, [np.asarray(row)[: len(ids)] for row, ids in zip(rows, features.input_ids)]
+    )
 
 
 TWO_SENTENCES = "-DOCSTART- O\n\n? O\nlives O\nAnn B-PER\n\nYork B-PER\nin O\n"
@@ -302,10 +348,15 @@ def test_a_part_of_a_sentence_may_begin_inside_an_entity(tmp_path):
     assert tags[1:] == ["I-PER"] * 8 + ["O"] and tags[0] != "I-PER"
 
 
-@pytest.mark.parametrize("text, options, warned", [
-    ("Ann\nlives\n", {"tag_column": 2}, False), ("Ann\nlives\n", {"tag_column": 1, "word_column": 2}, False),
-    ("Ann NN\nlives VB\n", {"tag_column": 3}, True), ("NN Ann\nVB lives\n", {"tag_column": 4, "word_column": 2}, True),
-])
+@pytest.mark.parametrize(
+    "text, options, warned",
+    [
+        ("Ann\nlives\n", {"tag_column": 2}, False),
+        ("Ann\nlives\n", {"tag_column": 1, "word_column": 2}, False),
+        ("Ann NN\nlives VB\n", {"tag_column": 3}, True),
+        ("NN Ann\nVB lives\n", {"tag_column": 4, "word_column": 2}, True),
+    ],
+)
 def test_a_file_to_predict_may_lack_the_columns_of_the_training_file(tmp_path, caplog, text, options, warned):
     with caplog.at_level("WARNING", logger="absl"):
         examples = load(tmp_path, text, "test", ("O", "B-PER", "I-PER"), **options)
@@ -322,9 +373,15 @@ def builder(tmp_path_factory):
 
         def _info(self):
             names = ["O", "B-PER", "I-PER"]
-            return builders.core.DatasetInfo(builder=self, features=builders.features.FeaturesDict({
-                "tokens": builders.features.Sequence(builders.features.Text()),
-                "ner": builders.features.Sequence(builders.features.ClassLabel(names=names))}))
+            return builders.core.DatasetInfo(
+                builder=self,
+                features=builders.features.FeaturesDict(
+                    {
+                        "tokens": builders.features.Sequence(builders.features.Text()),
+                        "ner": builders.features.Sequence(builders.features.ClassLabel(names=names)),
+                    }
+                ),
+            )
 
         def _split_generators(self, manager):
             good, bad = (["Ann", "Bob", "lives"], [1, 2, 0]), (["Ann", "Bob"], [0])
@@ -344,8 +401,12 @@ def builder(tmp_path_factory):
 
 def test_tfds(builder):
     examples = ner.load("ner", builder, "train")
-    sentence, = examples.sentences
-    assert (sentence.words, sentence.tags, sentence.document) == (("Ann", "Bob", "lives"), ("B-PER", "I-PER", "O"), None)
+    (sentence,) = examples.sentences
+    assert (sentence.words, sentence.tags, sentence.document) == (
+        ("Ann", "Bob", "lives"),
+        ("B-PER", "I-PER", "O"),
+        None,
+    )
     assert examples.labels == ("O", "B-PER", "I-PER")
     with pytest.raises(UserError, match="tiny_tags, split validation, example .: 2 words and 1 tags"):
         ner.load("ner", builder, "dev", examples.labels)

@@ -34,9 +34,20 @@ def test_classes_equal_scikit_learn(classes):
 def number_cases():
     rng = np.random.default_rng(0)
     for size in (*range(3, 40), 1500):  # of two, SciPy returns 1 or -1 without computing
-        for answers in (rng.normal(size=size), rng.integers(0, 6, size).astype(float), np.round(rng.random(size) * 5, 1)):
-            for predictions in (rng.normal(size=size), answers + rng.normal(size=size), -answers, np.round(answers / 2),
-                                (3 + 1e-3 * rng.normal(size=size)).astype(np.float32), 1e200 * answers, 1e-200 * answers):
+        for answers in (
+            rng.normal(size=size),
+            rng.integers(0, 6, size).astype(float),
+            np.round(rng.random(size) * 5, 1),
+        ):
+            for predictions in (
+                rng.normal(size=size),
+                answers + rng.normal(size=size),
+                -answers,
+                np.round(answers / 2),
+                (3 + 1e-3 * rng.normal(size=size)).astype(np.float32),
+                1e200 * answers,
+                1e-200 * answers,
+            ):
                 if np.ptp(answers) > 0 and np.ptp(predictions) > 0:
                     yield answers, predictions
 

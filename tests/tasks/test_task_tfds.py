@@ -17,22 +17,40 @@ def directory(tmp_path_factory):
 
         def _info(self):
             of = builders.features
-            return builders.core.DatasetInfo(builder=self, features=of.FeaturesDict({
-                "sentence1": of.Text(), "sentence2": of.Text(), "score": np.float32,
-                "label": of.ClassLabel(names=["entailment", "not_entailment"]),
-                "tokens": of.Sequence(of.Text()), "tags": of.Sequence(of.ClassLabel(names=["O", "B-PER"])),
-                "answers": of.Sequence({"text": of.Text(), "start": np.int32}),
-                "options": of.Sequence(of.Sequence(of.Text())),
-            }))
+            return builders.core.DatasetInfo(
+                builder=self,
+                features=of.FeaturesDict(
+                    {
+                        "sentence1": of.Text(),
+                        "sentence2": of.Text(),
+                        "score": np.float32,
+                        "label": of.ClassLabel(names=["entailment", "not_entailment"]),
+                        "tokens": of.Sequence(of.Text()),
+                        "tags": of.Sequence(of.ClassLabel(names=["O", "B-PER"])),
+                        "answers": of.Sequence({"text": of.Text(), "start": np.int32}),
+                        "options": of.Sequence(of.Sequence(of.Text())),
+                    }
+                ),
+            )
 
         def _split_generators(self, manager):
             return {"train": self._rows([0, 1, 0]), "validation": self._rows([1, 0]), "test": self._rows([-1, -1])}
 
         def _rows(self, labels):
             for key, label in enumerate(labels):
-                yield key, {"sentence1": f"Über {key}", "sentence2": "b", "score": key / 2, "label": label,
-                            "tokens": ["New", "York"][: key + 1], "tags": ["O", "B-PER"][: key + 1],
-                            "answers": [{"text": "b", "start": 7}] * key, "options": [["x", "y"], ["z"]][:key]}
+                yield (
+                    key,
+                    {
+                        "sentence1": f"Über {key}",
+                        "sentence2": "b",
+                        "score": key / 2,
+                        "label": label,
+                        "tokens": ["New", "York"][: key + 1],
+                        "tags": ["O", "B-PER"][: key + 1],
+                        "answers": [{"text": "b", "start": 7}] * key,
+                        "options": [["x", "y"], ["z"]][:key],
+                    },
+                )
 
         def _generate_examples(self):
             raise NotImplementedError
@@ -44,9 +62,16 @@ def directory(tmp_path_factory):
 
 def test_examples_are_plain(directory):
     rows = sorted(tfds_examples.examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
-    assert rows[1] == {"sentence1": "Über 1", "sentence2": "b", "score": 0.5, "label": "not_entailment",
-                       "tokens": ["New", "York"], "tags": ["O", "B-PER"], "answers": {"text": ["b"], "start": [7]},
-                       "options": [["x", "y"]]}
+    assert rows[1] == {
+        "sentence1": "Über 1",
+        "sentence2": "b",
+        "score": 0.5,
+        "label": "not_entailment",
+        "tokens": ["New", "York"],
+        "tags": ["O", "B-PER"],
+        "answers": {"text": ["b"], "start": [7]},
+        "options": [["x", "y"]],
+    }
     assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
     assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
     assert [row["label"] for row in tfds_examples.examples("tiny_tasks", "test", directory)] == [None, None]
@@ -54,8 +79,10 @@ def test_examples_are_plain(directory):
 
 def test_glue_and_own_text_through_the_builder(directory):
     data = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
-    for read in (lambda split: glue.load("rte", data, split),
-                 lambda split: text.load("text", data, split, ("entailment", "not_entailment"))):
+    for read in (
+        lambda split: glue.load("rte", data, split),
+        lambda split: text.load("text", data, split, ("entailment", "not_entailment")),
+    ):
         train, test = read("train"), read("test")
         assert sorted(zip(train.first, train.answers)) == [("Über 0", 0), ("Über 1", 1), ("Über 2", 0)]
         assert sorted(read("dev").answers) == [0, 1] and train.second == ["b"] * 3
@@ -66,7 +93,11 @@ def test_glue_and_own_text_through_the_builder(directory):
 
 def test_names_of_splits(directory):
     data = TaskDataConfig(train="train[:2]")
-    assert [tfds_examples.split_name(data, split) for split in ("train", "dev", "test")] == ["train[:2]", "validation", "test"]
+    assert [tfds_examples.split_name(data, split) for split in ("train", "dev", "test")] == [
+        "train[:2]",
+        "validation",
+        "test",
+    ]
     assert tfds_examples.split_name(data, "dev_mismatched") == "validation_mismatched"
     assert len(list(tfds_examples.examples("tiny_tasks", "train[:2]", directory))) == 2
     tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)

@@ -17,7 +17,7 @@ from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from google_tokenization import google, google_basic
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-OTHER_TABLES = "\U0001171E\U00011938"
+OTHER_TABLES = "\U0001171e\U00011938"
 
 
 def character_tokenizer(lowercase: bool, texts: list[str]) -> WordPieceTokenizer:
@@ -37,21 +37,25 @@ def write_vocabulary(path, tokens: list[str]):
 
 # The three tables of Google's tokenization_test.py.
 
+
 def test_google_full_tokenizer(tmp_path):
     tokens = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt", [*tokens, "[PAD]", "[MASK]"]))
-    ids = tokenizer.encode("UNwant\u00E9d,running")
-    assert pieces(tokenizer, "UNwant\u00E9d,running") == ["un", "##want", "##ed", ",", "runn", "##ing"]
+    ids = tokenizer.encode("UNwant\u00e9d,running")
+    assert pieces(tokenizer, "UNwant\u00e9d,running") == ["un", "##want", "##ed", ",", "runn", "##ing"]
     assert ids == [7, 4, 5, 10, 8, 9]
     assert tokenizer.decode(ids) == "unwanted , running"
 
 
-@pytest.mark.parametrize("lowercase, text, words", [
-    (False, "ah\u535A\u63A8zz", ["ah", "\u535A", "\u63A8", "zz"]),
-    (True, " \tHeLLo!how  \n Are yoU?  ", ["hello", "!", "how", "are", "you", "?"]),
-    (True, "H\u00E9llo", ["hello"]),
-    (False, " \tHeLLo!how  \n Are yoU?  ", ["HeLLo", "!", "how", "Are", "yoU", "?"]),
-])
+@pytest.mark.parametrize(
+    "lowercase, text, words",
+    [
+        (False, "ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
+        (True, " \tHeLLo!how  \n Are yoU?  ", ["hello", "!", "how", "are", "you", "?"]),
+        (True, "H\u00e9llo", ["hello"]),
+        (False, " \tHeLLo!how  \n Are yoU?  ", ["HeLLo", "!", "how", "Are", "yoU", "?"]),
+    ],
+)
 def test_google_basic_tokenizer(lowercase, text, words):
     assert google_basic(text, lowercase) == words
     assert pieces(WordPieceTokenizer([*SPECIALS, *words], lowercase), text) == words
@@ -66,14 +70,19 @@ def test_google_wordpiece_tokenizer():
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_equals_google_on_every_assigned_character(lowercase):
-    known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs") and c not in OTHER_TABLES]
+    known = [
+        c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs") and c not in OTHER_TABLES
+    ]
     assert len(known) > 250_000
     sample = [c for c in known if unicodedata.category(c) != "Co"] + known[-100:]
     texts = [f"x{c}Y" for c in sample]
     tokenizer = character_tokenizer(lowercase, texts)
     vocabulary = set(tokenizer.tokens)
-    different = [text for text, ids in zip(texts, tokenizer.encode_batch(texts))
-                 if [tokenizer.tokens[i] for i in ids] != google(text, vocabulary, lowercase)]
+    different = [
+        text
+        for text, ids in zip(texts, tokenizer.encode_batch(texts))
+        if [tokenizer.tokens[i] for i in ids] != google(text, vocabulary, lowercase)
+    ]
     assert different == []
 
 
@@ -128,13 +137,14 @@ def test_specials_by_name_wherever_they_stand():
 
 def test_offsets_point_into_the_text():
     tokenizer = WordPieceTokenizer(WORDS, True)
-    text = "The\u200b c\u00E1t\u00a0 UNwant\u00E9d."
+    text = "The\u200b c\u00e1t\u00a0 UNwant\u00e9d."
     ids, offsets = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
-    assert [text[start:end] for start, end in offsets][1:] == ["c\u00E1t", "UN", "want", "\u00E9d", "."]
+    assert [text[start:end] for start, end in offsets][1:] == ["c\u00e1t", "UN", "want", "\u00e9d", "."]
 
 
 # Files.
+
 
 def test_save_and_load_keep_the_fingerprint(tmp_path):
     for lowercase in (True, False):
@@ -142,8 +152,16 @@ def test_save_and_load_keep_the_fingerprint(tmp_path):
         tokenizer.save(tmp_path / str(lowercase) / "deep")
         again = load_tokenizer(tmp_path / str(lowercase) / "deep")
         assert (again.fingerprint, again.lowercase, again.tokens) == (tokenizer.fingerprint, lowercase, WORDS)
-    assert len({WordPieceTokenizer(words, lowercase).fingerprint
-                for words in (WORDS, WORDS[::-1], WORDS[:-1]) for lowercase in (True, False)}) == 6
+    assert (
+        len(
+            {
+                WordPieceTokenizer(words, lowercase).fingerprint
+                for words in (WORDS, WORDS[::-1], WORDS[:-1])
+                for lowercase in (True, False)
+            }
+        )
+        == 6
+    )
 
 
 def test_fingerprint_does_not_depend_on_the_path(tmp_path):
@@ -153,20 +171,28 @@ def test_fingerprint_does_not_depend_on_the_path(tmp_path):
 
 def test_casing_is_inferred(tmp_path):
     assert load_tokenizer(write_vocabulary(tmp_path / "uncased.txt", WORDS)).lowercase
-    cased = write_vocabulary(tmp_path / "cased.txt", [*WORDS, "\u00C9cole"])
+    cased = write_vocabulary(tmp_path / "cased.txt", [*WORDS, "\u00c9cole"])
     assert not load_tokenizer(cased).lowercase
-    with pytest.raises(UserError, match="lowercase=True, but .*cased.txt is a cased vocabulary .*\u00C9cole.*lowercase=False"):
+    with pytest.raises(
+        UserError, match="lowercase=True, but .*cased.txt is a cased vocabulary .*\u00c9cole.*lowercase=False"
+    ):
         load_tokenizer(cased, lowercase=True)
     assert not load_tokenizer(tmp_path / "uncased.txt", lowercase=False).lowercase
 
 
-@pytest.mark.parametrize("contents, message", [
-    (b"", "is empty"),
-    ("\n".join(["[PAD]", "[UNK]", "a", "b"]).encode(), r"has no \[CLS\], \[SEP\], \[MASK\]"),
-    ("\n".join([*SPECIALS, "cat", "dog", "cat", "dog", "cat"]).encode(), r"'cat' on lines 6, 8, 10; 'dog' on lines 7, 9"),
-    ("\n".join([*SPECIALS, "cat", "", "dog"]).encode(), "line 7 is empty"),
-    ("\n".join([*SPECIALS, "caf\u00E9"]).encode("latin-1"), "not UTF-8 .line 6, byte"),
-])
+@pytest.mark.parametrize(
+    "contents, message",
+    [
+        (b"", "is empty"),
+        ("\n".join(["[PAD]", "[UNK]", "a", "b"]).encode(), r"has no \[CLS\], \[SEP\], \[MASK\]"),
+        (
+            "\n".join([*SPECIALS, "cat", "dog", "cat", "dog", "cat"]).encode(),
+            r"'cat' on lines 6, 8, 10; 'dog' on lines 7, 9",
+        ),
+        ("\n".join([*SPECIALS, "cat", "", "dog"]).encode(), "line 7 is empty"),
+        ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "not UTF-8 .line 6, byte"),
+    ],
+)
 def test_bad_vocabulary_is_one_clear_line(tmp_path, contents, message):
     file = tmp_path / "vocab.txt"
     file.write_bytes(contents)
@@ -199,27 +225,36 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path):
 
 # SentencePiece.
 
+
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def pieces_model(request, tmp_path_factory):
     output = tmp_path_factory.mktemp("spm") / "pieces.model"
     text = "The cat sat on the mat. The dogs walked, talking and walking to the unwanted market. " * 20
-    train_vocab([text] * 3, TrainVocabConfig(input="test", output=str(output), size=60, method=request.param, held_out=0))
+    train_vocab(
+        [text] * 3, TrainVocabConfig(input="test", output=str(output), size=60, method=request.param, held_out=0)
+    )
     return output
 
 
 def test_sentencepiece_specials_and_words(pieces_model):
     tokenizer = load_tokenizer(pieces_model)
     assert tokenizer.kind == "sentencepiece" and tokenizer.lowercase and tokenizer.tokens[:5] == SPECIALS
-    assert repr(tokenizer) == (f"SentencePieceTokenizer({tokenizer.vocab_size} entries, uncased; "
-                               f"{' '.join(f'{name}={i}' for i, name in enumerate(SPECIALS))})")
+    assert repr(tokenizer) == (
+        f"SentencePieceTokenizer({tokenizer.vocab_size} entries, uncased; "
+        f"{' '.join(f'{name}={i}' for i, name in enumerate(SPECIALS))})"
+    )
     long, short = tokenizer(["the cat", "the"])["input_ids"].tolist()
     assert long == [tokenizer.cls_id, *tokenizer.encode("the cat"), tokenizer.sep_id]
-    assert short == [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.sep_id] + [0] * (len(long) - len(tokenizer.encode("the")) - 2)
+    assert short == [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.sep_id] + [0] * (
+        len(long) - len(tokenizer.encode("the")) - 2
+    )
     text = "the cat [MASK] [SEP] walked"
     assert set(tokenizer.encode(text)) & set(tokenizer.special_ids) <= {tokenizer.unk_id}
     continues = tokenizer.continues_word()
     assert continues.dtype == bool and len(continues) == tokenizer.vocab_size and not continues[:5].any()
-    assert all(inside == (not token.startswith(WORD_START)) for token, inside in list(zip(tokenizer.tokens, continues))[5:])
+    assert all(
+        inside == (not token.startswith(WORD_START)) for token, inside in list(zip(tokenizer.tokens, continues))[5:]
+    )
     words = "the cats walked to market".split()
     starts = [i for i in tokenizer.encode(" ".join(words)) if not continues[i]]
     assert len(starts) == len(words)  # whole-word masking finds the words again
@@ -251,24 +286,34 @@ def test_sentencepiece_round_trip(pieces_model, tmp_path):
 
 def foreign_model(path, **options):
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat sat on the mat"] * 50), model_prefix=str(path), vocab_size=24, minloglevel=2,
-        hard_vocab_limit=False, **options)
+        sentence_iterator=iter(["the cat sat on the mat"] * 50),
+        model_prefix=str(path),
+        vocab_size=24,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
     return path.with_name(path.name + ".model")
 
 
 def test_sentencepiece_made_by_others(tmp_path):
     """ALBERT's layout (<pad> <unk> [CLS] [SEP] [MASK]) is understood; user-defined specials do not leak out of plain text."""
-    albert = load_tokenizer(foreign_model(tmp_path / "albert", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-                                          control_symbols="[CLS],[SEP],[MASK]"))
+    albert = load_tokenizer(
+        foreign_model(
+            tmp_path / "albert", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]"
+        )
+    )
     assert [albert.tokens[i] for i in albert.special_ids] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     leaky = load_tokenizer(foreign_model(tmp_path / "leaky", pad_id=3, user_defined_symbols="[CLS],[SEP],[MASK]"))
-    assert leaky.mask_id not in leaky.encode("the [MASK] sat") and leaky.mask_id in leaky.encode_masked("the [MASK] sat")
+    assert leaky.mask_id not in leaky.encode("the [MASK] sat") and leaky.mask_id in leaky.encode_masked(
+        "the [MASK] sat"
+    )
     with pytest.raises(UserError, match=r"has no \[PAD\], \[CLS\], \[SEP\], \[MASK\]"):
         load_tokenizer(foreign_model(tmp_path / "plain"))
 
 
 def test_batch_equals_one_by_one(pieces_model):
-    texts = ["The cat sat.", "", "walking [MASK] dogs", "\u65E5\u672C"]
+    texts = ["The cat sat.", "", "walking [MASK] dogs", "\u65e5\u672c"]
     for tokenizer in (load_tokenizer(pieces_model), WordPieceTokenizer(WORDS, True)):
         assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
         assert all(isinstance(i, int) for ids in tokenizer.encode_batch(texts) for i in ids)
@@ -285,8 +330,15 @@ def test_a_tokenizer_is_called_with_texts_and_shows_what_it_is():
     assert several["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
     assert tokenizer("sat " * 600)["input_ids"].shape == (1, 602), "nothing is cut"
     assert tokenizer(("sat " * 9, "cat"), max_length=8)["input_ids"].tolist() == [[2, 8, 8, 8, 8, 3, 6, 3]]
-    assert tokenizer.tokenize("The cats") == ["the", "cat", "##s"] and tokenizer.decode(one["input_ids"][0]) == "[CLS] the cats [SEP]"
+    assert (
+        tokenizer.tokenize("The cats") == ["the", "cat", "##s"]
+        and tokenizer.decode(one["input_ids"][0]) == "[CLS] the cats [SEP]"
+    )
     assert tokenizer("")["input_ids"].tolist() == [[2, 3]]
-    for texts, options, message in (([], {}, "empty list"), (3, {}, "text 0 is 3"), ("a", {"max_length": 4}, "must be 5 or more")):
+    for texts, options, message in (
+        ([], {}, "empty list"),
+        (3, {}, "text 0 is 3"),
+        ("a", {"max_length": 4}, "must be 5 or more"),
+    ):
         with pytest.raises(UserError, match=message):
             tokenizer(texts, **options)

@@ -33,7 +33,7 @@ def documents(number: int, seed: int = 0) -> list[str]:
     for index in range(number):
         words = [stem + draw.choice(ENDINGS) for stem in draw.choices(STEMS, weights, k=60)]
         words[0] = words[0].title()
-        texts.append(" ".join(words) + f". Caf\u00E9 no {index}: {chr(0x4E00 + index)}!")
+        texts.append(" ".join(words) + f". Caf\u00e9 no {index}: {chr(0x4E00 + index)}!")
     return texts
 
 
@@ -52,7 +52,9 @@ def naive_likelihood_merges(words: dict[str, int], alphabet: list[str], room: in
                 singles[part] += words[word]
             for pair in zip(parts, parts[1:]):
                 pairs[pair] += words[word]
-        ranked = [(-count / (singles[a] * singles[b]), -count, a, b) for (a, b), count in pairs.items() if count >= min_count]
+        ranked = [
+            (-count / (singles[a] * singles[b]), -count, a, b) for (a, b), count in pairs.items() if count >= min_count
+        ]
         if not ranked:
             break
         *_, a, b = min(ranked)
@@ -66,7 +68,7 @@ def naive_likelihood_merges(words: dict[str, int], alphabet: list[str], room: in
             split[word] = rebuilt
         if merged not in vocabulary:
             vocabulary.append(merged)
-    return vocabulary[len(alphabet):]
+    return vocabulary[len(alphabet) :]
 
 
 @pytest.mark.parametrize("min_count", [1, 3, 40])
@@ -112,8 +114,8 @@ def test_layout_and_size(tmp_path, method):
     tokenizer, learned, _ = train_vocab(documents(60), options(tmp_path, method=method, size=150, min_pair_count=2))
     words = basic_words(learned.words(), True)
     alphabet = alphabet_of(words, 72)
-    assert tokenizer.vocab_size == 150 and tokenizer.tokens[5:5 + len(alphabet)] == alphabet
-    assert all(len(token.removeprefix("##")) > 1 for token in tokenizer.tokens[5 + len(alphabet):])
+    assert tokenizer.vocab_size == 150 and tokenizer.tokens[5 : 5 + len(alphabet)] == alphabet
+    assert all(len(token.removeprefix("##")) > 1 for token in tokenizer.tokens[5 + len(alphabet) :])
     everything, _, _ = train_vocab(documents(60), options(tmp_path, method=method, size=30_000, min_pair_count=2))
     assert everything.vocab_size < 2_000 and {"walk", "cafe", "[MASK]", "##ing"} <= set(everything.tokens)
 
@@ -130,23 +132,23 @@ def test_rare_characters_do_not_eat_the_table():
     words = collections.Counter({"ab": 100, "ba": 90, **{chr(0x4E00 + i): 1 for i in range(3_000)}})
     assert len(alphabet_of(words, 10_000)) == 1_000 + 2
     alphabet = alphabet_of(words, 6)
-    assert alphabet == ["a", "b", "\u4E00", "\u4E01", "##a", "##b"]
-    assert list(spelled_with(words, alphabet)) == ["ab", "ba", "\u4E00", "\u4E01"]
+    assert alphabet == ["a", "b", "\u4e00", "\u4e01", "##a", "##b"]
+    assert list(spelled_with(words, alphabet)) == ["ab", "ba", "\u4e00", "\u4e01"]
 
 
 def test_casing_survives_where_the_script_has_none(tmp_path):
     """Reading such a vocabulary as uncased would strip its vowel signs."""
-    text = "\u0939\u093F\u0928\u094D\u0926\u0940 \u092D\u093E\u0937\u093E " * 50
+    text = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e " * 50
     tokenizer, _, _ = train_vocab([text], options(tmp_path / "vocab.txt", lowercase=False, held_out=0, size=60))
     assert not load_tokenizer(tmp_path / "vocab.txt").lowercase
-    assert tokenizer.unk_id not in tokenizer.encode("\u0939\u093F\u0928\u094D\u0926\u0940")
+    assert tokenizer.unk_id not in tokenizer.encode("\u0939\u093f\u0928\u094d\u0926\u0940")
     cased, _, _ = train_vocab(documents(20), options(tmp_path / "cased.txt", lowercase=False))
     assert not cased.lowercase and any(token != token.lower() for token in cased.tokens[5:])
 
 
 def test_sample_is_thinned_evenly_and_bounded():
     texts = [f"word{i:04} " + "x" * 90 for i in range(1_000)]
-    everything, some = Sample(10 ** 9), Sample(20_000)
+    everything, some = Sample(10**9), Sample(20_000)
     for text in texts:
         everything.add(text)
         some.add(text)
@@ -158,14 +160,14 @@ def test_sample_is_thinned_evenly_and_bounded():
 
 def test_report_by_hand():
     tokenizer = WordPieceTokenizer([*SPECIALS, "the", "cat", "##s", "sat", "."], True)
-    sample = Sample(10 ** 6)
-    sample.add("The cats sat. The \u72D7 sat.")  # the · cat ##s · sat · . · the · [UNK] · sat · .
+    sample = Sample(10**6)
+    sample.add("The cats sat. The \u72d7 sat.")  # the · cat ##s · sat · . · the · [UNK] · sat · .
     measured = report(tokenizer, sample)
     assert measured.num_words == 8
     assert measured.pieces_per_word == 9 / 8
     assert measured.single_piece_words == 6 / 8
     assert measured.unknown_words == 1 / 8 and measured.unknown_pieces == 1 / 9
-    assert measured.pieces_per_byte == 9 / len("The cats sat. The \u72D7 sat.".encode())
+    assert measured.pieces_per_byte == 9 / len("The cats sat. The \u72d7 sat.".encode())
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
@@ -195,16 +197,19 @@ def test_the_only_document_is_learned_from(tmp_path):
     assert (learned.num_documents, held_out.num_documents) == (1, 0)
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"size": 12}, "size=12 leaves no room"),
-    ({"output": "{}/x.model"}, "x.model does not fit method=frequency"),
-    ({"output": "{}/x.txt", "method": "bpe"}, "x.txt does not fit method=bpe"),
-    ({"held_out": 0.9}, "held_out=0.9 must lie"),
-    ({"max_bytes": 0}, "max_bytes=0"),
-    ({"method": "likelihood", "min_pair_count": 0}, "min_pair_count=0"),
-    ({"output": "{}/full", "method": "unigram"}, "already holds vocab.txt"),
-    ({"output": "{}/full/vocab.txt/deeper"}, "is not a directory"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"size": 12}, "size=12 leaves no room"),
+        ({"output": "{}/x.model"}, "x.model does not fit method=frequency"),
+        ({"output": "{}/x.txt", "method": "bpe"}, "x.txt does not fit method=bpe"),
+        ({"held_out": 0.9}, "held_out=0.9 must lie"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"method": "likelihood", "min_pair_count": 0}, "min_pair_count=0"),
+        ({"output": "{}/full", "method": "unigram"}, "already holds vocab.txt"),
+        ({"output": "{}/full/vocab.txt/deeper"}, "is not a directory"),
+    ],
+)
 def test_bad_options_are_refused_before_reading(tmp_path, changes, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "vocab.txt").write_text("")
@@ -241,31 +246,44 @@ def test_extension_keeps_every_id_and_reuses_unused_slots():
     extended, added = extend(tokenizer, ["Aspirin", "dose", "Ibuprofen", "placebo-controlled", "aspirin"])
     assert added == ["aspirin", "ibuprofen", "placebo", "-", "controlled"]
     changed = [i for i, (old, new) in enumerate(zip(BASE, extended.tokens)) if old != new]
-    assert changed == [5, 6] and extended.tokens[5:7] == added[:2] and extended.tokens[len(BASE):] == added[2:]
+    assert changed == [5, 6] and extended.tokens[5:7] == added[:2] and extended.tokens[len(BASE) :] == added[2:]
     assert extended.encode("aspirin dose") == [5, tokenizer.encode("dose")[0]]
     assert extended.fingerprint != tokenizer.fingerprint
 
 
 def test_words_are_found_by_pieces_saved():
     tokenizer = WordPieceTokenizer(BASE, True)
-    sample = Sample(10 ** 6)
-    sample.add("the dose " * 100 + "aspirin " * 20 + "ibuprofen " * 12 + "at " * 30 + "12 " * 50 + "qx " * 40 + "placebo " * 3)
-    assert find_words(tokenizer, sample, 10, min_count=5) == ["aspirin", "ibuprofen", "qx", "at"]  # 120, 96, 80 ([UNK]), 30
+    sample = Sample(10**6)
+    sample.add(
+        "the dose " * 100 + "aspirin " * 20 + "ibuprofen " * 12 + "at " * 30 + "12 " * 50 + "qx " * 40 + "placebo " * 3
+    )
+    assert find_words(tokenizer, sample, 10, min_count=5) == [
+        "aspirin",
+        "ibuprofen",
+        "qx",
+        "at",
+    ]  # 120, 96, 80 ([UNK]), 30
     assert find_words(tokenizer, sample, 2, min_count=5) == ["aspirin", "ibuprofen"]
 
 
 def test_extension_command(tmp_path, capsys):
     WordPieceTokenizer(BASE, False).save(tmp_path / "base")
     (tmp_path / "words.txt").write_text("placebo\naspirin\n\nAspirin\n", encoding="utf-8")
-    extended = run_extend_vocab(ExtendVocabConfig(
-        vocab=str(tmp_path / "base"), words=str(tmp_path / "words.txt"), output=str(tmp_path / "more" / "vocab.txt")))
+    extended = run_extend_vocab(
+        ExtendVocabConfig(
+            vocab=str(tmp_path / "base"), words=str(tmp_path / "words.txt"), output=str(tmp_path / "more" / "vocab.txt")
+        )
+    )
     again = load_tokenizer(tmp_path / "more")
     assert again.fingerprint == extended.fingerprint and not again.lowercase
     assert again.tokens == [*SPECIALS, "placebo", "aspirin", *BASE[7:], "Aspirin"]
     assert "3 words added (2 in place of" in capsys.readouterr().out
     (tmp_path / "corpus.txt").write_text("\n\n".join(["aspirin dose"] * 20), encoding="utf-8")
-    found = run_extend_vocab(ExtendVocabConfig(
-        vocab=str(tmp_path / "base"), input=str(tmp_path / "corpus.txt"), output=str(tmp_path / "found.txt")))
+    found = run_extend_vocab(
+        ExtendVocabConfig(
+            vocab=str(tmp_path / "base"), input=str(tmp_path / "corpus.txt"), output=str(tmp_path / "found.txt")
+        )
+    )
     assert found.tokens[5] == "aspirin" and len(found.tokens) == len(BASE)
     words = str(tmp_path / "words.txt")
     for wrong in ({}, {"words": words, "input": words}, {"words": words + "x"}, {"words": words, "max_words": 0}):

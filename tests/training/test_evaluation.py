@@ -38,13 +38,20 @@ def source(small_store):
 
     def make(parts=PARTS, head=None, **sizes):
         return stored_model(dataclasses.replace(config, **sizes), parts, head, tokenizer, kind="bert_jax")
+
     return make
 
 
 def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     """The figures and what is printed above them."""
     capsys.readouterr()
-    words = ["evaluate", str(directory), f"--data.path={store}", "--evaluation.sequences=32", "--evaluation.batch_size=16"]
+    words = [
+        "evaluate",
+        str(directory),
+        f"--data.path={store}",
+        "--evaluation.sequences=32",
+        "--evaluation.batch_size=16",
+    ]
     assert cli._run(["bert-jax", *words, *options]) == 0
     *above, figures = capsys.readouterr().out.splitlines()
     return json.loads(figures), "\n".join(above)
@@ -62,10 +69,15 @@ def error(capsys, *words: str) -> str:
 def expected(directory, store, length: int) -> dict[str, float]:
     """The figures by the float64 model in NumPy, on the sequences of all documents."""
     model = load(directory)
-    config = dataclasses.replace(Config(), phases=(PhaseConfig(sequence_length=length),),
-                                 evaluation=dataclasses.replace(Config().evaluation, sequences=32, batch_size=16))
+    config = dataclasses.replace(
+        Config(),
+        phases=(PhaseConfig(sequence_length=length),),
+        evaluation=dataclasses.replace(Config().evaluation, sequences=32, batch_size=16),
+    )
     mesh = sharding.make_mesh(MeshConfig())
-    batches = Evaluation(model.network, config, 0, open_store(str(store)), "all", mesh, sharding.shardings(mesh, model.params))
+    batches = Evaluation(
+        model.network, config, 0, open_store(str(store)), "all", mesh, sharding.shardings(mesh, model.params)
+    )
     words, pairs = [], []
     for batch in batches._batches():
         output = numpy_bert.forward(model.params, model.config, batch)
@@ -77,8 +89,13 @@ def expected(directory, store, length: int) -> dict[str, float]:
         labels, follows = batch["next_sentence_labels"], np.log(numpy_bert.softmax(output["next_sentence_logits"]))
         pairs += [*zip(follows[np.arange(len(labels)), labels], follows.argmax(-1) == labels)]
     (mlm_loss, mlm_accuracy), (pair_loss, pair_accuracy) = np.mean(words, axis=0), np.mean(pairs, axis=0)
-    return {"mlm_loss": -mlm_loss, "perplexity": np.exp(-mlm_loss), "mlm_accuracy": mlm_accuracy,
-            "next_sentence_loss": -pair_loss, "next_sentence_accuracy": pair_accuracy}
+    return {
+        "mlm_loss": -mlm_loss,
+        "perplexity": np.exp(-mlm_loss),
+        "mlm_accuracy": mlm_accuracy,
+        "next_sentence_loss": -pair_loss,
+        "next_sentence_accuracy": pair_accuracy,
+    }
 
 
 def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, capsys):
@@ -104,19 +121,27 @@ def without(stored, *parts: str):
 
 def test_a_model_without_one_of_the_heads_has_the_other_figures(source, small_store, tmp_path, capsys):
     whole = source()
-    models = {"all": whole, "only words": without(whole, "pooler", "next_sentence"), "only pairs": without(whole, "mlm")}
+    models = {
+        "all": whole,
+        "only words": without(whole, "pooler", "next_sentence"),
+        "only pairs": without(whole, "mlm"),
+    }
     for name, stored in models.items():
         (tmp_path / name).mkdir()
         write_bert_jax(stored, tmp_path / name)
     everything = expected(tmp_path / "all", small_store, 40)
     figures, said = evaluate(tmp_path / "only words", small_store, capsys)
     assert {name: value for name, value in figures.items() if name != "step"} == pytest.approx(
-        {name: value for name, value in everything.items() if not name.startswith("next")}, rel=1e-4)
+        {name: value for name, value in everything.items() if not name.startswith("next")}, rel=1e-4
+    )
     figures, said = evaluate(tmp_path / "only pairs", small_store, capsys)
     assert {name: value for name, value in figures.items() if name != "step"} == pytest.approx(
-        {name: value for name, value in everything.items() if name.startswith("next")}, rel=1e-4)
+        {name: value for name, value in everything.items() if name.startswith("next")}, rel=1e-4
+    )
     assert "MLM" not in said
-    says = error(capsys, "evaluate", f"{tmp_path}/only pairs", f"--data.path={small_store}", "--data.sentence_pairs=none")
+    says = error(
+        capsys, "evaluate", f"{tmp_path}/only pairs", f"--data.path={small_store}", "--data.sentence_pairs=none"
+    )
     assert "no head for masked words (beside the encoder: next_sentence, pooler)" in says
 
 
@@ -127,19 +152,26 @@ def test_one_segment_is_measured_without_pairs(source, small_store, tmp_path, ca
 
 
 def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, capsys):
-    models = {"bare": source(()), "tuned": source(head=HeadConfig(labels=("a", "b"))), "wordless": source(),
-              "foreign": stored_model(kind="tf1")}
+    models = {
+        "bare": source(()),
+        "tuned": source(head=HeadConfig(labels=("a", "b"))),
+        "wordless": source(),
+        "foreign": stored_model(kind="tf1"),
+    }
     models["wordless"] = dataclasses.replace(models["wordless"], tokenizer=None)
     for name, stored in models.items():
         (tmp_path / name).mkdir()
         write_bert_jax(stored, tmp_path / name)
-    for name, says in (("bare", "has no head for masked words or pairs (beside the encoder: nothing)"),
-                       ("tuned", "holds a fine-tuned model, and evaluate measures the objectives of pre-training"),
-                       ("wordless", "has no vocabulary"),
-                       ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer")):
+    for name, says in (
+        ("bare", "has no head for masked words or pairs (beside the encoder: nothing)"),
+        ("tuned", "holds a fine-tuned model, and evaluate measures the objectives of pre-training"),
+        ("wordless", "has no vocabulary"),
+        ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer"),
+    ):
         assert says in error(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
     assert "sequence_length=128 is longer than model.max_position_embeddings=40" in error(
-        capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128")
+        capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128"
+    )
 
 
 def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, small_store, capsys):

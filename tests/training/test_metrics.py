@@ -33,8 +33,9 @@ def test_rates():
     with rates.paused():
         clock.now += 100
     report = rates.report(tokens_left=20_480)
-    assert report == pytest.approx({"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048, "mfu": 0.4,
-                                    "seconds_left": 10})
+    assert report == pytest.approx(
+        {"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048, "mfu": 0.4, "seconds_left": 10}
+    )
     clock.now += 1
     rates.count(sequences=8, tokens=1024)
     assert rates.report()["tokens_per_second"] == pytest.approx(1024)  # of the new stretch alone
@@ -69,15 +70,27 @@ def test_rows_read_back_exactly(tmp_path):
     train, evaluation = read_rows(tmp_path / "metrics.jsonl")
     assert (train.pop("kind"), train.pop("step")) == ("train", 1)
     assert {name: struct.pack("<d", value) for name, value in train.items()} == {
-        name: struct.pack("<d", value) for name, value in values.items()}
+        name: struct.pack("<d", value) for name, value in values.items()
+    }
     assert evaluation == {"kind": "evaluation", "step": 1, "mlm_loss": 2.5}
 
 
-@pytest.mark.parametrize("line", [
-    "[" * 100_000, '{"a": ' * 100_000, "7", '{"kind": 3, "step": 2, "loss": 1.0}', '{"kind": "train", "loss": 1.0}',
-    *(f'{{"kind": "train", "step": 2, "loss": {loss}}}' for loss in ("[[1]]", "{}", "null", "1" + "0" * 400, "1" + "0" * 5_000)),
-    *(f'{{"kind": "train", "step": {step}, "loss": 1.0}}' for step in ('"2"', "[2]", "2.0", "true", "null"))],
-    ids=lambda line: line[:60])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"a": ' * 100_000,
+        "7",
+        '{"kind": 3, "step": 2, "loss": 1.0}',
+        '{"kind": "train", "loss": 1.0}',
+        *(
+            f'{{"kind": "train", "step": 2, "loss": {loss}}}'
+            for loss in ("[[1]]", "{}", "null", "1" + "0" * 400, "1" + "0" * 5_000)
+        ),
+        *(f'{{"kind": "train", "step": {step}, "loss": 1.0}}' for step in ('"2"', "[2]", "2.0", "true", "null")),
+    ],
+    ids=lambda line: line[:60],
+)
 def test_a_line_that_no_run_writes_is_passed_over(tmp_path, line):
     """By whoever draws the curves and by the run that resumes, which both read on after it."""
     file = epath.Path(tmp_path / "metrics.jsonl")
@@ -147,13 +160,14 @@ def test_tensorboard_holds_the_scalars(tmp_path):
         metrics.write(3, {"mlm_loss": 2.5})
         metrics.write(3, {"mlm_loss": 2.75}, kind="evaluation")
     from tensorboardX.proto.event_pb2 import Event
+
     (file,) = (tmp_path / "tensorboard").iterdir()
     data, found = file.read_bytes(), {}
     while data:  # TFRecord framing: length, its checksum, the message, its checksum
         (length,) = struct.unpack("<Q", data[:8])
-        event = Event.FromString(data[12:12 + length])
+        event = Event.FromString(data[12 : 12 + length])
         found |= {value.tag: (event.step, value.simple_value) for value in event.summary.value}
-        data = data[16 + length:]
+        data = data[16 + length :]
     assert found == {"train/mlm_loss": (3, 2.5), "evaluation/mlm_loss": (3, 2.75)}
 
 
@@ -166,8 +180,18 @@ def test_tensorboard_is_spared_what_it_cannot_draw(tmp_path, caplog):
     assert math.isnan(read_rows(tmp_path / "metrics.jsonl")[0]["loss"])
 
 
-ROW = {"loss": 7.25, "mlm_loss": 6.5, "mlm_accuracy": 0.125, "next_sentence_loss": 0.75, "next_sentence_accuracy": 0.5,
-       "learning_rate": 1e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "mfu": 0.41, "seconds_left": 3900.0}
+ROW = {
+    "loss": 7.25,
+    "mlm_loss": 6.5,
+    "mlm_accuracy": 0.125,
+    "next_sentence_loss": 0.75,
+    "next_sentence_accuracy": 0.5,
+    "learning_rate": 1e-4,
+    "grad_norm": 1.5,
+    "tokens_per_second": 12345.6,
+    "mfu": 0.41,
+    "seconds_left": 3900.0,
+}
 
 
 def test_console_lines():
@@ -180,7 +204,8 @@ def test_console_lines():
     assert plain.getvalue() == (
         "step 20/1,000 · loss 7.2500 · MLM 6.5000 (12.5%) · pairs 0.7500 (50.0%) · lr 1.00e-04 · grad 1.50 · "
         "12,346 tokens/s · MFU 41.0% · ETA 1 h 05 min\n"
-        "evaluation at step 20 · perplexity 518.01 · MLM 6.2500 (25.0%)\n")
+        "evaluation at step 20 · perplexity 518.01 · MLM 6.2500 (25.0%)\n"
+    )
 
     terminal = io.StringIO()
     console = ConsoleLines(1000, 0, Console(file=terminal, force_terminal=True, width=80, color_system=None))
@@ -192,8 +217,17 @@ def test_console_lines():
     assert "evaluation at step 20 · MLM 6.2500 (25.0%)\n" in shown
 
 
-@pytest.mark.parametrize("seconds, text", [(12.4, "12 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3900, "1 h 05 min"),
-                                           (183_600, "2 d 03 h"), (math.inf, "unknown")])
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (12.4, "12 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3900, "1 h 05 min"),
+        (183_600, "2 d 03 h"),
+        (math.inf, "unknown"),
+    ],
+)
 def test_duration(seconds, text):
     assert duration(seconds) == text
 
@@ -215,13 +249,18 @@ def test_picture(tmp_path):
         lines.write(step, "train", {"mlm_loss": 7 / step, "mlm_accuracy": 0.01 * step, "learning_rate": 1e-4 / step})
     lines.write(30, "evaluation", {"mlm_loss": 0.5, "mlm_accuracy": 0.2})
     lines.close()
-    assert draw_curves(file, picture, unigram={"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}, title="a run")
+    assert draw_curves(
+        file, picture, unigram={"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}, title="a run"
+    )
     import matplotlib.image
+
     pixels = matplotlib.image.imread(picture)
     assert pixels.shape == (704, 1100, 4)
     blue, red = np.array([0x3B, 0x6F, 0xB6]) / 255, np.array([0xD1, 0x49, 0x5B]) / 255
     upper, lower = pixels[:352], pixels[352:]
     quarters = {"loss": upper[:, :550], "accuracy": upper[:, 550:], "pairs": lower[:, :550], "rate": lower[:, 550:]}
-    drawn = {name: tuple(int((np.abs(part[..., :3] - colour) < 0.02).all(-1).sum() > 30) for colour in (blue, red))
-             for name, part in quarters.items()}
+    drawn = {
+        name: tuple(int((np.abs(part[..., :3] - colour) < 0.02).all(-1).sum() > 30) for colour in (blue, red))
+        for name, part in quarters.items()
+    }
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured

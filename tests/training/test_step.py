@@ -34,10 +34,24 @@ def strict():
 
 
 def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
-    model = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=32,
-                        max_position_embeddings=LENGTH, hidden_dropout=dropout, attention_dropout=dropout)
-    phase = PhaseConfig(steps=100, warmup_steps=2, sequence_length=LENGTH, batch_size=BATCH, learning_rate=0.01,
-                        micro_batches=micro_batches)
+    model = ModelConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+    )
+    phase = PhaseConfig(
+        steps=100,
+        warmup_steps=2,
+        sequence_length=LENGTH,
+        batch_size=BATCH,
+        learning_rate=0.01,
+        micro_batches=micro_batches,
+    )
     config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
     return BertForPreTraining(model, config.compute), config
 
@@ -47,11 +61,14 @@ def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
     random = np.random.default_rng(step)
     lengths = random.integers(LENGTH // 2, LENGTH + 1, BATCH)
     weights = (np.arange(MASKED) < random.integers(0, MASKED + 1, BATCH)[:, None]).astype(np.float32)
-    arrays = {"input_ids": random.integers(5, VOCABULARY, (BATCH, LENGTH)), "masked_weights": weights,
-              "token_type_ids": np.broadcast_to(np.arange(LENGTH) > LENGTH // 2, (BATCH, LENGTH)),
-              "attention_mask": np.arange(LENGTH) < lengths[:, None],
-              "masked_positions": random.integers(0, LENGTH // 2, (BATCH, MASKED)) * (weights > 0),
-              "masked_ids": random.integers(5, VOCABULARY, (BATCH, MASKED)) * (weights > 0)}
+    arrays = {
+        "input_ids": random.integers(5, VOCABULARY, (BATCH, LENGTH)),
+        "masked_weights": weights,
+        "token_type_ids": np.broadcast_to(np.arange(LENGTH) > LENGTH // 2, (BATCH, LENGTH)),
+        "attention_mask": np.arange(LENGTH) < lengths[:, None],
+        "masked_positions": random.integers(0, LENGTH // 2, (BATCH, MASKED)) * (weights > 0),
+        "masked_ids": random.integers(5, VOCABULARY, (BATCH, MASKED)) * (weights > 0),
+    }
     if pairs:
         arrays["next_sentence_labels"] = random.integers(0, 2, BATCH)
     return {name: array.astype(array.dtype if name == "masked_weights" else np.int32) for name, array in arrays.items()}
@@ -69,8 +86,10 @@ def compiled(model, config, mesh: MeshConfig | None):
 def initial_parameters(model) -> dict:
     """Large, biases too: dropout then matters, and no gradient vanishes by symmetry."""
     random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: (0.3 * random.normal(size=leaf.shape)).astype(np.float32),
-                        jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    return jax.tree.map(
+        lambda leaf: (0.3 * random.normal(size=leaf.shape)).astype(np.float32),
+        jax.eval_shape(lambda: model.init(jax.random.key(0))),
+    )
 
 
 class Run:
@@ -99,8 +118,11 @@ def reference():
     return losses(*tiny(), SINGLE)
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2)],
-                         ids=lambda mesh: f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}")
+@pytest.mark.parametrize(
+    "mesh",
+    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2)],
+    ids=lambda mesh: f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}",
+)
 def test_every_mesh_gives_the_losses_of_one_device_with_dropout(mesh, reference):
     history, params = losses(*tiny(), mesh)
     for step, (found, expected) in enumerate(zip(history, reference[0])):
@@ -156,7 +178,9 @@ def test_metrics_equal_a_hand_calculation_over_the_whole_batch(whole_batch):
     assert found["loss"] == pytest.approx(mlm_loss + sentence_loss, rel=1e-5)
     right = weights * (output.mlm_logits.argmax(-1) == arrays["masked_ids"])
     assert found["mlm_accuracy"] == pytest.approx(right.sum() / weights.sum(), abs=1e-6)
-    assert found["next_sentence_accuracy"] == pytest.approx((sentence.argmax(-1) == arrays["next_sentence_labels"]).mean())
+    assert found["next_sentence_accuracy"] == pytest.approx(
+        (sentence.argmax(-1) == arrays["next_sentence_labels"]).mean()
+    )
     assert (found["learning_rate"], found["skipped"]) == (0.0, 0.0)
 
 
@@ -170,8 +194,9 @@ def test_first_steps_follow_the_optimizer_applied_by_hand(whole_batch):
         log = jax.nn.log_softmax(output.mlm_logits)
         mlm = -jnp.take_along_axis(log, arrays["masked_ids"][:, :, None], -1)[:, :, 0] * arrays["masked_weights"]
         sentence = jax.nn.log_softmax(output.next_sentence_logits)
-        return (jnp.sum(mlm) / jnp.sum(arrays["masked_weights"])
-                - jnp.mean(jnp.take_along_axis(sentence, arrays["next_sentence_labels"][:, None], -1)))
+        return jnp.sum(mlm) / jnp.sum(arrays["masked_weights"]) - jnp.mean(
+            jnp.take_along_axis(sentence, arrays["next_sentence_labels"][:, None], -1)
+        )
 
     @jax.jit
     def by_hand(params, state, arrays, rate):
@@ -205,7 +230,9 @@ def test_a_loss_that_is_not_finite_changes_nothing_but_the_step():
         assert metrics["skipped"] == 1 and not np.isfinite(metrics["loss"])
     after = jax.device_get(run.state)
     assert after.step == before.step + 2
-    jax.tree.map(np.testing.assert_array_equal, (after.params, after.optimizer_state), (before.params, before.optimizer_state))
+    jax.tree.map(
+        np.testing.assert_array_equal, (after.params, after.optimizer_state), (before.params, before.optimizer_state)
+    )
     assert run(batch(3))["skipped"] == 0
     assert not np.array_equal(jax.device_get(run.state.params["pooler"]["kernel"]), after.params["pooler"]["kernel"])
 
@@ -233,11 +260,24 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     script = tmp_path / "host.py"
     script.write_text(HOST)
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "2", "JAX_NUM_PROCESSES": "2",
-                                "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_COORDINATOR_ADDRESS": address,
-                                "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])}
-    hosts = [subprocess.Popen([sys.executable, script], env=environment | {"JAX_PROCESS_ID": str(index)}, text=True,
-                              stdout=subprocess.PIPE) for index in range(2)]
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "",
+        "JAX_NUM_CPU_DEVICES": "2",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+        "JAX_COORDINATOR_ADDRESS": address,
+        "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path]),
+    }
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env=environment | {"JAX_PROCESS_ID": str(index)},
+            text=True,
+            stdout=subprocess.PIPE,
+        )
+        for index in range(2)
+    ]
     try:
         outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
     finally:

@@ -29,12 +29,17 @@ _DOCUMENT_END = {
     "wikiextractor": re.compile(rb"(?s).*\n</doc>[ \t]*" + _LINE_END),
     "jsonl": re.compile(rb"(?s).*\n"),
 }
-_SHORT_OF_A_DOCUMENT = tuple(map(re.compile, (
-    rb"(?s).*" + _LINE_END,
-    rb"""(?s).*[.!?]["')\]]*[ \t]+(?=[A-Z"'(\[])""",  # inside one long line: after a sentence, if any ends here
-    rb"(?s).*\s",
-    rb"(?s).*(?=[\x00-\x7f\xc0-\xff])",  # never inside a UTF-8 character
-)))
+_SHORT_OF_A_DOCUMENT = tuple(
+    map(
+        re.compile,
+        (
+            rb"(?s).*" + _LINE_END,
+            rb"""(?s).*[.!?]["')\]]*[ \t]+(?=[A-Z"'(\[])""",  # inside one long line: after a sentence, if any ends here
+            rb"(?s).*\s",
+            rb"(?s).*(?=[\x00-\x7f\xc0-\xff])",  # never inside a UTF-8 character
+        ),
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +108,10 @@ def _cut_file(source: Source, position: Position) -> Iterator[Block]:
                 cut, closed = _cut(buffer, source)
             if not cut:
                 if target >= MAX_JSON_LINE_BYTES:
-                    raise UserError(f"{source.name}:{position.line + 1}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MiB "
-                                    "is too long for JSON lines; store such a document as plain text, which is read in pieces")
+                    raise UserError(
+                        f"{source.name}:{position.line + 1}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MiB "
+                        "is too long for JSON lines; store such a document as plain text, which is read in pieces"
+                    )
                 target += BLOCK_BYTES
                 continue
             payload, buffer, target = buffer[:cut], buffer[cut:], BLOCK_BYTES

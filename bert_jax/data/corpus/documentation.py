@@ -20,18 +20,24 @@ MIN_WORDS = 5
 MIN_DOCUMENT_CHARACTERS = 400
 MAX_FILE_BYTES = 2_000_000  # longer ones are tables and generated bindings
 
-_SKIPPED_DIRECTORIES = frozenset((
-    "test", "tests", "testing", "testdata", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor", "vendor"))
+_SKIPPED_DIRECTORIES = frozenset(
+    ("test", "tests", "testing", "testdata", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor", "vendor")
+)
 _SKIPPED_FILES = re.compile(r"test_.*|.*_test|.*_pb2(_grpc)?|gen_.*|conftest|_?version")
 _FUNCTION_WORDS = frozenset(
-    "the of a an to is in and for that this it be are with as by on or if not from which can will when at has was its".split())
+    "the of a an to is in and for that this it be are with as by on or if not from which can will when at has was its".split()
+)
 _SECTION = re.compile(
     r"(args?|arguments?|parameters?|other parameters|returns?|raises?|yields?|examples?|notes?|see also|references?|"
-    r"attributes?|usage|methods?|warnings?|warns?|todo|keyword args|since|deprecated)\s*:{0,2}", re.IGNORECASE)
+    r"attributes?|usage|methods?|warnings?|warns?|todo|keyword args|since|deprecated)\s*:{0,2}",
+    re.IGNORECASE,
+)
 _PARAMETER = re.compile(r"[\w*., ]+ : \S.*")  # numpydoc's `name : type`; the description follows
 _UNDERLINE = re.compile(r"([=\-~^*#\"'`+.:_])\1{2,}")
 _ITEM = re.compile(r"([-*+•]|\d+[.)]|[`*]{0,2}[\w.*, ]{1,40}[`*]{0,2}( ?\([^)]*\))?:(?=\s))\s+")
-_CODE = re.compile(r"(>>>|\.\.\. |\.\. |\$ |@\w|In \[|#|[|+][-=|+ ]|:\w+[^:]*:|(def|class|import|from|return|with) .*[:(]?$)")
+_CODE = re.compile(
+    r"(>>>|\.\.\. |\.\. |\$ |@\w|In \[|#|[|+][-=|+ ]|:\w+[^:]*:|(def|class|import|from|return|with) .*[:(]?$)"
+)
 _MARKUP = (
     (re.compile(r":[\w:+.-]+:`~?\.?([^`<]+?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"`([^`<]+?)(?:\s*<[^>]*>)?`_{0,2}"), r"\1"),
@@ -107,7 +113,11 @@ def _texts(name: str, path: str) -> Iterator[list[str]]:
                 yield from ([value.value] for value in node.values if isinstance(getattr(value, "value", None), str))
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    yield [text for node in ast.walk(tree) if isinstance(node, documented) and (text := ast.get_docstring(node, clean=False))]
+    yield [
+        text
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and (text := ast.get_docstring(node, clean=False))
+    ]
 
 
 def _paragraphs(lines: list[str]) -> Iterator[list[str]]:

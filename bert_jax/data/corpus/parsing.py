@@ -56,8 +56,10 @@ def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
         at, value = block.start.offset + error.start, block.payload[error.start]
     hint = "; it looks like UTF-16: convert it" if at == 0 and block.payload[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     where = "of the decompressed text " if block.source.name.endswith(".gz") else ""
-    raise UserError(f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
-                    "--bad_utf8=replace to count and replace such bytes")
+    raise UserError(
+        f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
+        "--bad_utf8=replace to count and replace such bytes"
+    )
 
 
 def _normalise(text: str) -> str:
@@ -72,11 +74,17 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})") from None
+            raise UserError(
+                f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})"
+            ) from None
         if not isinstance(record, dict) or text_field not in record:
-            fields = f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"
-            raise UserError(f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text by "
-                            "--text_field")
+            fields = (
+                f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"
+            )
+            raise UserError(
+                f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text by "
+                "--text_field"
+            )
         if not isinstance(record[text_field], str):
             raise UserError(f"{where}: the field {text_field!r} holds {record[text_field]!r:.40}, not a string")
         yield record[text_field]

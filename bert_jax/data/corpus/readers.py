@@ -72,7 +72,9 @@ def find_sources(input: str, format: str = "auto") -> list[Source]:
     """
     items = [item.strip() for item in input.split(",") if item.strip()]
     if not items:
-        raise UserError("input is empty; give files, directories, globs, tfds:name or docs: (the embedded documentation)")
+        raise UserError(
+            "input is empty; give files, directories, globs, tfds:name or docs: (the embedded documentation)"
+        )
     sources = {source.name: source for item in items for source in _find(item, format)}
     if all(source.format in FILE_FORMATS and not source.bytes for source in sources.values()):
         raise UserError(f"the corpus is empty: {input} is {len(sources)} file{'s' * (len(sources) > 1)} of 0 bytes")
@@ -112,8 +114,10 @@ def _files(item: str) -> list[epath.Path]:
         raise UserError(f"input={item!r}: ** is not understood; name a directory to read every file below it")
     files = sorted(file for file in directory.glob(pattern) if not file.is_dir()) if directory.is_dir() else []
     if not files:
-        raise UserError(f"input={item!r}: no file matches the glob {pattern!r} in the directory {directory}, "
-                        f"which {_holdings(directory)}")
+        raise UserError(
+            f"input={item!r}: no file matches the glob {pattern!r} in the directory {directory}, "
+            f"which {_holdings(directory)}"
+        )
     return files
 
 

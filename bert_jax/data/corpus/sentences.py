@@ -15,10 +15,10 @@ WINDOW = 10_000
 """Characters that sentencex sees at once: it slows down beyond, and one unclosed quotation mark joins all that follows."""
 
 # sentencex 1.0 panics where an initial is followed by a space of more than one byte ("J\u00a0."); to BERT all are the same.
-_WIDE_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200b)))
+_WIDE_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _SPACES = str.maketrans(dict.fromkeys(_WIDE_SPACES, " "))
 _PLAIN_SENTENCE = re.compile(r"(?s).+?(?:[.!?]\s+|$)")
-_PAIRED = str.maketrans(dict.fromkeys("\"“”„«»‘’()[]{}「」『』《》", " "))
+_PAIRED = str.maketrans(dict.fromkeys('"“”„«»‘’()[]{}「」『』《》', " "))
 
 
 def make_splitter(method: str, language: str = "en") -> SentenceSplitter:
@@ -40,7 +40,7 @@ def _split_line(line: str, language: str) -> list[str]:
         return _segment(line, language)
     sentences, start, unfinished = [], 0, False
     while start < len(line):
-        window = line[start:start + WINDOW]
+        window = line[start : start + WINDOW]
         found = _segment(window, language)
         last = start + WINDOW >= len(line)
         if not last and len(found) == 1:
@@ -60,7 +60,7 @@ def _split_ignoring_pairs(text: str, language: str) -> list[str]:
     """Splits as if no quotation mark or bracket were there: sentencex never splits between one and its partner."""
     sentences, start = [], 0
     for blanked in _segment(text.translate(_PAIRED), language):
-        sentences.append(text[start:start + len(blanked)])
+        sentences.append(text[start : start + len(blanked)])
         start += len(blanked)
     return sentences
 

@@ -28,8 +28,10 @@ def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
     dataset, info, split = load(name)
     texts = [key for key, feature in info.features.items() if _is_text(feature)]
     if text_field not in texts:
-        raise UserError(f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
-                        "name one by --text_field")
+        raise UserError(
+            f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
+            "name one by --text_field"
+        )
     total = info.splits[split].num_examples
     for index, example in enumerate(dataset.as_numpy_iterator(), start=1):
         text = example[text_field].decode("utf-8", "replace")
@@ -47,13 +49,16 @@ def load(name: str, directory: str | None = None):
     """
     match = _NAME.fullmatch(name)
     if not match:
-        raise UserError(f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train")
+        raise UserError(
+            f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
+        )
     split = match["split"] or "train"
     import tensorflow_datasets
 
     try:
         dataset, info = tensorflow_datasets.load(
-            match["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory)
+            match["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory
+        )
     except (ImportError, ValueError, AssertionError, OSError) as error:  # DatasetNotFoundError is a ValueError
         raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error
     return dataset, info, split

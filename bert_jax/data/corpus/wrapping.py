@@ -36,8 +36,10 @@ def find_column(lines: Iterable[str]) -> tuple[int, bool]:
 def _is_wrapped(lines: list[str], column: int) -> bool:
     """Whether `column` breaks so many sentences that it must be the reason; needs text with upper and lower case."""
     pairs = [(line, following) for line, following in zip(lines, lines[1:]) if line and following]
-    broken = sum(following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
-                 for line, following in pairs)
+    broken = sum(
+        following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
+        for line, following in pairs
+    )
     return len(pairs) >= MIN_LINES and column >= MIN_COLUMN and broken >= MIN_BROKEN * len(pairs)
 
 

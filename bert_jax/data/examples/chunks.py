@@ -91,7 +91,9 @@ class DocumentChunks:
         least = np.maximum((num_cells - 1) * cell_size - last_sentence, 0)
         least = np.where(least <= most, least, 0)
         slack = least + integers(bits(self.seed, Stream.SLACK, epoch, documents.numbers[document]), most - least + 1)
-        cells = np.stack([cell, cell + 1, cell + 2]) * cell_size - slack  # where this cell, the next and the one after begin
+        cells = (
+            np.stack([cell, cell + 1, cell + 2]) * cell_size - slack
+        )  # where this cell, the next and the one after begin
         cells = start + np.clip(cells, 0, num_tokens)
         low = np.broadcast_to(documents.first_sentences[document], (2, *document.shape))
         high = np.broadcast_to(documents.end_sentences[document], (2, *document.shape))
@@ -114,4 +116,6 @@ class DocumentChunks:
 
     def _cumulative_counts(self, epoch: int) -> np.ndarray:
         everything = np.arange(len(self.documents))
-        return np.cumsum(-(-self.documents.num_tokens // self._cell_sizes(self._targets(epoch, everything), everything)))
+        return np.cumsum(
+            -(-self.documents.num_tokens // self._cell_sizes(self._targets(epoch, everything), everything))
+        )

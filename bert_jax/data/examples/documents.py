@@ -8,7 +8,9 @@ from bert_jax.data.examples.ordering import permute
 from bert_jax.data.examples.randomness import Stream
 from bert_jax.errors import UserError
 
-_HELD_OUT_KEY = 2018  # the choice belongs to the store, not to a run: runs with other seeds evaluate on the same documents
+_HELD_OUT_KEY = (
+    2018  # the choice belongs to the store, not to a run: runs with other seeds evaluate on the same documents
+)
 
 
 class Documents:
@@ -22,8 +24,10 @@ class Documents:
         numbers = _numbers(store.num_documents, split, held_out)
         numbers = numbers[store.document_tokens[numbers + 1] > store.document_tokens[numbers]]
         if not numbers.size:
-            raise UserError(f"the token store has no text in its {split.replace('_', '-')} documents ({store.num_documents} "
-                            f"documents in all, data.held_out={held_out}); prepare a corpus with more text")
+            raise UserError(
+                f"the token store has no text in its {split.replace('_', '-')} documents ({store.num_documents} "
+                f"documents in all, data.held_out={held_out}); prepare a corpus with more text"
+            )
         self.store = store
         self.numbers = numbers
         self.token_starts = store.document_tokens[numbers]
@@ -55,9 +59,11 @@ def _numbers(num_documents: int, split: str, held_out: float) -> np.ndarray:
         return np.arange(num_documents)
     chosen = held_out_documents(num_documents, held_out)
     if chosen.all():
-        raise UserError(f"data.held_out={held_out} keeps {num_documents} of the store's {num_documents} documents out of "
-                        "training, which leaves none to train on; give more documents, a smaller data.held_out, "
-                        "or data.held_out=0")
+        raise UserError(
+            f"data.held_out={held_out} keeps {num_documents} of the store's {num_documents} documents out of "
+            "training, which leaves none to train on; give more documents, a smaller data.held_out, "
+            "or data.held_out=0"
+        )
     if split == "held_out" and not chosen.any():
         raise UserError("data.held_out=0 keeps no documents for evaluation; set data.held_out or give data.eval_path")
     return np.flatnonzero(chosen if split == "held_out" else ~chosen)

@@ -37,7 +37,11 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
         rows = examples.rows(np.full(len(indices), epoch), indices)
         text = rows.token_index[rows.token_index >= 0]
         lengths.append(rows.lengths)
-        truncated, duplicated, kept = truncated + rows.truncated.sum(), duplicated + rows.duplicated.sum(), kept + text.size
+        truncated, duplicated, kept = (
+            truncated + rows.truncated.sum(),
+            duplicated + rows.duplicated.sum(),
+            kept + text.size,
+        )
         if rows.labels is not None:
             labels.append(rows.labels)
         if seen is not None:
@@ -46,9 +50,17 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
     sentences_seen = None if seen is None else _sentences_seen(store, seen, documents)
     tokens_seen = None if seen is None else float(seen.sum() / documents.num_tokens.sum())
     return EpochReport(
-        sequences, examined, 1 - float(np.concatenate(labels).mean()) if labels else None, float(lengths.mean()),
-        tuple(np.percentile(lengths, (10, 25, 50, 75, 90)).tolist()), 1 - float(lengths.mean()) / examples.sequence_length,
-        float(truncated / own), float(duplicated / own), sentences_seen, tokens_seen)
+        sequences,
+        examined,
+        1 - float(np.concatenate(labels).mean()) if labels else None,
+        float(lengths.mean()),
+        tuple(np.percentile(lengths, (10, 25, 50, 75, 90)).tolist()),
+        1 - float(lengths.mean()) / examples.sequence_length,
+        float(truncated / own),
+        float(duplicated / own),
+        sentences_seen,
+        tokens_seen,
+    )
 
 
 def _sentences_seen(store, seen: np.ndarray, documents) -> float:

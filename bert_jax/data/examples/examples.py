@@ -51,11 +51,18 @@ class Examples:
         if self.sentence_pairs == "none":
             self.source = PackedStream(self.documents, self.sequence_length, self.seed)
         else:
-            self.source = DocumentChunks(self.documents, self.sequence_length - 3, data.short_sequence_probability, self.seed)
+            self.source = DocumentChunks(
+                self.documents, self.sequence_length - 3, data.short_sequence_probability, self.seed
+            )
         tokenizer = store.tokenizer()
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = Masking(config.masking, max_predictions(phase, config.masking), store.vocab_size, tokenizer.mask_id,
-                                np.asarray(tokenizer.continues_word(), bool))
+        self._masking = Masking(
+            config.masking,
+            max_predictions(phase, config.masking),
+            store.vocab_size,
+            tokenizer.mask_id,
+            np.asarray(tokenizer.continues_word(), bool),
+        )
         self._epoch_ends = [0]
         self._lock = threading.Lock()
 
@@ -79,8 +86,11 @@ class Examples:
         attention_mask = (np.arange(self.sequence_length) < lengths[:, None]).astype(np.int32)
         rounds = epochs % self.static_masks if self.static_masks else 0
         keys = bits(self.seed, Stream.MASKS, self._text_epoch(epochs), rounds, indices)
-        batch = {"token_type_ids": rows.token_type_ids, "attention_mask": attention_mask,
-                 **self._masking(input_ids, is_text, lengths, keys)}
+        batch = {
+            "token_type_ids": rows.token_type_ids,
+            "attention_mask": attention_mask,
+            **self._masking(input_ids, is_text, lengths, keys),
+        }
         if rows.labels is not None:
             batch["next_sentence_labels"] = rows.labels
         return batch
@@ -134,6 +144,8 @@ def check_epoch(examples: Examples, batch_size: int) -> None:
     """Raises UserError if a training epoch has fewer examples than a batch; evaluation may see some twice."""
     count = examples.num_examples(0)
     if examples.split == "train" and count < batch_size:
-        raise UserError(f"the training documents give {count} sequences of length {examples.sequence_length}, fewer than a "
-                        f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, "
-                        "or prepare more text")
+        raise UserError(
+            f"the training documents give {count} sequences of length {examples.sequence_length}, fewer than a "
+            f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, "
+            "or prepare more text"
+        )

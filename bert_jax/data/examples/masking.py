@@ -20,8 +20,9 @@ class Masking:
     mask_id: int
     continues_word: np.ndarray  # bool [vocab_size]: the piece continues the word before it
 
-    def __call__(self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray,
-                 keys: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(
+        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Masks rows of ids.
 
         Args:
@@ -45,8 +46,12 @@ class Masking:
         masked = input_ids.copy()
         rows, slots = np.nonzero(used)
         masked[rows, positions[rows, slots]] = replaced[rows, slots]
-        return {"input_ids": masked, "masked_positions": positions.astype(np.int32), "masked_ids": originals,
-                "masked_weights": used.astype(np.float32)}
+        return {
+            "input_ids": masked,
+            "masked_positions": positions.astype(np.int32),
+            "masked_ids": originals,
+            "masked_weights": used.astype(np.float32),
+        }
 
     def _replace(self, ids: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """[MASK], a word drawn uniformly from the whole vocabulary, or the same: drawn for each piece, whatever the unit."""

@@ -46,7 +46,9 @@ class PackedStream:
 
     def rows(self, epoch: int, indices: np.ndarray, keys: np.ndarray) -> Rows:
         """The sequences `indices` [B] of `epoch`; `keys` [B]: 64 random bits a row."""
-        begin, end, rotation = self.find(epoch, permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch)))
+        begin, end, rotation = self.find(
+            epoch, permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
+        )
         length = int(self.ends[-1])
         end -= self._is_separator(end - 1 + rotation)
         excess = np.maximum(end - begin - self.cell_size, 0)
@@ -96,7 +98,9 @@ class PackedStream:
         shift = documents.token_starts[document] - self.starts[document]
         high = documents.end_sentences[document]
         sentence = documents.first_sentence_from(places + shift, documents.first_sentences[document], high)
-        return np.where(sentence < high, documents.store.sentence_starts(sentence) - shift, self.ends[document]) - places
+        return (
+            np.where(sentence < high, documents.store.sentence_starts(sentence) - shift, self.ends[document]) - places
+        )
 
     def _document(self, places: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.ends, places, side="right")

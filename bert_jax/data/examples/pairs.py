@@ -75,7 +75,9 @@ def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices:
     segments[single] = _halve(seed, epoch, indices[single], found[single])
     swapped = (integers(bits(seed, Stream.SWAP, epoch, indices), 2) == 1) & (segments.length[:, 1] > 0)
     order = np.where(swapped[:, None], [1, 0], [0, 1])
-    return Pairs(segments[np.arange(len(indices))[:, None], order], swapped.astype(np.int32), np.zeros(len(indices), bool))
+    return Pairs(
+        segments[np.arange(len(indices))[:, None], order], swapped.astype(np.int32), np.zeros(len(indices), bool)
+    )
 
 
 def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
@@ -99,8 +101,12 @@ def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segm
     last = found.first_inner + found.num_sentences - 2
     starts = _starts_within(chunks, found, found.first_inner, boundary - 1, boundary, boundary + 1, last)
     first_end, before, split, after, last_begin = starts
-    return Segments(np.stack([found.begin, split], -1), np.stack([split, found.end], -1),
-                    np.stack([first_end, after], -1), np.stack([before, last_begin], -1))
+    return Segments(
+        np.stack([found.begin, split], -1),
+        np.stack([split, found.end], -1),
+        np.stack([first_end, after], -1),
+        np.stack([before, last_begin], -1),
+    )
 
 
 def _starts_within(chunks: DocumentChunks, found: Chunks, *sentences: np.ndarray) -> np.ndarray:
@@ -111,14 +117,18 @@ def _starts_within(chunks: DocumentChunks, found: Chunks, *sentences: np.ndarray
 
 def _halve(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
     """Two segments [N, 2] of each chunk of one sentence, which is cut at a random token."""
-    split = found.begin + 1 + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.end - found.begin - 1, 1))
+    split = (
+        found.begin + 1 + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.end - found.begin - 1, 1))
+    )
     begin, end = np.stack([found.begin, split], 1), np.stack([split, found.end], 1)
     return Segments(begin, end, end, begin)
 
 
 def _random_boundary(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> np.ndarray:
     """The first sentence of the second segment: any inner one; the one after a chunk of a single sentence."""
-    return found.first_inner + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.num_sentences - 1, 1))
+    return found.first_inner + integers(
+        bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.num_sentences - 1, 1)
+    )
 
 
 def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray) -> np.ndarray:

@@ -14,8 +14,15 @@ from bert_jax.errors import UserError
 _TF_THREADS = 2  # the work is numpy under Python's lock, so more would only wait for each other
 
 
-def batches(examples: Examples, first_position: int, batch_size: int, rows: np.ndarray, num_batches: int,
-            loader: str = "auto", prefetch: int = 4) -> Iterator[Batch]:
+def batches(
+    examples: Examples,
+    first_position: int,
+    batch_size: int,
+    rows: np.ndarray,
+    num_batches: int,
+    loader: str = "auto",
+    prefetch: int = 4,
+) -> Iterator[Batch]:
     """Yields `num_batches` batches of the examples from `first_position` on.
 
     Args:
@@ -31,15 +38,18 @@ def batches(examples: Examples, first_position: int, batch_size: int, rows: np.n
     check_epoch(examples, batch_size)
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
     if loader == "tf.data" and not has_tensorflow:
-        raise UserError("data.loader='tf.data' needs TensorFlow, which is not installed; "
-                        "data.loader=plain makes the same batches")
+        raise UserError(
+            "data.loader='tf.data' needs TensorFlow, which is not installed; data.loader=plain makes the same batches"
+        )
     rows = np.asarray(rows, np.int64)
 
     def make(number: int) -> Batch:
         return examples.batch(first_position + number * batch_size + rows)
 
     through_tensorflow = has_tensorflow and loader != "plain"
-    return _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
+    return (
+        _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
+    )
 
 
 def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Iterator[Batch]:
@@ -69,7 +79,9 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
             raise
 
     def tensors(number):
-        values = tf.numpy_function(arrays, [number], [tf.as_dtype(dtype) for dtype, _ in shape_of.values()], stateful=False)
+        values = tf.numpy_function(
+            arrays, [number], [tf.as_dtype(dtype) for dtype, _ in shape_of.values()], stateful=False
+        )
         return {name: tf.ensure_shape(value, shape) for value, (name, (_, shape)) in zip(values, shape_of.items())}
 
     options = tf.data.Options()

@@ -94,11 +94,11 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
     for row, index in enumerate(indices):
         for where, ids, types in _sequences(features, index, row):
-            batch["input_ids"][where][:len(ids)] = ids
-            batch["token_type_ids"][where][:len(ids)] = types
-            batch["attention_mask"][where][:len(ids)] = 1
+            batch["input_ids"][where][: len(ids)] = ids
+            batch["token_type_ids"][where][: len(ids)] = types
+            batch["attention_mask"][where][: len(ids)] = 1
     # Without one real token a filling row would have no position to attend to.
-    batch["attention_mask"][len(indices):, ..., 0] = 1
+    batch["attention_mask"][len(indices) :, ..., 0] = 1
     batch["weights"] = (np.arange(rows) < len(indices)).astype(np.float32)
     if features.labels is not None:
         batch["labels"] = _labels(features.labels, indices, rows, length)
@@ -121,12 +121,12 @@ def _labels(labels, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
     if isinstance(labels, list):
         out = np.full((rows, length), -1, np.int32)
         for row, index in enumerate(indices):
-            out[row, :len(labels[index])] = labels[index]
+            out[row, : len(labels[index])] = labels[index]
         return out
     out = np.zeros((rows, *labels.shape[1:]), labels.dtype)
-    out[:len(indices)] = labels[indices]
+    out[: len(indices)] = labels[indices]
     return out
 
 
 def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
-    return [order[start:start + size] for start in range(0, len(order), size)]
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -64,14 +64,21 @@ def sequence_length(first: list[int], second: list[int] | None) -> int:
     return len(first) + 2 if second is None else len(first) + len(second) + 3
 
 
-def join(tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+def join(
+    tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(input_ids, token_type_ids), int32 [L] with L <= max_length, of one segment or two, cut by `truncate_pair`."""
     if max_length < 5:
-        raise UserError(f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; 5 is the least")
+        raise UserError(
+            f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; 5 is the least"
+        )
     if second is None:
         segments = [[tokenizer.cls_id, *first[: max_length - 2], tokenizer.sep_id]]
     else:
         keep_first, keep_second = truncate_pair(len(first), len(second), max_length - 3)
-        segments = [[tokenizer.cls_id, *first[:keep_first], tokenizer.sep_id], [*second[:keep_second], tokenizer.sep_id]]
+        segments = [
+            [tokenizer.cls_id, *first[:keep_first], tokenizer.sep_id],
+            [*second[:keep_second], tokenizer.sep_id],
+        ]
     types = np.repeat(np.arange(len(segments)), [len(segment) for segment in segments])
     return np.array(sum(segments, []), np.int32), types.astype(np.int32)

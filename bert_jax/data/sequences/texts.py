@@ -14,8 +14,14 @@ Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
 """One text, one pair (a tuple), or several of either (any other iterable)."""
 
 
-def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int | None, max_length: int | None = None, truncate: bool = True,
-             masks: bool = False) -> Features:
+def tokenize(
+    tokenizer: Tokenizer,
+    texts: Texts,
+    longest: int | None,
+    max_length: int | None = None,
+    truncate: bool = True,
+    masks: bool = False,
+) -> Features:
     """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of every text, for a model that takes `longest` tokens (None: any number).
 
     What is longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair the longer text does, until both
@@ -25,8 +31,10 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int | None, max_length
       UserError: not texts, or too long with truncate=False.
     """
     if max_length is not None and not 5 <= max_length <= (longest or max_length):
-        raise UserError(f"max_length={max_length} must " + (f"lie between 5 and the {longest} positions of the model" if longest
-                                                            else "be 5 or more"))
+        raise UserError(
+            f"max_length={max_length} must "
+            + (f"lie between 5 and the {longest} positions of the model" if longest else "be 5 or more")
+        )
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
@@ -35,22 +43,34 @@ def tokenize(tokenizer: Tokenizer, texts: Texts, longest: int | None, max_length
     limit = max_length or longest or max(5, *sizes)
     if long := [number for number, size in enumerate(sizes) if size > limit]:
         if not truncate:
-            raise UserError(f"text {long[0]} ({firsts[long[0]][:40]!r}…) has {sizes[long[0]]} tokens with its [CLS] and [SEP], "
-                            f"{limit} are allowed; shorten it, or let truncate=True cut it")
-        logging.warning("%d of %d texts have more than %d tokens and were cut (the longest has %d)",
-                        len(long), len(pairs), limit, max(sizes))
+            raise UserError(
+                f"text {long[0]} ({firsts[long[0]][:40]!r}…) has {sizes[long[0]]} tokens with its [CLS] and [SEP], "
+                f"{limit} are allowed; shorten it, or let truncate=True cut it"
+            )
+        logging.warning(
+            "%d of %d texts have more than %d tokens and were cut (the longest has %d)",
+            len(long),
+            len(pairs),
+            limit,
+            max(sizes),
+        )
     return as_features([join(tokenizer, first, second, limit) for first, second in pairs], longest or limit)
 
 
 def as_features(rows: list[tuple], longest: int) -> Features:
     """Pairs of ids and token types, not padded and without labels, as Features; one row an example."""
-    return Features([ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest)
+    return Features(
+        [ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest
+    )
 
 
 def as_arrays(features: Features) -> Batch:
     """All texts in one batch, as long as the longest: int32 [n, L], zero beyond a text's own tokens."""
-    return {"input_ids": _padded(features.input_ids), "token_type_ids": _padded(features.token_type_ids),
-            "attention_mask": _padded([np.ones_like(ids) for ids in features.input_ids])}
+    return {
+        "input_ids": _padded(features.input_ids),
+        "token_type_ids": _padded(features.token_type_ids),
+        "attention_mask": _padded([np.ones_like(ids) for ids in features.input_ids]),
+    }
 
 
 def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
@@ -67,7 +87,7 @@ def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, B
 def _padded(rows: list[np.ndarray]) -> np.ndarray:
     whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for target, row in zip(whole, rows):
-        target[:len(row)] = row
+        target[: len(row)] = row
     return whole
 
 
@@ -79,15 +99,19 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     pairs = [row if isinstance(row, tuple) else (row, None) for row in rows]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
-            raise UserError(f"text {number} is {rows[number]!r:.60}; expected a str, a tuple of two, or a list of these")
+            raise UserError(
+                f"text {number} is {rows[number]!r:.60}; expected a str, a tuple of two, or a list of these"
+            )
         check_utf8(*pair)
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
-    return [tokenizer.encode_masked(text) if masks and mask in text else ids
-            for text, ids in zip(texts, tokenizer.encode_batch(texts))]
+    return [
+        tokenizer.encode_masked(text) if masks and mask in text else ids
+        for text, ids in zip(texts, tokenizer.encode_batch(texts))
+    ]
 
 
 def lowered(texts: Texts) -> Texts:

@@ -61,10 +61,14 @@ class Encoder:
         kept = piece_lengths > 0
         kept[0] = True
         return EncodedBlock(
-            tokens=tokens, sentence_lengths=lengths[lengths > 0], piece_lengths=piece_lengths[kept],
+            tokens=tokens,
+            sentence_lengths=lengths[lengths > 0],
+            piece_lengths=piece_lengths[kept],
             text_bytes=sum(len(sentence.encode()) for sentence in sentences),
             unknown_tokens=int(np.count_nonzero(tokens == self.tokenizer.unk_id)),
-            cut_sentences=cuts, replaced_characters=text.replaced)
+            cut_sentences=cuts,
+            replaced_characters=text.replaced,
+        )
 
     def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns (ids of all sentences in a row, tokens of each sentence)."""

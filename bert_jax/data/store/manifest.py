@@ -104,11 +104,14 @@ def read_manifest(directory: epath.Path) -> Manifest:
     """
     path = directory / "manifest.json"
     if not path.exists():
-        raise UserError(f"{directory} is not a token store (no manifest.json); "
-                        f"make one by `bert-jax prepare --output={directory}`")
+        raise UserError(
+            f"{directory} is not a token store (no manifest.json); make one by `bert-jax prepare --output={directory}`"
+        )
     values = read_object(path, "prepare the store again")
     if (version := values.get("version")) != VERSION:
-        raise UserError(f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again")
+        raise UserError(
+            f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again"
+        )
     try:
         manifest = from_dict(Manifest, unsealed(values))
         _check(manifest)
@@ -127,14 +130,18 @@ def _check(manifest: Manifest) -> None:
         if total != stated or not total:
             raise UserError(f"the shards have {total} {part}, counts.{part} is {stated}")
     if manifest.dtype != dtype_for(manifest.tokenizer.vocab_size):
-        raise UserError(f"dtype {manifest.dtype!r:.40} does not belong to a vocabulary of {manifest.tokenizer.vocab_size}")
+        raise UserError(
+            f"dtype {manifest.dtype!r:.40} does not belong to a vocabulary of {manifest.tokenizer.vocab_size}"
+        )
     names = [file.name for file in manifest.files]
     shards = {shard_file(i, part) for i in range(len(manifest.shards)) for part in PARTS}
     tokenizer_file = re.compile(r"tokenizer/\w[\w.-]*", re.ASCII)
     foreign = [name for name in names if name not in shards and not tokenizer_file.fullmatch(name)]
     if foreign or not shards <= set(names) or len(names) != len(set(names)):
-        raise UserError(f"the files listed are not those of {len(manifest.shards)} shards and a tokenizer" +
-                        (f": {foreign[0]!r:.80}" if foreign else ""))
+        raise UserError(
+            f"the files listed are not those of {len(manifest.shards)} shards and a tokenizer"
+            + (f": {foreign[0]!r:.80}" if foreign else "")
+        )
 
 
 def dtype_for(vocab_size: int) -> str:

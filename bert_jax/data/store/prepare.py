@@ -26,8 +26,27 @@ from bert_jax.data.store import writer as store_writer
 from bert_jax.data.corpus import wrapping
 from bert_jax.data.corpus.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
 from bert_jax.data.examples.documents import held_out_documents
-from bert_jax.data.store.manifest import (VERSION, FileRecord, Manifest, Options, SourceRecord, TokenizerRecord, dtype_for, hash_file, read_manifest)
-from bert_jax.data.store.progress import (PROGRESS, MadeFrom, Progress, clear, owned, refuse_difference, resume, write_progress)
+from bert_jax.data.store.manifest import (
+    VERSION,
+    FileRecord,
+    Manifest,
+    Options,
+    SourceRecord,
+    TokenizerRecord,
+    dtype_for,
+    hash_file,
+    read_manifest,
+)
+from bert_jax.data.store.progress import (
+    PROGRESS,
+    MadeFrom,
+    Progress,
+    clear,
+    owned,
+    refuse_difference,
+    resume,
+    write_progress,
+)
 from bert_jax.data.corpus.readers import find_sources, read_lines
 from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.store.store import open_store
@@ -60,7 +79,9 @@ def run_prepare(config: PrepareConfig) -> Manifest:
     if config.workers < 0:
         raise UserError(f"workers={config.workers}: the number of processes, or 0 for one a core")
     if config.wrapped == "yes" and config.sentences == "lines":
-        raise UserError("wrapped=yes joins the lines of a paragraph, sentences=lines takes each line as a sentence; choose one")
+        raise UserError(
+            "wrapped=yes joins the lines of a paragraph, sentences=lines takes each line as a sentence; choose one"
+        )
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
     sources = _with_wrap_columns(config, find_sources(config.input, config.format))
     made_from = _made_from(config, tokenizer, sources)
@@ -71,8 +92,10 @@ def run_prepare(config: PrepareConfig) -> Manifest:
     with owned(directory):
         progress = resume(directory, made_from)
         if progress.position != Position():
-            print(f"{output}: resuming in {sources[progress.source].name}, "
-                  f"{progress.writer.text_bytes / 1e6:,.1f} MB of text are done")
+            print(
+                f"{output}: resuming in {sources[progress.source].name}, "
+                f"{progress.writer.text_bytes / 1e6:,.1f} MB of text are done"
+            )
         started = time.monotonic()
         try:
             write_progress(directory, progress)
@@ -85,10 +108,14 @@ def run_prepare(config: PrepareConfig) -> Manifest:
             clear(directory)
             raise
         except BrokenProcessPool as error:
-            raise UserError("a worker process died, perhaps for lack of memory; the same command goes on from where it was, "
-                            "with fewer --workers if need be") from error
+            raise UserError(
+                "a worker process died, perhaps for lack of memory; the same command goes on from where it was, "
+                "with fewer --workers if need be"
+            ) from error
         except OSError as error:
-            raise UserError(f"{output} could not be finished: {error}; put that right and the same command goes on") from error
+            raise UserError(
+                f"{output} could not be finished: {error}; put that right and the same command goes on"
+            ) from error
     _report(output, manifest, state.text_bytes - progress.writer.text_bytes, time.monotonic() - started)
     return manifest
 
@@ -103,10 +130,15 @@ def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Sou
         return sources
     unbroken = [source for source in sources if source.format not in MAY_BE_WRAPPED]
     if config.wrapped == "yes" and unbroken:
-        raise UserError(f"wrapped=yes joins the lines of a paragraph, but {unbroken[0].name} ({unbroken[0].format}) has "
-                        "a whole paragraph on each line; give --wrapped=auto, or leave it out")
-    found = {source: wrapping.find_column(read_lines(source, config.text_field, config.bad_utf8))
-             for source in sources if source.format in MAY_BE_WRAPPED}
+        raise UserError(
+            f"wrapped=yes joins the lines of a paragraph, but {unbroken[0].name} ({unbroken[0].format}) has "
+            "a whole paragraph on each line; give --wrapped=auto, or leave it out"
+        )
+    found = {
+        source: wrapping.find_column(read_lines(source, config.text_field, config.bad_utf8))
+        for source in sources
+        if source.format in MAY_BE_WRAPPED
+    }
     wrapped = [source for source, (_, is_wrapped) in found.items() if is_wrapped]
     joining = config.wrapped == "yes" or config.wrapped == "auto" and config.sentences == "split"
     if wrapped:
@@ -116,18 +148,27 @@ def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Sou
         if joining:
             print(f"{which}; the lines of each paragraph are joined (--wrapped=no keeps every line end)")
         else:
-            logging.warning("%s, and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins "
-                            "the lines of each paragraph", which)
+            logging.warning(
+                "%s, and every line end is taken for the end of a sentence; --sentences=split --wrapped=auto joins "
+                "the lines of each paragraph",
+                which,
+            )
     joined = found if config.wrapped == "yes" else set(wrapped) if joining else ()
-    return [dataclasses.replace(source, wrap_column=found[source][0]) if source in joined else source for source in sources]
+    return [
+        dataclasses.replace(source, wrap_column=found[source][0]) if source in joined else source for source in sources
+    ]
 
 
 def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source]) -> MadeFrom:
     return MadeFrom(
-        tokenizer=TokenizerRecord(kind=tokenizer.kind, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size),
-        options=Options(sentences=config.sentences, language=config.language, text_field=config.text_field,
-                        bad_utf8=config.bad_utf8),
-        sources=tuple(SourceRecord(**dataclasses.asdict(source)) for source in sources))
+        tokenizer=TokenizerRecord(
+            kind=tokenizer.kind, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size
+        ),
+        options=Options(
+            sentences=config.sentences, language=config.language, text_field=config.text_field, bad_utf8=config.bad_utf8
+        ),
+        sources=tuple(SourceRecord(**dataclasses.asdict(source)) for source in sources),
+    )
 
 
 def _finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
@@ -172,22 +213,35 @@ def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[So
             write_progress(directory, dataclasses.replace(progress, writer=writer.flush()))
         state = writer.finish()
     if not state.shards:
-        raise UserError(f"the corpus holds no text: {done[-1]:,} bytes in {len(sources)} "
-                        f"source{'s' * (len(sources) > 1)} gave no token")
+        raise UserError(
+            f"the corpus holds no text: {done[-1]:,} bytes in {len(sources)} "
+            f"source{'s' * (len(sources) > 1)} gave no token"
+        )
     return state
 
 
 def _remaining(sources: list[Source], progress: Progress, text_field: str) -> Iterator[Block]:
     for index in range(progress.source, len(sources)):
-        yield from read_blocks(sources[index], text_field, progress.position if index == progress.source else Position())
+        yield from read_blocks(
+            sources[index], text_field, progress.position if index == progress.source else Position()
+        )
 
 
 def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
     tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
     return Manifest(
-        version=VERSION, dtype=dtype_for(made_from.tokenizer.vocab_size), counts=store_writer.counts(state),
-        tokenizer=made_from.tokenizer, options=made_from.options, sources=made_from.sources, shards=state.shards,
-        files=(*state.hashes, *(FileRecord(name=f"tokenizer/{path.name}", sha256=hash_file(path)) for path in tokenizer_files)))
+        version=VERSION,
+        dtype=dtype_for(made_from.tokenizer.vocab_size),
+        counts=store_writer.counts(state),
+        tokenizer=made_from.tokenizer,
+        options=made_from.options,
+        sources=made_from.sources,
+        shards=state.shards,
+        files=(
+            *state.hashes,
+            *(FileRecord(name=f"tokenizer/{path.name}", sha256=hash_file(path)) for path in tokenizer_files),
+        ),
+    )
 
 
 def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
@@ -207,8 +261,10 @@ def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) ->
 
 
 def _report(output: epath.Path, manifest: Manifest, text_bytes: int, seconds: float) -> None:
-    print(f"{output}: {_describe(manifest)}; {text_bytes / 1e6:,.1f} MB of text in {seconds:,.1f} s, "
-          f"{text_bytes / 1e6 / seconds:.2f} MB/s")
+    print(
+        f"{output}: {_describe(manifest)}; {text_bytes / 1e6:,.1f} MB of text in {seconds:,.1f} s, "
+        f"{text_bytes / 1e6 / seconds:.2f} MB/s"
+    )
     _warn_of_few_documents(manifest.counts.documents)
     _warn_of_paragraphs_as_documents(manifest)
 
@@ -223,8 +279,10 @@ def _warn_of_few_documents(number: int) -> None:
         "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters or "
         "articles, or evaluate on a store of other text (--data.eval_path)",
-        "one document" if number == 1 else f"only {number} documents", share,
-        effect if number > 1 else "leaves nothing to train on")
+        "one document" if number == 1 else f"only {number} documents",
+        share,
+        effect if number > 1 else "leaves nothing to train on",
+    )
 
 
 def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
@@ -233,13 +291,18 @@ def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
         logging.warning(
             "A blank line ends a document, and these have %.1f sentences and %.0f tokens on average. If the blank lines in the "
             "hard-wrapped files separate paragraphs, remove all but those between chapters: no training sequence and no "
-            "sentence pair extends beyond a document", counts.sentences / counts.documents, counts.tokens / counts.documents)
+            "sentence pair extends beyond a document",
+            counts.sentences / counts.documents,
+            counts.tokens / counts.documents,
+        )
 
 
 def _describe(manifest: Manifest) -> str:
     counts = manifest.counts
-    notes = [f"{counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens",
-             f"{counts.unknown_tokens / counts.tokens:.3%} unknown"]
+    notes = [
+        f"{counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens",
+        f"{counts.unknown_tokens / counts.tokens:.3%} unknown",
+    ]
     if counts.cut_sentences:
         notes.append(f"{counts.cut_sentences:,} cuts in overlong sentences")
     if counts.replaced_characters:

@@ -18,8 +18,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 
 PROGRESS = "progress.json"
-_OWN_FILES = re.compile(r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
-                        r"shard-\d{5,}\.(tokens|sentences|documents)")
+_OWN_FILES = re.compile(
+    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
+    r"shard-\d{5,}\.(tokens|sentences|documents)"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +47,16 @@ class Progress:
 def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
     if present.tokenizer != wanted.tokenizer:
         ours, theirs = wanted.tokenizer, present.tokenizer
-        raise UserError(f"{what} made with another vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
-                        f"{ours.kind} of {ours.vocab_size}); choose another output or delete it")
+        raise UserError(
+            f"{what} made with another vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
+            f"{ours.kind} of {ours.vocab_size}); choose another output or delete it"
+        )
     if lines := differences(to_dict(present), to_dict(wanted)):
         more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
-        raise UserError(f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
-                        + _by_wrapping(present, wanted))
+        raise UserError(
+            f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
+            + _by_wrapping(present, wanted)
+        )
 
 
 def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
@@ -76,7 +82,9 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if foreign := sorted(path.name for path in directory.iterdir() if not _OWN_FILES.fullmatch(path.name)):
-            raise UserError(f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one")
+            raise UserError(
+                f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one"
+            )
         file = lock.open("w")
     except OSError as error:
         raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
@@ -84,7 +92,9 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output") from error
+            raise UserError(
+                f"another `bert-jax prepare` is writing {directory}; wait or choose another output"
+            ) from error
         if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner since it was opened: others may lock a new one
             raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
         try:
@@ -100,8 +110,10 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
     path = directory / PROGRESS
     if not path.exists():
         if shards := sorted(file.name for file in directory.glob("shard-*")):
-            raise UserError(f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
-                            "delete it")
+            raise UserError(
+                f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
+                "delete it"
+            )
         return Progress(made_from=made_from)
     remedy = f"delete {directory} and start again"
     values = read_object(path, remedy)
@@ -111,7 +123,9 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
         raise UserError(f"{path} is damaged: {error}; {remedy}") from error
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
     if damaged := store_writer.damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
-        print(f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning")
+        print(
+            f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning"
+        )
         return Progress(made_from=made_from)
     return progress
 

@@ -35,8 +35,14 @@ class Store:
         self.vocab_size, self.fingerprint = manifest.tokenizer.vocab_size, manifest.fingerprint
         self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
         self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
-        dtypes = {"tokens": np.dtype(manifest.dtype), "sentences": np.dtype(np.uint64), "documents": np.dtype(np.uint64)}
-        self.arrays = {part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS}
+        dtypes = {
+            "tokens": np.dtype(manifest.dtype),
+            "sentences": np.dtype(np.uint64),
+            "documents": np.dtype(np.uint64),
+        }
+        self.arrays = {
+            part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS
+        }
 
     def _map(self, index: int, part: str, dtype: np.dtype) -> np.memmap:
         path = self.path / shard_file(index, part)
@@ -44,7 +50,9 @@ class Store:
         size = path.stat().st_size if path.is_file() else None
         if size != expected:
             found = "is missing" if size is None else f"has {size:,} bytes"
-            raise UserError(f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again")
+            raise UserError(
+                f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again"
+            )
         try:
             return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
         except OSError as error:
@@ -53,10 +61,14 @@ class Store:
     @functools.cached_property
     def document_sentences(self) -> np.ndarray:
         """int64 [num_documents + 1]: first sentence of every document; the last entry is num_sentences."""
-        parts = [np.asarray(part, np.int64) + start for part, start in zip(self.arrays["documents"], self._sentence_starts)]
+        parts = [
+            np.asarray(part, np.int64) + start for part, start in zip(self.arrays["documents"], self._sentence_starts)
+        ]
         starts = np.concatenate([*parts, [self.num_sentences]]).astype(np.int64)
         if starts[0] != 0 or (np.diff(starts) <= 0).any():
-            raise UserError(f"the document boundaries in {self.path} are not ascending; prepare or copy the store again")
+            raise UserError(
+                f"the document boundaries in {self.path} are not ascending; prepare or copy the store again"
+            )
         return starts
 
     @functools.cached_property
@@ -72,8 +84,10 @@ class Store:
         """
         ids = self._gather("tokens", indices, self._token_starts)
         if ids.size and ids.max() >= self.vocab_size:
-            raise UserError(f"{self.path} holds id {ids.max()}, but its vocabulary has {self.vocab_size:,} entries; delete the "
-                            "store and prepare or copy it again")
+            raise UserError(
+                f"{self.path} holds id {ids.max()}, but its vocabulary has {self.vocab_size:,} entries; delete the "
+                "store and prepare or copy it again"
+            )
         return ids.astype(np.int32)
 
     def sentence_starts(self, indices: np.ndarray) -> np.ndarray:
@@ -106,8 +120,10 @@ class Store:
         """
         tokenizer, record = load_tokenizer(self.path / "tokenizer"), self.manifest.tokenizer
         if (tokenizer.fingerprint, tokenizer.vocab_size) != (record.fingerprint, record.vocab_size):
-            raise UserError(f"the vocabulary in {self.path / 'tokenizer'} is not the one the store was made with; "
-                            "prepare or copy the store again")
+            raise UserError(
+                f"the vocabulary in {self.path / 'tokenizer'} is not the one the store was made with; "
+                "prepare or copy the store again"
+            )
         return tokenizer
 
 

@@ -11,9 +11,13 @@ SPECIAL, PADDING = -1, -2
 class Rows:
     """B sequences of L places as offsets into the token store, with what was done to them."""
 
-    token_index: np.ndarray  # int64 [B, L]: global token offset; SPECIAL for [CLS] (place 0) and [SEP], PADDING after the end
+    token_index: (
+        np.ndarray
+    )  # int64 [B, L]: global token offset; SPECIAL for [CLS] (place 0) and [SEP], PADDING after the end
     token_type_ids: np.ndarray  # int32 [B, L]
-    labels: np.ndarray | None  # int32 [B]: 0 the second segment follows the first, 1 random or swapped; None without pairs
+    labels: (
+        np.ndarray | None
+    )  # int32 [B]: 0 the second segment follows the first, 1 random or swapped; None without pairs
     truncated: np.ndarray  # int64 [B]: tokens of the chunk that did not fit
     duplicated: np.ndarray  # int64 [B]: tokens that also stand in another example of the epoch
 

@@ -51,8 +51,10 @@ def verify(store: "Store") -> None:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; prepare or copy the store again") from None
     if changed:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        raise UserError(f"{directory}: the content of {', '.join(changed[:5])}{more} is not what `bert-jax prepare` wrote; "
-                        "delete the store and prepare or copy it again")
+        raise UserError(
+            f"{directory}: the content of {', '.join(changed[:5])}{more} is not what `bert-jax prepare` wrote; "
+            "delete the store and prepare or copy it again"
+        )
     _check_boundaries(store)
     if time.time_ns() - max(state.st_ctime_ns for state in states) > SETTLED_NANOSECONDS:
         _write(record)
@@ -66,8 +68,10 @@ def _digest(manifest: Manifest, states: list[os.stat_result]) -> str:
 def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list[int]) -> list[str]:
     """Return the names of the files that do not have their hash. Several are hashed at once."""
     total, done, changed = sum(sizes), 0, []
-    with (concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
-          progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to):
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
+        progress_bar("verifying", total, unit="bytes", visible=total >= SHOWN_BYTES and _is_first_host()) as advance_to,
+    ):
         hashes = pool.map(_hash, (directory / file.name for file in files))
         for file, size, found in zip(files, sizes, hashes, strict=True):
             done += size
@@ -95,14 +99,21 @@ def _check_boundaries(store: "Store") -> None:
     for index, shard in enumerate(store.manifest.shards):
         for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):
             if not _are_starts(store.arrays[part][index], end):
-                raise UserError(f"{store.path}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
-                                "delete the store and prepare or copy it again")
+                raise UserError(
+                    f"{store.path}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
+                    "delete the store and prepare or copy it again"
+                )
 
 
 def _are_starts(starts: np.ndarray, end: int) -> bool:
     """Whether `starts` are the first of consecutive non-empty ranges that together are [0, end)."""
-    pieces = (starts[at:at + _PIECE + 1] for at in range(0, len(starts), _PIECE))  # overlapping by one
-    return len(starts) > 0 and starts[0] == 0 and starts[-1] < end and all((piece[1:] > piece[:-1]).all() for piece in pieces)
+    pieces = (starts[at : at + _PIECE + 1] for at in range(0, len(starts), _PIECE))  # overlapping by one
+    return (
+        len(starts) > 0
+        and starts[0] == 0
+        and starts[-1] < end
+        and all((piece[1:] > piece[:-1]).all() for piece in pieces)
+    )
 
 
 def _write(record: pathlib.Path) -> None:

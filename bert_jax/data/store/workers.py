@@ -23,8 +23,9 @@ def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
     return Encoder(load_tokenizer(tokenizer_directory), splitter, options.text_field, options.bad_utf8)
 
 
-def encoded_blocks(blocks: Iterable[Block], tokenizer_directory: str, options: Options,
-                   workers: int) -> Iterator[tuple[Block, EncodedBlock]]:
+def encoded_blocks(
+    blocks: Iterable[Block], tokenizer_directory: str, options: Options, workers: int
+) -> Iterator[tuple[Block, EncodedBlock]]:
     """Yields every block with its encoding, in the order of `blocks`; one worker means this process."""
     if workers == 1:
         encoder = make_encoder(tokenizer_directory, options)
@@ -32,7 +33,8 @@ def encoded_blocks(blocks: Iterable[Block], tokenizer_directory: str, options: O
             yield block, encoder(block)
         return
     pool = concurrent.futures.ProcessPoolExecutor(  # spawn: the parent may hold threads (TensorFlow, tokenizers)
-        workers, multiprocessing.get_context("spawn"), _start_worker, (tokenizer_directory, options))
+        workers, multiprocessing.get_context("spawn"), _start_worker, (tokenizer_directory, options)
+    )
     under_way: collections.deque = collections.deque()
     try:
         for block in blocks:

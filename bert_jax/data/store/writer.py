@@ -51,14 +51,25 @@ class StoreWriter:
         if continues and state.document_begun:
             begins[0] = False
         documents = state.sentences + _starts(pieces)[begins]
-        hashes = self._write({"tokens": block.tokens, "sentences": state.tokens + _starts(block.sentence_lengths),
-                              "documents": documents})
+        hashes = self._write(
+            {
+                "tokens": block.tokens,
+                "sentences": state.tokens + _starts(block.sentence_lengths),
+                "documents": documents,
+            }
+        )
         begun = bool(pieces[-1]) if len(pieces) > 1 else bool(pieces[0]) or (continues and state.document_begun)
         state = dataclasses.replace(
-            state, document_begun=begun, tokens=state.tokens + len(block.tokens),
-            sentences=state.sentences + len(block.sentence_lengths), documents=state.documents + len(documents),
-            **{key: getattr(state, key) + getattr(block, key)
-               for key in ("text_bytes", "unknown_tokens", "cut_sentences", "replaced_characters")})
+            state,
+            document_begun=begun,
+            tokens=state.tokens + len(block.tokens),
+            sentences=state.sentences + len(block.sentence_lengths),
+            documents=state.documents + len(documents),
+            **{
+                key: getattr(state, key) + getattr(block, key)
+                for key in ("text_bytes", "unknown_tokens", "cut_sentences", "replaced_characters")
+            },
+        )
         self.state, self._hashes = state, hashes  # together: a record describes files that were written to the end
 
     def flush(self) -> WriterState:
@@ -66,8 +77,13 @@ class StoreWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        self.state = dataclasses.replace(self.state, open_hashes=tuple(
-            FileRecord(name=shard_file(len(self.state.shards), part), sha256=self._hashes[part].hexdigest()) for part in PARTS))
+        self.state = dataclasses.replace(
+            self.state,
+            open_hashes=tuple(
+                FileRecord(name=shard_file(len(self.state.shards), part), sha256=self._hashes[part].hexdigest())
+                for part in PARTS
+            ),
+        )
         return self.state
 
     def finish(self) -> WriterState:
@@ -113,15 +129,27 @@ class StoreWriter:
         state = self.flush()
         self.close()
         shard = Shard(tokens=state.tokens, sentences=state.sentences, documents=state.documents)
-        self.state = dataclasses.replace(state, shards=(*state.shards, shard), hashes=state.hashes + state.open_hashes,
-                                         open_hashes=(), tokens=0, sentences=0, documents=0)
+        self.state = dataclasses.replace(
+            state,
+            shards=(*state.shards, shard),
+            hashes=state.hashes + state.open_hashes,
+            open_hashes=(),
+            tokens=0,
+            sentences=0,
+            documents=0,
+        )
 
 
 def counts(state: WriterState) -> Counts:
     """Sums over the closed shards of a finished store."""
     sums = {part: sum(getattr(shard, part) for shard in state.shards) for part in PARTS}
-    return Counts(**sums, text_bytes=state.text_bytes, unknown_tokens=state.unknown_tokens,
-                  cut_sentences=state.cut_sentences, replaced_characters=state.replaced_characters)
+    return Counts(
+        **sums,
+        text_bytes=state.text_bytes,
+        unknown_tokens=state.unknown_tokens,
+        cut_sentences=state.cut_sentences,
+        replaced_characters=state.replaced_characters,
+    )
 
 
 def damaged_file(directory: pathlib.Path, dtype: str, state: WriterState) -> str | None:

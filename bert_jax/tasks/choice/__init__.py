@@ -22,8 +22,11 @@ from bert_jax.tasks.lengths import Uncut
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 MAIN_METRIC = dict.fromkeys(("swag", "race", "choice"), "accuracy")
-FILES = {"train": ("train.csv", "train.jsonl", "train"), "dev": ("val.csv", "dev.csv", "dev.jsonl", "dev"),
-         "test": ("test.csv", "test.jsonl", "test")}
+FILES = {
+    "train": ("train.csv", "train.jsonl", "train"),
+    "dev": ("val.csv", "dev.csv", "dev.jsonl", "dev"),
+    "test": ("test.csv", "test.jsonl", "test"),
+}
 """Names that a split may have in `data.dir`: SWAG's, JSON lines, RACE's directories."""
 
 
@@ -59,7 +62,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         name = tfds_examples.split_name(data, split)
         source = f"{data.tfds}, split {name}"
         examples = tfds_examples.examples(data.tfds, name, data.tfds_dir)
-        questions = choice_files.questions(source, ((f"{source}, example {i}", example) for i, example in enumerate(examples)))
+        questions = choice_files.questions(
+            source, ((f"{source}, example {i}", example) for i, example in enumerate(examples))
+        )
     else:
         questions = choice_files.read(task_files.find(data, split, FILES[split]))
     has_answers = questions[0].answer is not None
@@ -71,17 +76,24 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> Features:
     """For every question, one [CLS] context [SEP] stem choice [SEP] for each choice; the longer segment is cut first."""
     contexts = tokenizer.encode_batch([question.context for question in examples.questions])
-    continued = tokenizer.encode_batch([f"{question.stem} {choice}" for question in examples.questions
-                                        for choice in question.choices])
+    continued = tokenizer.encode_batch(
+        [f"{question.stem} {choice}" for question in examples.questions for choice in question.choices]
+    )
     count = len(examples.questions[0].choices)
-    pairs = [[(context, second) for second in continued[i * count:(i + 1) * count]] for i, context in enumerate(contexts)]
+    pairs = [
+        [(context, second) for second in continued[i * count : (i + 1) * count]] for i, context in enumerate(contexts)
+    ]
     joined = [[join(tokenizer, *pair, options.max_length) for pair in row] for row in pairs]
     lengths = np.array([max(sequence_length(*pair) for pair in row) for row in pairs])
     answers = np.array([question.answer for question in examples.questions], np.int32) if examples.has_answers else None
-    return Features(input_ids=[[ids for ids, _ in row] for row in joined],
-                    token_type_ids=[[types for _, types in row] for row in joined], labels=answers,
-                    example=np.arange(len(joined), dtype=np.int32), max_length=options.max_length,
-                    uncut=Uncut(lengths, options.max_length, "questions"))
+    return Features(
+        input_ids=[[ids for ids, _ in row] for row in joined],
+        token_type_ids=[[types for _, types in row] for row in joined],
+        labels=answers,
+        example=np.arange(len(joined), dtype=np.int32),
+        max_length=options.max_length,
+        uncut=Uncut(lengths, options.max_length, "questions"),
+    )
 
 
 def prediction_names(examples: Examples, split: str) -> list[str]:
@@ -91,12 +103,15 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
     """accuracy: the share of the questions whose right choice has the highest score (the first of equal ones counts)."""
-    right = [int(scores.argmax()) == question.answer for question, scores in zip(examples.questions, logits, strict=True)]
+    right = [
+        int(scores.argmax()) == question.answer for question, scores in zip(examples.questions, logits, strict=True)
+    ]
     return {"accuracy": sum(right) / len(right)}
 
 
-def write_predictions(examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike,
-                      split: str) -> list[str]:
+def write_predictions(
+    examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+) -> list[str]:
     """Writes predictions (of another split than dev, test_predictions …) in the order of the questions.
 
     swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a
@@ -105,15 +120,21 @@ def write_predictions(examples: Examples, features: Features, logits: list[np.nd
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     if examples.task == "swag":
         lines = [",pred"]
-        lines += [f"{question.index},{scores.argmax()}" for question, scores in zip(examples.questions, logits, strict=True)]
+        lines += [
+            f"{question.index},{scores.argmax()}" for question, scores in zip(examples.questions, logits, strict=True)
+        ]
     else:
         lines = []
         for question, scores in zip(examples.questions, logits, strict=True):
             best = int(scores.argmax())
             odds = np.exp(scores.astype(np.float64) - scores.max())
             answer = choice_files.LETTERS[best] if examples.task == "race" else best
-            lines.append(json.dumps({"id": question.index, "answer": answer,
-                                     "probabilities": (odds / odds.sum()).round(6).tolist()}, ensure_ascii=False))
+            lines.append(
+                json.dumps(
+                    {"id": question.index, "answer": answer, "probabilities": (odds / odds.sum()).round(6).tolist()},
+                    ensure_ascii=False,
+                )
+            )
     write_atomically(file, ("\n".join(lines) + "\n").encode())
     return [os.fspath(file)]
 

@@ -1,8 +1,8 @@
 """Multiple-choice questions in SWAG's CSV, RACE's directories, JSON lines, and TFDS records of these three shapes.
 
-    SWAG    sent1, sent2, ending0 … endingN and label (a number from 0); other columns are passed over
-    RACE    a file a passage: {"article", "questions": […], "options": [[…], …], "answers": ["A", …]}
-    lines   {"context": …, "question": … (optional), "choices": […], "answer": a number from 0 or a letter from A}
+SWAG    sent1, sent2, ending0 … endingN and label (a number from 0); other columns are passed over
+RACE    a file a passage: {"article", "questions": […], "options": [[…], …], "answers": ["A", …]}
+lines   {"context": …, "question": … (optional), "choices": […], "answer": a number from 0 or a letter from A}
 """
 
 import json
@@ -44,7 +44,10 @@ def read(path: epath.Path) -> list[Question]:
     elif path.suffix == ".csv":
         records = _csv(path)
     elif path.suffix == ".jsonl":
-        records = ((f"{path}, line {number}", value) for number, value in table_rows.json_lines(table_rows.read_text(path), path))
+        records = (
+            (f"{path}, line {number}", value)
+            for number, value in table_rows.json_lines(table_rows.read_text(path), path)
+        )
     else:
         raise UserError(f"{path}: expected SWAG's .csv, a .jsonl file, or a directory of RACE's passages")
     return questions(str(path), records)
@@ -56,8 +59,10 @@ def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Quest
     for where, record in records:
         for question in _questions(where, record, len(result)):
             if len(question.choices) != len(result[0].choices if result else question.choices):
-                raise UserError(f"{question.where}: {len(question.choices)} choices, but the questions before have "
-                                f"{len(result[0].choices)}; a data set has one number of choices")
+                raise UserError(
+                    f"{question.where}: {len(question.choices)} choices, but the questions before have "
+                    f"{len(result[0].choices)}; a data set has one number of choices"
+                )
             result.append(question)
     if not result:
         raise UserError(f"{source} holds no question")
@@ -76,16 +81,26 @@ def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
         name = record.get("id") or record.get("example_id") or epath.Path(where).name
         asked, options, answers = (_list(where, record, key) for key in ("questions", "options", "answers"))
         if not len(asked) == len(options) == len(answers or asked):
-            raise UserError(f"{where}: {len(asked)} questions, {len(options)} lists of options and {len(answers)} answers; "
-                            "each question needs one of each")
+            raise UserError(
+                f"{where}: {len(asked)} questions, {len(options)} lists of options and {len(answers)} answers; "
+                "each question needs one of each"
+            )
         for i, (stem, choices, answer) in enumerate(zip(asked, options, answers or [None] * len(asked))):
             yield _question(f"{where}, question {i + 1}", record["article"], stem, choices, answer, f"{name}/{i}")
     elif "context" in record:
-        yield _question(where, record["context"], record.get("question") or "", _list(where, record, "choices"),
-                        record.get("answer"), str(record.get("id", number)))
+        yield _question(
+            where,
+            record["context"],
+            record.get("question") or "",
+            _list(where, record, "choices"),
+            record.get("answer"),
+            str(record.get("id", number)),
+        )
     else:
-        raise UserError(f"{where}: neither sent1 (SWAG) nor article (RACE) nor context (JSON lines) among "
-                        f"{', '.join(map(repr, list(record)[:12]))}")
+        raise UserError(
+            f"{where}: neither sent1 (SWAG) nor article (RACE) nor context (JSON lines) among "
+            f"{', '.join(map(repr, list(record)[:12]))}"
+        )
 
 
 def _question(where: str, context, stem, choices, answer, index: str) -> Question:
@@ -96,7 +111,9 @@ def _question(where: str, context, stem, choices, answer, index: str) -> Questio
         if name != "question" and not text.strip():
             raise UserError(f"{where}: {name} is empty")
     if not 2 <= len(choices) <= len(LETTERS):
-        raise UserError(f"{where}: {len(choices)} choices; a question has 2 to {len(LETTERS)} (SWAG: ending0, ending1, …)")
+        raise UserError(
+            f"{where}: {len(choices)} choices; a question has 2 to {len(LETTERS)} (SWAG: ending0, ending1, …)"
+        )
     context, stem, *choices = map(_whole_characters, (context, stem, *choices))
     return Question(where, context, stem, tuple(choices), _answer(where, answer, len(choices)), index)
 
@@ -110,8 +127,10 @@ def _answer(where: str, value, count: int) -> int | None:
         text = value.strip().upper()
         number = int(text) if text.isdecimal() and len(text) < 4 else LETTERS.find(text) if len(text) == 1 else -1
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
-        raise UserError(f"{where}: the answer {str(value)[:40]!r} is none of the {count} choices, which are numbered 0 to "
-                        f"{count - 1} or A to {LETTERS[count - 1]}")
+        raise UserError(
+            f"{where}: the answer {str(value)[:40]!r} is none of the {count} choices, which are numbered 0 to "
+            f"{count - 1} or A to {LETTERS[count - 1]}"
+        )
     return number
 
 
@@ -133,8 +152,10 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
             header = fields
             needed = ("sent1", "sent2", "ending0", "ending1")
             if missing := [name for name in needed if name not in header]:
-                raise UserError(f"{file}, line {number}: no column {', '.join(missing)} among "
-                                f"{', '.join(map(repr, header[:20]))} (SWAG's train_full.csv has another form than train.csv)")
+                raise UserError(
+                    f"{file}, line {number}: no column {', '.join(missing)} among "
+                    f"{', '.join(map(repr, header[:20]))} (SWAG's train_full.csv has another form than train.csv)"
+                )
             continue
         if len(fields) != len(header):
             raise UserError(f"{file}, line {number}: {len(fields)} columns, but the header has {len(header)}")

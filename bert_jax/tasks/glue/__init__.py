@@ -28,8 +28,13 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
         called = {split: _tfds_split(task, data, split) for split in known}
         return ("test",) if task == "ax" else tfds_examples.splits(_tfds_name(task, data), data, called)
     directory = epath.Path(data.dir).expanduser()
-    return tuple(split for split in known if getattr(data, split, "") or data.dir and any(
-        (directory / name).exists() for name in glue_files.names(task, split)))
+    return tuple(
+        split
+        for split in known
+        if getattr(data, split, "")
+        or data.dir
+        and any((directory / name).exists() for name in glue_files.names(task, split))
+    )
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
@@ -43,15 +48,20 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     """
     spec = GLUE_TASKS[task]
     if split not in spec.rows:
-        raise UserError(f"{task} has no {split} split, but {', '.join(spec.rows)}" + (
-            "; it tests models of mnli: give one as init_from" if task == "ax" else ""))
+        raise UserError(
+            f"{task} has no {split} split, but {', '.join(spec.rows)}"
+            + ("; it tests models of mnli: give one as init_from" if task == "ax" else "")
+        )
     if labels is None:
         labels = spec.labels
     if sorted(labels) != sorted(spec.labels):
         remedy = ("; give one that was fine-tuned on mnli" if task == "ax" else f"; fine-tune it on {task} first") + (
-            ", or put the names of its classes into id2label of its config.json" if "LABEL_0" in labels else "")
-        raise UserError(f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, the model has "
-                        f"{', '.join(labels) or 'none: it estimates a number'}{remedy}")
+            ", or put the names of its classes into id2label of its config.json" if "LABEL_0" in labels else ""
+        )
+        raise UserError(
+            f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, the model has "
+            f"{', '.join(labels) or 'none: it estimates a number'}{remedy}"
+        )
     if data.tfds:
         records = _tfds_records(task, spec, data, split)
     else:
@@ -71,14 +81,17 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
     """The task's own metrics, each in [-1, 1]; `MAIN_METRIC` comes first."""
     found = sentence_examples.predictions(examples, logits)
     answers = examples.answers
-    if "f1" in GLUE_TASKS[examples.task].metrics:  # whose class 1 is the benchmark's, whatever the order of the model's outputs
+    if (
+        "f1" in GLUE_TASKS[examples.task].metrics
+    ):  # whose class 1 is the benchmark's, whatever the order of the model's outputs
         positive = examples.labels.index(GLUE_TASKS[examples.task].labels[1])
         found, answers = (found == positive).astype(int), (answers == positive).astype(int)
     return {name: getattr(metrics, name)(answers, found) for name in GLUE_TASKS[examples.task].metrics}
 
 
-def write_predictions(examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str,
-                      split: str) -> list[str]:
+def write_predictions(
+    examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
     """Writes the file that a submission to the benchmark needs of this split, and returns its name.
 
     Columns `index` and `prediction`: the name of a class for MNLI, QNLI, RTE and AX, 0 or 1 for the other classifiers,
@@ -121,7 +134,9 @@ def _check_range(records: list[Record], scores: np.ndarray) -> None:
     outside = np.flatnonzero((scores < 0) | (scores > HIGHEST_SCORE))
     if len(outside):
         first = outside[0]
-        raise UserError(f"{records[first].where}: the score {scores[first]:g} does not lie between 0 and {HIGHEST_SCORE}")
+        raise UserError(
+            f"{records[first].where}: the score {scores[first]:g} does not lie between 0 and {HIGHEST_SCORE}"
+        )
 
 
 def _tfds_name(task: str, data: TaskDataConfig) -> str:

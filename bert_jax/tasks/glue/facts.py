@@ -31,27 +31,74 @@ _PREMISE = ("premise", "hypothesis")
 _PAIR = ("sentence1", "sentence2")
 
 GLUE_TASKS = {
-    "cola": GlueTask(("CoLA",), ("sentence",), ("unacceptable", "acceptable"), ("matthews", "accuracy"),
-                     {"train": 8551, "dev": 1043, "test": 1063}, numbered=True),
-    "sst2": GlueTask(("SST-2",), ("sentence",), ("negative", "positive"), ("accuracy",),
-                     {"train": 67_349, "dev": 872, "test": 1821}, numbered=True),
-    "mrpc": GlueTask(("MRPC",), ("#1 String", "#2 String"), ("not_equivalent", "equivalent"), ("f1", "accuracy"),
-                     {"train": 3668, "dev": 408, "test": 1725}, label="Quality", numbered=True, tfds_columns=_PAIR),
-    "stsb": GlueTask(("STS-B",), _PAIR, (), ("spearman", "pearson"),
-                     {"train": 5749, "dev": 1500, "test": 1379}, label="score"),
-    "qqp": GlueTask(("QQP",), ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"),
-                    {"train": 363_846, "dev": 40_430, "test": 390_965}, label="is_duplicate", numbered=True),
-    "mnli": GlueTask(("MNLI",), _PAIR, _INFERENCE, ("accuracy",),
-                     {"train": 392_702, "dev": 9815, "dev_mismatched": 9832, "test": 9796, "test_mismatched": 9847},
-                     label="gold_label", tfds_columns=_PREMISE),
+    "cola": GlueTask(
+        ("CoLA",),
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        ("matthews", "accuracy"),
+        {"train": 8551, "dev": 1043, "test": 1063},
+        numbered=True,
+    ),
+    "sst2": GlueTask(
+        ("SST-2",),
+        ("sentence",),
+        ("negative", "positive"),
+        ("accuracy",),
+        {"train": 67_349, "dev": 872, "test": 1821},
+        numbered=True,
+    ),
+    "mrpc": GlueTask(
+        ("MRPC",),
+        ("#1 String", "#2 String"),
+        ("not_equivalent", "equivalent"),
+        ("f1", "accuracy"),
+        {"train": 3668, "dev": 408, "test": 1725},
+        label="Quality",
+        numbered=True,
+        tfds_columns=_PAIR,
+    ),
+    "stsb": GlueTask(
+        ("STS-B",), _PAIR, (), ("spearman", "pearson"), {"train": 5749, "dev": 1500, "test": 1379}, label="score"
+    ),
+    "qqp": GlueTask(
+        ("QQP",),
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        ("f1", "accuracy"),
+        {"train": 363_846, "dev": 40_430, "test": 390_965},
+        label="is_duplicate",
+        numbered=True,
+    ),
+    "mnli": GlueTask(
+        ("MNLI",),
+        _PAIR,
+        _INFERENCE,
+        ("accuracy",),
+        {"train": 392_702, "dev": 9815, "dev_mismatched": 9832, "test": 9796, "test_mismatched": 9847},
+        label="gold_label",
+        tfds_columns=_PREMISE,
+    ),
     # the second version, which replaced that of the paper (108 thousand examples) in January 2019
-    "qnli": GlueTask(("QNLI",), ("question", "sentence"), _ENTAILMENT, ("accuracy",),
-                     {"train": 104_743, "dev": 5463, "test": 5463}),
+    "qnli": GlueTask(
+        ("QNLI",), ("question", "sentence"), _ENTAILMENT, ("accuracy",), {"train": 104_743, "dev": 5463, "test": 5463}
+    ),
     "rte": GlueTask(("RTE",), _PAIR, _ENTAILMENT, ("accuracy",), {"train": 2490, "dev": 277, "test": 3000}),
-    "wnli": GlueTask(("WNLI",), _PAIR, ("not_entailment", "entailment"), ("accuracy",),
-                     {"train": 635, "dev": 71, "test": 146}, numbered=True),
-    "ax": GlueTask(("AX", "diagnostic"), _PAIR, _INFERENCE, ("matthews", "accuracy"),
-                   {"dev": 1104, "test": 1104}, tfds_columns=_PREMISE),
+    "wnli": GlueTask(
+        ("WNLI",),
+        _PAIR,
+        ("not_entailment", "entailment"),
+        ("accuracy",),
+        {"train": 635, "dev": 71, "test": 146},
+        numbered=True,
+    ),
+    "ax": GlueTask(
+        ("AX", "diagnostic"),
+        _PAIR,
+        _INFERENCE,
+        ("matthews", "accuracy"),
+        {"dev": 1104, "test": 1104},
+        tfds_columns=_PREMISE,
+    ),
 }
 
 LABELLED_DIAGNOSTICS = ("Premise", "Hypothesis", "Label")

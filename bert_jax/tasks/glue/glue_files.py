@@ -41,7 +41,9 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
     Raises:
       UserError: header missing, wrong number of columns, empty text, not UTF-8; names file and line.
     """
-    layout, lines = _layout(task, file, list(table_rows.tsv(table_rows.read_text(file))), labelled=not split.startswith("test"))
+    layout, lines = _layout(
+        task, file, list(table_rows.tsv(table_rows.read_text(file))), labelled=not split.startswith("test")
+    )
     problems, records = [], []
     for number, fields in lines:
         where = f"{file}, line {number}"
@@ -92,11 +94,18 @@ class _Layout:
     def record(self, fields: list[str], where: str, position: str) -> Record:
         texts = [fields[column] for column in self.texts]
         label = None if self.label is None else fields[self.label].strip() or None
-        return Record(where, texts[0], texts[1] if len(texts) > 1 else None, label,
-                      position if self.index is None else fields[self.index])
+        return Record(
+            where,
+            texts[0],
+            texts[1] if len(texts) > 1 else None,
+            label,
+            position if self.index is None else fields[self.index],
+        )
 
 
-def _layout(task: str, file: epath.Path, lines: list[table_rows.Row], labelled: bool) -> tuple[_Layout, list[table_rows.Row]]:
+def _layout(
+    task: str, file: epath.Path, lines: list[table_rows.Row], labelled: bool
+) -> tuple[_Layout, list[table_rows.Row]]:
     """The layout of a file, and its rows below the header."""
     if not lines:
         raise UserError(f"{file} is empty")
@@ -110,29 +119,41 @@ def _layout(task: str, file: epath.Path, lines: list[table_rows.Row], labelled: 
         header = COLA_COLUMNS
     else:
         shown = ", ".join(repr(name[:30]) for name in header[:12])
-        raise UserError(f"{top}: no header with {' and '.join(map(repr, texts))}, but {shown}; "
-                        "the benchmark's own file begins with a line of column names (the task text reads other forms)")
+        raise UserError(
+            f"{top}: no header with {' and '.join(map(repr, texts))}, but {shown}; "
+            "the benchmark's own file begins with a line of column names (the task text reads other forms)"
+        )
     if labelled and label not in header:
-        raise UserError(f"{top}: no column {label!r} among {', '.join(header)}: examples to learn from or "
-                        "to evaluate on need labels")
+        raise UserError(
+            f"{top}: no column {label!r} among {', '.join(header)}: examples to learn from or "
+            "to evaluate on need labels"
+        )
     index = next((header.index(name) for name in ("index", "id") if name in header), None)
-    return _Layout(header, tuple(map(header.index, texts)), header.index(label) if label in header else None, index), lines
+    return _Layout(
+        header, tuple(map(header.index, texts)), header.index(label) if label in header else None, index
+    ), lines
 
 
 def _agreed(file: epath.Path, records: list[Record]) -> list[Record]:
     kept = [record for record in records if record.label != "-"]
     if len(kept) < len(records):
         skipped = len(records) - len(kept)
-        logging.warning("%s: %d of %d rows skipped whose annotators did not agree (label -)", file, skipped, len(records))
+        logging.warning(
+            "%s: %d of %d rows skipped whose annotators did not agree (label -)", file, skipped, len(records)
+        )
     return kept
 
 
-def _part(file: epath.Path, records: list[Record], lines: list[table_rows.Row], layout: _Layout, split: str) -> list[Record]:
+def _part(
+    file: epath.Path, records: list[Record], lines: list[table_rows.Row], layout: _Layout, split: str
+) -> list[Record]:
     """Of Microsoft's training pairs of MRPC those that GLUE trains on, or those that it holds out as dev."""
     ids = file.parent / _MRPC_DEV_IDS
     if not ids.exists():
-        raise UserError(f"{file} needs {ids} beside it, the list of the pairs that GLUE holds out as dev; or give "
-                        "--data.train and --data.dev")
+        raise UserError(
+            f"{file} needs {ids} beside it, the list of the pairs that GLUE holds out as dev; or give "
+            "--data.train and --data.dev"
+        )
     held_out = {tuple(fields) for _, fields in table_rows.tsv(table_rows.read_text(ids))}
     columns = [layout.header.index(name) for name in ("#1 ID", "#2 ID")]
     pairs = (tuple(fields[column] for column in columns) for _, fields in lines)

@@ -25,9 +25,11 @@ from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 MAIN_METRIC = {"ner": "f1"}
-FILES = {"train": ("train.txt", "train.conll", "train.conllu", "eng.train"),
-         "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
-         "test": ("test.txt", "test.conll", "test.conllu", "eng.testb")}
+FILES = {
+    "train": ("train.txt", "train.conll", "train.conllu", "eng.train"),
+    "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
+    "test": ("test.txt", "test.conll", "test.conllu", "eng.testb"),
+}
 """Names that a split may have in `data.dir`; the last are the original's."""
 _TFDS_TAGS = ("ner", "tags", "ner_tags")
 
@@ -75,7 +77,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if has_answers:
         sentences = conll.in_iob2(sentences, data.scheme)
     elif split == "train" or labels is None:
-        raise UserError(f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside the words'")
+        raise UserError(
+            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside the words'"
+        )
     labels = _classes(sentences) if labels is None else tuple(labels)
     for sentence in sentences if has_answers else ():
         for tag, place in zip(sentence.tags, sentence.places):
@@ -110,16 +114,22 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
 def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
     source = f"{data.tfds}, split {tfds.split_name(data, split)}"
     sentences = []
-    for index, example in enumerate(tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)):
+    for index, example in enumerate(
+        tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)
+    ):
         key = data.label_column or next((name for name in _TFDS_TAGS if name in example), "")
         for name in ("tokens", key):
             if name not in example:
-                raise UserError(f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
-                                "--data.label_column=NAME says which holds the tags")
+                raise UserError(
+                    f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
+                    "--data.label_column=NAME says which holds the tags"
+                )
         words, tags = example["tokens"], example[key]
         if not words or len(words) != len(tags):
-            raise UserError(f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
-                            "each sentence a word")
+            raise UserError(
+                f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
+                "each sentence a word"
+            )
         places = tuple(f"{source}, example {index}, word {word}" for word in range(len(words)))
         sentences.append(Sentence(tuple(words), None if None in tags else tuple(tags), None, places))
     if not sentences:
@@ -135,11 +145,19 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     """
     room = options.max_length - 2
     step = min(options.doc_stride, room // 2)
-    pieces = [ids[:step] or [tokenizer.unk_id] for ids in
-              tokenizer.encode_batch([word for sentence in examples.sentences for word in sentence.words])]
+    pieces = [
+        ids[:step] or [tokenizer.unk_id]
+        for ids in tokenizer.encode_batch([word for sentence in examples.sentences for word in sentence.words])
+    ]
     classes = {label: index for index, label in enumerate(examples.labels)}
-    tags = np.array([classes[tag] if examples.has_answers else 0
-                     for sentence in examples.sentences for tag in sentence.tags or sentence.words], np.int32)
+    tags = np.array(
+        [
+            classes[tag] if examples.has_answers else 0
+            for sentence in examples.sentences
+            for tag in sentence.tags or sentence.words
+        ],
+        np.int32,
+    )
     owner = np.repeat(np.arange(len(examples)), [len(sentence.words) for sentence in examples.sentences])
     tags = with_edges(tags, first=np.diff(owner, prepend=-1) > 0, last=np.diff(owner, append=len(examples)) > 0)
     rows = []
@@ -147,17 +165,31 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     for document in _documents(examples.sentences, options.context):
         lengths = [np.array([len(pieces[first + word]) for word in range(low, high)]) for low, high in document]
         for window in windows(lengths, room, step):
-            rows.append(_row(pieces[first + window.first:first + window.end], first + window.first,
-                             first + window.predicted, tags, tokenizer))
+            rows.append(
+                _row(
+                    pieces[first + window.first : first + window.end],
+                    first + window.first,
+                    first + window.predicted,
+                    tags,
+                    tokenizer,
+                )
+            )
         first += document[-1][1]
     ids, labels, words = ([row[part] for row in rows] for part in range(3))
     sentence = owner[[row[0] for row in words]].astype(np.int32)
-    return TaggingFeatures(input_ids=ids, token_type_ids=[np.zeros_like(row) for row in ids], labels=labels, example=sentence,
-                           max_length=options.max_length, words=words)
+    return TaggingFeatures(
+        input_ids=ids,
+        token_type_ids=[np.zeros_like(row) for row in ids],
+        labels=labels,
+        example=sentence,
+        max_length=options.max_length,
+        words=words,
+    )
 
 
 def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
     """For each document, (first word, end) of its sentences, counted from its beginning."""
+
     def document(item: tuple[int, Sentence]):
         number, sentence = item
         return sentence.document if context and sentence.document is not None else f"sentence {number} alone"
@@ -193,7 +225,8 @@ def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray
     kinds = [kind for prefix, kind in map(entities.split, examples.labels) if prefix == "B"]
     # Always the same names, so that runs can be compared: a type that is neither there nor predicted has 0.
     return {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")} | {
-        f"f1_{kind}": scores.get(f"f1_{kind}", 0.0) for kind in kinds}
+        f"f1_{kind}": scores.get(f"f1_{kind}", 0.0) for kind in kinds
+    }
 
 
 def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, float]:
@@ -206,8 +239,9 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
     return [name if split == "dev" else f"{split}_{name}" for name in names]
 
 
-def write_predictions(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
-                      split: str) -> list[str]:
+def write_predictions(
+    examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+) -> list[str]:
     """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_… of both.
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank
@@ -228,8 +262,10 @@ def _table(examples: Examples, predicted: list[list[str]]) -> str:
     """TSV with a row for each word of plain texts."""
     rows = ["index\tstart\tend\tword\ttag"]
     for index, sentence, tags in zip(examples.index, examples.sentences, predicted):
-        rows += [f"{index}\t{start}\t{end}\t{word}\t{tag}"
-                 for (start, end), word, tag in zip(sentence.spans, sentence.words, tags)]
+        rows += [
+            f"{index}\t{start}\t{end}\t{word}\t{tag}"
+            for (start, end), word, tag in zip(sentence.spans, sentence.words, tags)
+        ]
     return "\n".join(rows) + "\n"
 
 

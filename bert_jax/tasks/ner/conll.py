@@ -63,8 +63,10 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
         if fields:
             document += bool(sentences)  # what stands before the first mark is a document, too
     if not sentences:
-        raise UserError(f"{os.fspath(file)} holds no words; expected one per line, its tag in the last column, "
-                        "and a blank line after each sentence")
+        raise UserError(
+            f"{os.fspath(file)} holds no words; expected one per line, its tag in the last column, "
+            "and a blank line after each sentence"
+        )
     return sentences
 
 
@@ -83,13 +85,17 @@ def _rows(text: str, universal: bool) -> Iterator[tuple[int, list[str]]]:
 
 def _check_columns(place: str, fields: list[str], columns: int) -> None:
     if len(fields) != columns:
-        raise UserError(f"{place}: {len(fields)} columns, but the words before have {columns}: {' '.join(fields)[:60]!r}; "
-                        "every word needs its tag on its own line, and columns are parted by tabs, or else by blanks")
+        raise UserError(
+            f"{place}: {len(fields)} columns, but the words before have {columns}: {' '.join(fields)[:60]!r}; "
+            "every word needs its tag on its own line, and columns are parted by tabs, or else by blanks"
+        )
     if not all(field.strip(" ") for field in fields):
         raise UserError(f"{place}: an empty column: {fields}")
 
 
-def _places(columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str) -> tuple[int, int | None]:
+def _places(
+    columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str
+) -> tuple[int, int | None]:
     """Indices of the columns of words and of tags; None if there are no tags."""
     if columns == 1:
         return 0, None
@@ -106,9 +112,12 @@ def _places(columns: int, universal: bool, data: TaskDataConfig, to_predict: boo
 
 def _sentence(rows: list[tuple[str, list[str]]], columns: tuple[int, int | None], document: int | None) -> Sentence:
     word, tag = columns
-    return Sentence(words=tuple(fields[word] for _, fields in rows),
-                    tags=None if tag is None else tuple(fields[tag] for _, fields in rows),
-                    document=document, places=tuple(place for place, _ in rows))
+    return Sentence(
+        words=tuple(fields[word] for _, fields in rows),
+        tags=None if tag is None else tuple(fields[tag] for _, fields in rows),
+        document=document,
+        places=tuple(place for place, _ in rows),
+    )
 
 
 def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentence]:
@@ -125,6 +134,8 @@ def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentenc
     for sentence in sentences:
         if found := entities.fault(sentence.tags, scheme):
             word, message = found
-            raise UserError(f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
-                            "say --data.scheme=… if they are in another scheme")
+            raise UserError(
+                f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
+                "say --data.scheme=… if they are in another scheme"
+            )
     return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.tags))) for sentence in sentences]

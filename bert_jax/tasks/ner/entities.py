@@ -91,7 +91,7 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     result = list(tags)
     for kind, first, last in entities(tags):
         if split(tags[first])[0]:
-            result[first:last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+            result[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
     return result
 
 

@@ -33,8 +33,9 @@ def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) 
     return _score(examples, features, predict(examples, features, logits))
 
 
-def write_predictions(examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike,
-                      split: str) -> list[str]:
+def write_predictions(
+    examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+) -> list[str]:
     """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json.
 
     predictions.json holds final answers: "" where the null odds exceed options.null_threshold, or, if that is None, the
@@ -42,9 +43,11 @@ def write_predictions(examples: Examples, features: SpanFeatures, logits: list[n
     """
     predictions = predict(examples, features, logits)
     ids = [question.id for question in examples.questions]
-    contents = {"predictions.json": final_texts(examples, features, predictions),
-                "nbest.json": [prediction.entries() for prediction in predictions],
-                "null_odds.json": [prediction.null_odds for prediction in predictions]}
+    contents = {
+        "predictions.json": final_texts(examples, features, predictions),
+        "nbest.json": [prediction.entries() for prediction in predictions],
+        "null_odds.json": [prediction.null_odds for prediction in predictions],
+    }
     directory, files = epath.Path(directory), []
     directory.mkdir(parents=True, exist_ok=True)
     for name in prediction_names(examples, split):
@@ -72,7 +75,10 @@ def final_texts(examples: Examples, features: SpanFeatures, predictions: list[Pr
 
 
 def _score(examples: Examples, features: SpanFeatures, predictions: list[Prediction]) -> dict[str, float]:
-    guesses, golds = [prediction.guess for prediction in predictions], [question.answers for question in examples.questions]
+    guesses, golds = (
+        [prediction.guess for prediction in predictions],
+        [question.answers for question in examples.questions],
+    )
     if examples.task == "squad_v1":
         return metric.evaluate_v1(guesses, golds)
     odds = [prediction.null_odds for prediction in predictions]

@@ -43,9 +43,15 @@ class Prediction:
         """The n-best list as nbest.json has it, with the softmax of the scores as probabilities."""
         scores = np.array([answer.score for answer in self.answers])
         shares = np.exp(scores - scores.max())
-        return [{"text": answer.text, "probability": float(share),
-                 "start_logit": answer.start_logit, "end_logit": answer.end_logit}
-                for answer, share in zip(self.answers, shares / shares.sum())]
+        return [
+            {
+                "text": answer.text,
+                "probability": float(share),
+                "start_logit": answer.start_logit,
+                "end_logit": answer.end_logit,
+            }
+            for answer, share in zip(self.answers, shares / shares.sum())
+        ]
 
 
 def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> list[Prediction]:
@@ -54,8 +60,14 @@ def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]
     predictions = []
     for question, begin, end in zip(examples.questions, bounds, bounds[1:]):
         context = features.contexts[question.context]
-        windows = [_Window(np.nan_to_num(logits[i].astype(np.float64), nan=-_LEAST, posinf=_LEAST, neginf=-_LEAST),
-                           int(features.prefix[i]), int(features.first[i])) for i in range(begin, end)]
+        windows = [
+            _Window(
+                np.nan_to_num(logits[i].astype(np.float64), nan=-_LEAST, posinf=_LEAST, neginf=-_LEAST),
+                int(features.prefix[i]),
+                int(features.first[i]),
+            )
+            for i in range(begin, end)
+        ]
         answers = _answers(examples.contexts[question.context], context, windows, features.options)
         null = min((Answer("", *map(float, window.logits[0])) for window in windows), key=lambda answer: answer.score)
         guess = answers[0] if answers else Answer("", 0.0, 0.0)
@@ -97,7 +109,7 @@ def _spans(window: _Window, most_context: np.ndarray, options: TaskOptions) -> n
     They are made of the n_best best starts and ends of all positions. Valid is what lies inside the window, starts where
     no other window shows more context, and has at most max_answer_length tokens.
     """
-    best = np.argsort(-window.logits, axis=0, kind="stable")[:options.n_best] - window.prefix
+    best = np.argsort(-window.logits, axis=0, kind="stable")[: options.n_best] - window.prefix
     start, end = (grid.ravel() for grid in np.meshgrid(best[:, 0], best[:, 1], indexing="ij"))
     valid = (start >= 0) & (start <= end) & (end < window.length) & (end - start < options.max_answer_length)
     start, end = start[valid], end[valid]
@@ -110,4 +122,4 @@ def _spans(window: _Window, most_context: np.ndarray, options: TaskOptions) -> n
 def _with_null(answers: list[Answer], null: Answer, n_best: int) -> list[Answer]:
     """`null` at its place among the answers; at the end if it is not among the n_best."""
     better = sum(answer.score >= null.score for answer in answers)
-    return [*answers[:better], null, *answers[better:n_best - 1]] if better < n_best else [*answers, null]
+    return [*answers[:better], null, *answers[better : n_best - 1]] if better < n_best else [*answers, null]

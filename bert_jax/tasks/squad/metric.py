@@ -48,8 +48,9 @@ def evaluate_v1(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> d
     return {"exact_match": _mean(exact), "f1": _mean(overlap)}
 
 
-def evaluate_v2(guesses: Sequence[str], null_odds: Sequence[float], golds: Sequence[Sequence[str]],
-                threshold: float | None = None) -> dict[str, float]:
+def evaluate_v2(
+    guesses: Sequence[str], null_odds: Sequence[float], golds: Sequence[Sequence[str]], threshold: float | None = None
+) -> dict[str, float]:
     """Metrics of SQuAD 2.0 for the best guess of each question and the odds that it has no answer.
 
     Args:
@@ -65,8 +66,10 @@ def evaluate_v2(guesses: Sequence[str], null_odds: Sequence[float], golds: Seque
     odds, answerable = np.asarray(null_odds, np.float64), np.array([bool(answers) for answers in golds])
     usable = [[gold for gold in answers if normalize(gold)] or [""] for answers in golds]
     pairs = list(zip(guesses, usable, strict=True))
-    raw = {"exact": [max(exact_match(guess, gold) for gold in answers) for guess, answers in pairs],
-           "f1": [max(f1(guess, gold) for gold in answers) for guess, answers in pairs]}
+    raw = {
+        "exact": [max(exact_match(guess, gold) for gold in answers) for guess, answers in pairs],
+        "f1": [max(f1(guess, gold) for gold in answers) for guess, answers in pairs],
+    }
     best = {name: best_threshold(np.array(scores), odds, answerable) for name, scores in raw.items()}
     threshold = best["f1"][1] if threshold is None else threshold
     metrics = {}

@@ -79,8 +79,10 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if not records:
         raise UserError(f"{source} holds no question")
     # Templates of files to be predicted often say is_impossible: false everywhere; in training that is a mistake worth an error.
-    labelled = any(record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
-                   for _, record in records)
+    labelled = any(
+        record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
+        for _, record in records
+    )
     if split == "train" and not labelled:
         raise UserError(f"{source}: none of {len(records)} questions has an answer; training needs them")
     problems: list[str] = []
@@ -88,7 +90,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     for context, record in records:
         question = _question(source, task, context, contexts[context], record, labelled, problems)
         if question.id in seen:
-            raise UserError(f"{source}: question {question.id} occurs twice; predictions are kept by id, so give each its own")
+            raise UserError(
+                f"{source}: question {question.id} occurs twice; predictions are kept by id, so give each its own"
+            )
         seen.add(question.id)
         questions.append(question)
     _report(source, problems, questions)
@@ -97,7 +101,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     return Examples(task, tuple(contexts), tuple(questions), labelled, tuple(problems))
 
 
-def _question(source, task: str, context: int, text: str, record: dict, labelled: bool, problems: list[str]) -> Question:
+def _question(
+    source, task: str, context: int, text: str, record: dict, labelled: bool, problems: list[str]
+) -> Question:
     id, where = record["id"], f"{source}: question {record['id']}"
     if not text.strip():
         raise UserError(f"{where}: its context has no words; an answer must be a part of the context")
@@ -105,18 +111,28 @@ def _question(source, task: str, context: int, text: str, record: dict, labelled
     impossible = record.get("is_impossible", not answers)
     if not labelled or (impossible and task == "squad_v2"):
         if answers:
-            raise UserError(f"{where} is_impossible, yet it has the answer {answers[0]['text']!r:.80}; "
-                            "put it under plausible_answers, or set is_impossible to false")
+            raise UserError(
+                f"{where} is_impossible, yet it has the answer {answers[0]['text']!r:.80}; "
+                "put it under plausible_answers, or set is_impossible to false"
+            )
         return Question(id, record["question"], context)
     if impossible or not answers:
-        raise UserError(f"{where} has no answer, " + ("but is_impossible is false" if task == "squad_v2" else
-                                                      "which squad_v1 does not know; fine-tune on squad_v2 instead"))
+        raise UserError(
+            f"{where} has no answer, "
+            + (
+                "but is_impossible is false"
+                if task == "squad_v2"
+                else "which squad_v1 does not know; fine-tune on squad_v2 instead"
+            )
+        )
     span = None
     for answer in answers:
         start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
         if start < 0 or text[start:end] != answer["text"] or not answer["text"].strip():
-            problems.append(f"{where}: answer {answer['text']!r:.80} is not at character {start}, where the context reads "
-                            f"{text[max(start, 0):max(end, 0)]!r:.80}")
+            problems.append(
+                f"{where}: answer {answer['text']!r:.80} is not at character {start}, where the context reads "
+                f"{text[max(start, 0) : max(end, 0)]!r:.80}"
+            )
         elif span is None:
             span = start, end
     return Question(id, record["question"], context, tuple(answer["text"] for answer in answers), span)
@@ -128,18 +144,26 @@ def _report(source, problems: list[str], questions: list[Question]) -> None:
     if not problems:
         return
     answers = sum(len(question.answers) for question in questions)
-    listed = "\n".join([*problems[:_LISTED], *([f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else [])])
+    listed = "\n".join(
+        [*problems[:_LISTED], *([f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else [])]
+    )
     if len(problems) > _TOLERATED * answers:
-        raise UserError(f"{source}: {len(problems)} of {answers} answers ({len(problems) / answers:.1%}) are not where "
-                        f"answer_start says, more than {_TOLERATED:.0%}; answer_start counts characters (code points) from 0, "
-                        f"not bytes:\n{listed}")
-    logging.warning("%d of %d answers are not where answer_start says and not trained on:\n%s", len(problems), answers, listed)
+        raise UserError(
+            f"{source}: {len(problems)} of {answers} answers ({len(problems) / answers:.1%}) are not where "
+            f"answer_start says, more than {_TOLERATED:.0%}; answer_start counts characters (code points) from 0, "
+            f"not bytes:\n{listed}"
+        )
+    logging.warning(
+        "%d of %d answers are not where answer_start says and not trained on:\n%s", len(problems), answers, listed
+    )
 
 
 def _find(task: str, data: TaskDataConfig, split: str) -> epath.Path:
     name, others = _names(task, data, split)
     if len(others) > 1 and name not in others and not getattr(data, split):
-        raise UserError(f"data.dir={data.dir} has no {name}, but {', '.join(others)}; name the file: --data.{split}=FILE")
+        raise UserError(
+            f"data.dir={data.dir} has no {name}, but {', '.join(others)}; name the file: --data.{split}=FILE"
+        )
     return task_files.find(data, split, [name, *others])
 
 
@@ -155,8 +179,10 @@ def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
     try:
         contents = json.loads(read_text(file))
     except json.JSONDecodeError as error:
-        raise UserError(f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's form is one object "
-                        '{"version": …, "data": […]}') from None
+        raise UserError(
+            f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's form is one object "
+            '{"version": …, "data": […]}'
+        ) from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise UserError(f"{file} is not SQuAD's form: {error}") from None
     contexts, records = [], []
@@ -209,9 +235,15 @@ def _items(file, parent, key: str, place: str) -> Iterator[tuple[str, object]]:
 def _value(file, parent, key: str, kind: type, place: str):
     where = f"{file}: {place or 'the file'}"
     if not isinstance(parent, dict) or key not in parent:
-        held = f"only {', '.join(map(repr, list(parent)[:6])) or 'nothing'}" if isinstance(parent, dict) else f"{parent!r:.80}"
-        raise UserError(f"{where} has no {key!r}, {held}; "
-                        "SQuAD's form is data > paragraphs > context, qas > id, question, answers > text, answer_start")
+        held = (
+            f"only {', '.join(map(repr, list(parent)[:6])) or 'nothing'}"
+            if isinstance(parent, dict)
+            else f"{parent!r:.80}"
+        )
+        raise UserError(
+            f"{where} has no {key!r}, {held}; "
+            "SQuAD's form is data > paragraphs > context, qas > id, question, answers > text, answer_start"
+        )
     value = parent[key]
     if type(value) is not kind:
         raise UserError(f"{where}: {key!r} is {value!r:.80}, not of type {kind.__name__}")
@@ -219,6 +251,8 @@ def _value(file, parent, key: str, kind: type, place: str):
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
-                            f"{error.start}, which is no text") from None
+            raise UserError(
+                f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
+                f"{error.start}, which is no text"
+            ) from None
     return value

@@ -51,29 +51,48 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
       UserError: max_length leaves no room for a context; a context of which the tokenizer leaves nothing.
     """
     if options.max_length <= options.max_query_length + 3:
-        raise UserError(f"options.max_length={options.max_length} leaves no room beside a question of "
-                        f"options.max_query_length={options.max_query_length} tokens, [CLS] and two [SEP]; "
-                        f"it must be above {options.max_query_length + 3}")
+        raise UserError(
+            f"options.max_length={options.max_length} leaves no room beside a question of "
+            f"options.max_query_length={options.max_query_length} tokens, [CLS] and two [SEP]; "
+            f"it must be above {options.max_query_length + 3}"
+        )
     contexts = [encode(text, tokenizer) for text in examples.contexts]
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
     rows = []
     for example, (question, query) in enumerate(zip(examples.questions, queries)):
         context, query = contexts[question.context], query[: options.max_query_length]
         if not len(context.ids):
-            raise UserError(f"question {question.id}: the tokenizer leaves nothing of its context "
-                            f"{examples.contexts[question.context]!r:.80}; an answer must be a part of the context")
+            raise UserError(
+                f"question {question.id}: the tokenizer leaves nothing of its context "
+                f"{examples.contexts[question.context]!r:.80}; an answer must be a part of the context"
+            )
         span = answer_tokens(context, *question.span) if question.span else None
         head = [tokenizer.cls_id, *query, tokenizer.sep_id]
         for first, length in windows(len(context.ids), options.max_length - len(head) - 1, options.doc_stride):
-            ids = np.concatenate([head, context.ids[first:first + length], [tokenizer.sep_id]]).astype(np.int32)
+            ids = np.concatenate([head, context.ids[first : first + length], [tokenizer.sep_id]]).astype(np.int32)
             types, label = _segments(len(head), length + 1), _label(span, first, length, len(head))
             rows.append((ids, types, label, example, len(head), first))
     ids, types, labels, *columns = zip(*rows)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
-    uncut = Uncut(np.array([len(query) for query in queries]), options.max_query_length, "questions", "max_query_length",
-                  most=options.max_length - 4)  # beside [CLS], two [SEP] and one token of the context
-    return SpanFeatures(list(ids), list(types), np.array(labels, np.int32) if examples.has_answers else None, example,
-                        options.max_length, prefix, first, contexts, options, uncut=uncut)
+    uncut = Uncut(
+        np.array([len(query) for query in queries]),
+        options.max_query_length,
+        "questions",
+        "max_query_length",
+        most=options.max_length - 4,
+    )  # beside [CLS], two [SEP] and one token of the context
+    return SpanFeatures(
+        list(ids),
+        list(types),
+        np.array(labels, np.int32) if examples.has_answers else None,
+        example,
+        options.max_length,
+        prefix,
+        first,
+        contexts,
+        options,
+        uncut=uncut,
+    )
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:
@@ -103,10 +122,10 @@ def has_most_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
     position = np.arange(max(first + length for first, length in spans))
     scores = np.full((len(spans), len(position)), -np.inf)
     for row, (first, length) in zip(scores, spans):
-        inside = position[first:first + length]
-        row[first:first + length] = np.minimum(inside - first, first + length - 1 - inside) + 0.01 * length
+        inside = position[first : first + length]
+        row[first : first + length] = np.minimum(inside - first, first + length - 1 - inside) + 0.01 * length
     best = scores.argmax(axis=0)
-    return [best[first:first + length] == index for index, (first, length) in enumerate(spans)]
+    return [best[first : first + length] == index for index, (first, length) in enumerate(spans)]
 
 
 def answer_tokens(context: Context, start: int, end: int) -> tuple[int, int] | None:
@@ -128,7 +147,7 @@ def read(text: str, context: Context, first: int, last: int) -> str:
     end = int(context.ends[last])
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
-    return text[int(context.starts[first]):end].strip()
+    return text[int(context.starts[first]) : end].strip()
 
 
 def _label(span: tuple[int, int] | None, first: int, length: int, prefix: int) -> tuple[int, int]:

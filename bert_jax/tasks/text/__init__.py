@@ -27,8 +27,13 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return task_files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None,
-         given: Mapping[str, Sequence] | None = None) -> Sentences:
+def load(
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: Mapping[str, Sequence] | None = None,
+) -> Sentences:
     """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, TFDS, or memory.
 
     Args:
@@ -54,7 +59,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     numbers = {name: number for number, name in enumerate(labels)}
     if parted:
         if "dev" in splits(task, data):
-            raise UserError(f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out")
+            raise UserError(
+                f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out"
+            )
         records = _part(records, data.dev_share, split)
     return sentence_examples.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
 
@@ -72,8 +79,10 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool 
     """
     tabbed = next((text for text in texts if text.is_line and "\t" in text.text), None)
     if pairs is False and tabbed is not None:
-        raise UserError(f"{tabbed.where}: the model reads single texts, but there is a tab, as between the two texts of a "
-                        f"pair: {tabbed.text!r:.80}; write a blank in its place if this is one text")
+        raise UserError(
+            f"{tabbed.where}: the model reads single texts, but there is a tab, as between the two texts of a "
+            f"pair: {tabbed.text!r:.80}; write a blank in its place if this is one text"
+        )
     reason = "the model reads pairs of texts"
     if pairs is None:
         pairs = tabbed is not None or all(text.text.count("\t") == 1 for text in texts)
@@ -99,8 +108,9 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
     return {name: getattr(scores, name)(examples.answers, found) for name in names}
 
 
-def write_predictions(examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str,
-                      split: str) -> list[str]:
+def write_predictions(
+    examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
     """Writes `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability given to it.
 
     Numbers have all their digits, so that metrics computed from the file are those of `score`.
@@ -109,8 +119,10 @@ def write_predictions(examples: Sentences, features: Features, logits: Sequence[
     if examples.labels:
         below_best = np.asarray(logits) - np.max(logits, axis=1, keepdims=True)
         shares = 1 / np.exp(below_best).sum(axis=1)
-        rows = [f"{index}\t{examples.labels[number]}\t{share:.4f}"
-                for index, number, share in zip(examples.index, found, shares)]
+        rows = [
+            f"{index}\t{examples.labels[number]}\t{share:.4f}"
+            for index, number, share in zip(examples.index, found, shares)
+        ]
     else:
         rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found)]
     file = epath.Path(directory) / prediction_names(examples, split)[0]
@@ -127,8 +139,10 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
 def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
     """UserError where the directory has no dev file, which may be held out of the training file."""
     if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
-        raise UserError(f"data.dir={data.dir} has no dev file; looked for {', '.join(text_files.names('dev'))}; give "
-                        "--data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of the training file")
+        raise UserError(
+            f"data.dir={data.dir} has no dev file; looked for {', '.join(text_files.names('dev'))}; give "
+            "--data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of the training file"
+        )
 
 
 def _part(records: list[Record], share: float, split: str) -> list[Record]:
@@ -136,8 +150,10 @@ def _part(records: list[Record], share: float, split: str) -> list[Record]:
     texts = list(dict.fromkeys((record.first, record.second) for record in records))
     count = round(share * len(texts))
     if not 0 < count < len(texts):
-        raise UserError(f"data.dev_share={share} of {len(texts):,} different texts leaves none "
-                        f"{'to learn from' if count else 'for dev'}; give another share, or --data.dev=FILE")
+        raise UserError(
+            f"data.dev_share={share} of {len(texts):,} different texts leaves none "
+            f"{'to learn from' if count else 'for dev'}; give another share, or --data.dev=FILE"
+        )
     held_out = {texts[place] for place in permute(np.arange(count), len(texts), 0, Stream.HELD_OUT)}
     return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
 
@@ -149,16 +165,22 @@ def _discover(records: list[Record]) -> tuple[str, ...]:
     if any(record.label is None for record in records):
         return tuple(labels)  # collect() names the first
     if len(labels) == 1:
-        raise UserError(f"{records[0].where}, and every other example, has the label {labels[0]!r}: there is nothing to learn")
+        raise UserError(
+            f"{records[0].where}, and every other example, has the label {labels[0]!r}: there is nothing to learn"
+        )
     if len(labels) == len(records) > 20:
-        raise UserError(f"{records[0].where}: the label {records[0].label!r} occurs once, as all {len(records):,} labels do; "
-                        "name another --data.label_column, or give --data.regression=true where the labels are numbers")
+        raise UserError(
+            f"{records[0].where}: the label {records[0].label!r} occurs once, as all {len(records):,} labels do; "
+            "name another --data.label_column, or give --data.regression=true where the labels are numbers"
+        )
     return tuple(labels)
 
 
 def _tfds_records(data: TaskDataConfig, split: str) -> list[Record]:
     name = tfds_examples.split_name(data, split)
     source = f"{data.tfds}, split {name}"
-    rows = ((f"{source}, example {position}", example)
-            for position, example in enumerate(tfds_examples.examples(data.tfds, name, data.tfds_dir)))
+    rows = (
+        (f"{source}, example {position}", example)
+        for position, example in enumerate(tfds_examples.examples(data.tfds, name, data.tfds_dir))
+    )
     return text_files.records_of(source, rows, data, split)

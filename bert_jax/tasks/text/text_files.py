@@ -37,8 +37,10 @@ def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
         objects = table_rows.json_lines(table_rows.read_text(file), file)
         return records_of(str(file), ((f"{file}, line {number}", value) for number, value in objects), data, split)
     if file.suffix not in _SUFFIXES:
-        raise UserError(f"{file}: the form of a file is told by the end of its name, {', '.join(_SUFFIXES)}; or give a "
-                        "directory with a directory of .txt files for each class")
+        raise UserError(
+            f"{file}: the form of a file is told by the end of its name, {', '.join(_SUFFIXES)}; or give a "
+            "directory with a directory of .txt files for each class"
+        )
     text = table_rows.read_text(file)
     lines = table_rows.tsv(text) if file.suffix == ".tsv" else table_rows.csv(text, file)
     return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
@@ -55,14 +57,23 @@ def records_of(source: str, examples: Iterable[tuple[str, Mapping]], data: TaskD
         columns = columns or _columns(where, values, data, split)
         text, pair, label = columns
         _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
-        records.append(Record(where, _text(where, values, text), None if pair is None else _text(where, values, pair),
-                              None if label is None else _label(where, values.get(label)), str(len(records))))
+        records.append(
+            Record(
+                where,
+                _text(where, values, text),
+                None if pair is None else _text(where, values, pair),
+                None if label is None else _label(where, values.get(label)),
+                str(len(records)),
+            )
+        )
     if not records:
         raise UserError(f"{source} holds no example")
     return records
 
 
-def _mappings(file: epath.Path, lines: Iterator[table_rows.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
+def _mappings(
+    file: epath.Path, lines: Iterator[table_rows.Row], has_header: bool
+) -> Iterator[tuple[str, dict[str, str]]]:
     """(where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
     header = None
     for number, fields in lines:
@@ -81,16 +92,26 @@ def _mappings(file: epath.Path, lines: Iterator[table_rows.Row], has_header: boo
 def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> tuple[str, str | None, str | None]:
     """The columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
-    text, pair, label = (next((name for name in ((asked,) if asked else usual) if name in values), None)
-                         for asked, usual in choices)
-    missing = [option for option, found, asked in (("text_column", text, True), ("pair_column", pair, data.pair_column),
-                                                   ("label_column", label, split != "test")) if asked and found is None]
+    text, pair, label = (
+        next((name for name in ((asked,) if asked else usual) if name in values), None) for asked, usual in choices
+    )
+    missing = [
+        option
+        for option, found, asked in (
+            ("text_column", text, True),
+            ("pair_column", pair, data.pair_column),
+            ("label_column", label, split != "test"),
+        )
+        if asked and found is None
+    ]
     if missing:
         asked = getattr(data, missing[0])
         wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
         shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
-        raise UserError(f"{where}: no column {wanted} among {shown}; name one by --data.{missing[0]} (a file without a line of "
-                        "column names is read by numbers: --data.text_column=1 --data.label_column=2)")
+        raise UserError(
+            f"{where}: no column {wanted} among {shown}; name one by --data.{missing[0]} (a file without a line of "
+            "column names is read by numbers: --data.text_column=1 --data.label_column=2)"
+        )
     return text, pair, label
 
 

@@ -8,7 +8,7 @@ import pytest
 from bert_jax.data.corpus import documentation
 from bert_jax.data.corpus.sentences import make_splitter
 
-GOOGLE = '''Computes the `mean` of all of the elements in the array.
+GOOGLE = """Computes the `mean` of all of the elements in the array.
 
     This is the first line of a paragraph that is wrapped
     over two lines, see :func:`~numpy.median` and [the guide](https://example.org/guide).
@@ -30,8 +30,8 @@ GOOGLE = '''Computes the `mean` of all of the elements in the array.
     ```python
     The code in this block is not a sentence of the corpus.
     ```
-    '''
-NUMPY = '''
+    """
+NUMPY = """
     Return the standard deviation of the values along an axis.
 
     Parameters
@@ -48,7 +48,7 @@ NUMPY = '''
     ======  =========================================
 
     .. versionadded:: 1.7 of the library is the first with it.
-    '''
+    """
 
 
 def test_prose_of_docstrings():
@@ -56,16 +56,26 @@ def test_prose_of_docstrings():
         "Computes the mean of all of the elements in the array.",
         "This is the first line of a paragraph that is wrapped over two lines, see numpy.median and the guide.",
         "The numbers that are to be averaged, as a list or an array.",
-        "The mean, which is a scalar of the same type as the values."]
+        "The mean, which is a scalar of the same type as the values.",
+    ]
     assert documentation.prose(NUMPY) == [
         "Return the standard deviation of the values along an axis.",
         "The values of which the deviation is to be computed.",
-        "The square of it is the variance, as it is in every book."]
+        "The square of it is the variance, as it is in every book.",
+    ]
 
 
-@pytest.mark.parametrize("text", [
-    "", "TODO.", "Dies ist ein deutscher Satz, der hier nicht bleiben soll und darf.", "x = f(y) + g(z) ** 2 # a.b.c.d",
-    "no full stop at the end of the line", "a.b.c d.e.f g_h_i j(k) l[m] n{o} the."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "TODO.",
+        "Dies ist ein deutscher Satz, der hier nicht bleiben soll und darf.",
+        "x = f(y) + g(z) ** 2 # a.b.c.d",
+        "no full stop at the end of the line",
+        "a.b.c d.e.f g_h_i j(k) l[m] n{o} the.",
+    ],
+)
 def test_what_is_not_english_prose_is_dropped(text):
     assert documentation.prose(text) == []
 
@@ -84,11 +94,16 @@ def write(path, source):
 
 
 def test_a_module_is_a_document_and_nothing_is_run(library):
-    write(library / "b.py", '"""The module is about the letter b."""\nraise SystemExit\n'
-          'class C:\n  """The class is documented in the module."""\n  def f(self):\n    """The method is in the class of it."""\n')
+    write(
+        library / "b.py",
+        '"""The module is about the letter b."""\nraise SystemExit\n'
+        'class C:\n  """The class is documented in the module."""\n  def f(self):\n    """The method is in the class of it."""\n',
+    )
     write(library / "a" / "__init__.py", '"""The package comes before the module in the order."""')
-    write(library / "pydoc_data" / "topics.py", "topics = {'x': '''The first topic is a text of its own.''', "
-          "'y': 'The second is one of the two.'}")
+    write(
+        library / "pydoc_data" / "topics.py",
+        "topics = {'x': '''The first topic is a text of its own.''', 'y': 'The second is one of the two.'}",
+    )
     write(library / "tests" / "c.py", '"""The tests are not a part of the corpus."""')
     write(library / "a" / "test_d.py", '"""The test file is not a part of it."""')
     write(library / "broken.py", b'"""The file is not Python')
@@ -98,8 +113,10 @@ def test_a_module_is_a_document_and_nothing_is_run(library):
     assert texts == [
         "The package comes before the module in the order.",
         "The module is about the letter b.\nThe class is documented in the module.\nThe method is in the class of it.",
-        "The first topic is a text of its own.", "The second is one of the two.",
-        "The rest of it is new to the corpus."]
+        "The first topic is a text of its own.",
+        "The second is one of the two.",
+        "The rest of it is new to the corpus.",
+    ]
     assert [share for _, share in documentation.documents()][-1] == 1
 
 
@@ -121,7 +138,9 @@ def test_the_standard_library_alone_is_a_corpus(monkeypatch):
     split = make_splitter("split")
     sentences = [sentence for text in texts for sentence in split(text.split("\n"))]
     lines = [line for text in texts for line in text.split("\n")]
-    assert len(texts) > 250 and len(sentences) > 10_000  # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules
+    assert (
+        len(texts) > 250 and len(sentences) > 10_000
+    )  # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules
     assert len(set(lines)) == len(lines)
     assert any("statement is used to wrap the execution of a block" in line for line in lines)
     assert not any(">>>" in line or "```" in line for line in lines)

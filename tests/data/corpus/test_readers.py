@@ -14,7 +14,10 @@ from bert_jax.data.corpus.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
 DOCUMENTS = [
-    "First paragraph. Two sentences.\nSecond paragraph: naïve café.", "Another document.", "A third one,\nof two lines."]
+    "First paragraph. Two sentences.\nSecond paragraph: naïve café.",
+    "Another document.",
+    "A third one,\nof two lines.",
+]
 PLAIN = "\n\n".join(DOCUMENTS) + "\n"
 
 
@@ -29,22 +32,32 @@ def read(input, **options):
     return list(read_documents(str(input), **options))
 
 
-@pytest.mark.parametrize("name, content", [
-    ("a.txt", PLAIN),
-    ("a.txt.gz", PLAIN),
-    ("crlf.txt", PLAIN.replace("\n", "\r\n")),
-    ("cr.txt", PLAIN.replace("\n", "\r")),
-    ("bom.txt", "\ufeff" + PLAIN),
-    ("nul.txt", PLAIN.replace(" ", "\0 ")),
-    ("blank.txt", "\n \n\n" + PLAIN.replace("\n\n", "\n \t\n\n\n") + "\n\n"),
-    ("unended.txt", PLAIN.rstrip("\n")),
-    ("a.jsonl", "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(DOCUMENTS))),
-    ("a.json.gz", "\r\n\r\n".join(
-        json.dumps({"text": text.replace("\n", "\r\n\r\n")}, ensure_ascii=False) for text in DOCUMENTS)),
-    ("bom.jsonl", "\ufeff" + "\n".join(json.dumps({"text": text}) for text in DOCUMENTS)),
-    ("AA/wiki_00", "".join(f'<doc id="{i}" url="u" title="t">\n{text}\n\n</doc>\n' for i, text in enumerate(DOCUMENTS))),
-    ("wiki_01.gz", "\r\n".join(f'<doc id="{i}">\r\n{text}\r\n</doc>' for i, text in enumerate(DOCUMENTS))),
-])
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.txt", PLAIN),
+        ("a.txt.gz", PLAIN),
+        ("crlf.txt", PLAIN.replace("\n", "\r\n")),
+        ("cr.txt", PLAIN.replace("\n", "\r")),
+        ("bom.txt", "\ufeff" + PLAIN),
+        ("nul.txt", PLAIN.replace(" ", "\0 ")),
+        ("blank.txt", "\n \n\n" + PLAIN.replace("\n\n", "\n \t\n\n\n") + "\n\n"),
+        ("unended.txt", PLAIN.rstrip("\n")),
+        ("a.jsonl", "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(DOCUMENTS))),
+        (
+            "a.json.gz",
+            "\r\n\r\n".join(
+                json.dumps({"text": text.replace("\n", "\r\n\r\n")}, ensure_ascii=False) for text in DOCUMENTS
+            ),
+        ),
+        ("bom.jsonl", "\ufeff" + "\n".join(json.dumps({"text": text}) for text in DOCUMENTS)),
+        (
+            "AA/wiki_00",
+            "".join(f'<doc id="{i}" url="u" title="t">\n{text}\n\n</doc>\n' for i, text in enumerate(DOCUMENTS)),
+        ),
+        ("wiki_01.gz", "\r\n".join(f'<doc id="{i}">\r\n{text}\r\n</doc>' for i, text in enumerate(DOCUMENTS))),
+    ],
+)
 @pytest.mark.parametrize("block_bytes", [1 << 20, 40])
 def test_every_form_gives_the_same_documents(tmp_path, monkeypatch, name, content, block_bytes):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
@@ -75,15 +88,18 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     rng = random.Random(0)
     texts = ["\n".join("word " * rng.randrange(1, 40) for _ in range(rng.randrange(1, 5))) for _ in range(20)]
-    content = {"text": "\r\n\r\n".join(texts), "jsonl": "\n".join(json.dumps({"text": text}) for text in texts),
-               "wikiextractor": "\n".join(f'<doc id="1">\n{text}\n</doc>' for text in texts)}[form]
+    content = {
+        "text": "\r\n\r\n".join(texts),
+        "jsonl": "\n".join(json.dumps({"text": text}) for text in texts),
+        "wikiextractor": "\n".join(f'<doc id="1">\n{text}\n</doc>' for text in texts),
+    }[form]
     [source] = find_sources(write(tmp_path / "corpus.gz", content), form)
     whole = list(blocks.read_blocks(source))
     assert len(whole) > 10
     assert b"".join(block.payload for block in whole) == content.encode()
     for index, block in enumerate(whole):
-        assert block.end.line == content.encode()[:block.end.offset].count(b"\n")
-        assert list(blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1:index + 3]
+        assert block.end.line == content.encode()[: block.end.offset].count(b"\n")
+        assert list(blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1 : index + 3]
 
 
 def test_blocks_of_documents_resume_at_every_position(monkeypatch):
@@ -94,7 +110,7 @@ def test_blocks_of_documents_resume_at_every_position(monkeypatch):
     whole = list(blocks.read_blocks(source))
     assert len(whole) > 10 and whole[-1].consumed == 3000
     for index, block in enumerate(whole):
-        assert list(blocks.read_blocks(source, start=block.end)) == whole[index + 1:]
+        assert list(blocks.read_blocks(source, start=block.end)) == whole[index + 1 :]
     pieces = [piece for block in whole for piece in parsing.parse_block(block).pieces[1:]]
     assert ["\n".join(piece) for piece in pieces] == [text.replace("\0", "") for text in texts]
 
@@ -148,7 +164,10 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
     good = '{"text": "fine"}\n' * 7
     fails("a.jsonl:8: not a JSON object", write(tmp_path / "a.jsonl", good + '{"text": "cut\n'))
-    fails("b.jsonl:8: no field 'text', the record has the fields 'body'", write(tmp_path / "b.jsonl", good + '{"body": "x"}\n'))
+    fails(
+        "b.jsonl:8: no field 'text', the record has the fields 'body'",
+        write(tmp_path / "b.jsonl", good + '{"body": "x"}\n'),
+    )
     fails("c.jsonl:8: the field 'text' holds 3", write(tmp_path / "c.jsonl", good + '{"text": 3}\n'))
     fails("d.jsonl:8: no field 'text', the record is not an object", write(tmp_path / "d.jsonl", good + "[1]\n"))
     fails("e.jsonl:8: not a JSON", write(tmp_path / "e.jsonl", good + "[" * 100_000 + "\n"))
@@ -164,8 +183,9 @@ def test_lone_surrogates_of_json_become_text(tmp_path):
     assert [parse_block(block).replaced for block in read_blocks(source)] == [3]
 
 
-@pytest.mark.parametrize("damage", [
-    lambda data: data[:-20], lambda data: data[:40] + b"\0" * 40 + data[80:], lambda data: b"no gzip"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: data[:40] + b"\0" * 40 + data[80:], lambda data: b"no gzip"]
+)
 def test_broken_gzip(tmp_path, damage):
     rng = random.Random(0)
     path = tmp_path / "a.txt.gz"
@@ -184,8 +204,10 @@ def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch):
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, manager):
-            return {"train": self._generate_examples(DOCUMENTS), "test": self._generate_examples(
-                ["\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\nOne._NEWLINE_Two."])}
+            return {
+                "train": self._generate_examples(DOCUMENTS),
+                "test": self._generate_examples(["\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\nOne._NEWLINE_Two."]),
+            }
 
         def _generate_examples(self, texts):
             yield from ((index, {"text": text, "id": index}) for index, text in enumerate(texts))
@@ -205,18 +227,25 @@ def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch):
 def test_sentences_are_split_and_nothing_is_lost():
     split = sentences.make_splitter("split")
     assert split(["Dr. Smith met Mr. Jones. It cost 3.5 dollars! “Really?” she asked.", "  A second line ", " "]) == [
-        "Dr. Smith met Mr. Jones.", "It cost 3.5 dollars!", "“Really?” she asked.", "A second line"]
+        "Dr. Smith met Mr. Jones.",
+        "It cost 3.5 dollars!",
+        "“Really?” she asked.",
+        "A second line",
+    ]
     assert sentences.make_splitter("lines")(["One. Two. ", "", "Three."]) == ["One. Two.", "Three."]
     with pytest.raises(UserError, match="language"):
         sentences.make_splitter("split", "English!")
 
 
-@pytest.mark.parametrize("line, longest", [
-    ("Here is one sentence of the usual kind. " * 2_000, 50),
-    ("“ " + "Here is one after a mark that nobody closed. " * 2_000, 50),
-    ("no end in sight " * 5_000, 80_000),
-    ("x" * 35_000, 35_000),
-])
+@pytest.mark.parametrize(
+    "line, longest",
+    [
+        ("Here is one sentence of the usual kind. " * 2_000, 50),
+        ("“ " + "Here is one after a mark that nobody closed. " * 2_000, 50),
+        ("no end in sight " * 5_000, 80_000),
+        ("x" * 35_000, 35_000),
+    ],
+)
 def test_long_lines_are_split_as_short_ones(line, longest):
     got = sentences.make_splitter("split")([line])
     assert "".join("".join(got).split()) == "".join(line.split())

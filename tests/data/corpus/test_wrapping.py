@@ -43,8 +43,17 @@ def vocab(tmp_path):
 
 def run(tmp_path, name, text, output, **options):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    return prepare.run_prepare(PrepareConfig(**{"input": str(tmp_path / name), "vocab": str(tmp_path / "vocab.txt"),
-                                                "output": str(tmp_path / output), "workers": 1, **options}))
+    return prepare.run_prepare(
+        PrepareConfig(
+            **{
+                "input": str(tmp_path / name),
+                "vocab": str(tmp_path / "vocab.txt"),
+                "output": str(tmp_path / output),
+                "workers": 1,
+                **options,
+            }
+        )
+    )
 
 
 def shards(tmp_path, output):
@@ -58,18 +67,25 @@ def test_wrapped_lines_are_recognised(width):
     assert is_wrapped and width - 8 <= column <= width
 
 
-@pytest.mark.parametrize("name, lines", [
-    ("a paragraph per line", paragraphs(100)),
-    ("a sentence per line", [sentence(random.Random(seed)) for seed in range(500)]),
-    ("a sentence per line in lower case", [sentence(random.Random(seed)).lower() for seed in range(500)]),
-    ("a sentence per line without punctuation", [sentence(random.Random(seed)).lower().rstrip(".") for seed in range(500)]),
-    ("sentences of one pattern", "\n".join(small_corpus.documents(100)).split("\n")),
-    ("words", [word for text in paragraphs(20) for word in text.split()]),
-    ("wrapped lines in capitals", [line.upper() for line in lines_of(paragraphs(100))]),
-    ("verse", [line.capitalize() for line in lines_of(paragraphs(100), 40)]),
-    ("a few wrapped lines", lines_of(paragraphs(100))[:9]),
-    ("a wrapped line per document", [part for line in lines_of(paragraphs(100)) for part in (line, "")]),
-    ("nothing", [])])
+@pytest.mark.parametrize(
+    "name, lines",
+    [
+        ("a paragraph per line", paragraphs(100)),
+        ("a sentence per line", [sentence(random.Random(seed)) for seed in range(500)]),
+        ("a sentence per line in lower case", [sentence(random.Random(seed)).lower() for seed in range(500)]),
+        (
+            "a sentence per line without punctuation",
+            [sentence(random.Random(seed)).lower().rstrip(".") for seed in range(500)],
+        ),
+        ("sentences of one pattern", "\n".join(small_corpus.documents(100)).split("\n")),
+        ("words", [word for text in paragraphs(20) for word in text.split()]),
+        ("wrapped lines in capitals", [line.upper() for line in lines_of(paragraphs(100))]),
+        ("verse", [line.capitalize() for line in lines_of(paragraphs(100), 40)]),
+        ("a few wrapped lines", lines_of(paragraphs(100))[:9]),
+        ("a wrapped line per document", [part for line in lines_of(paragraphs(100)) for part in (line, "")]),
+        ("nothing", []),
+    ],
+)
 def test_other_text_is_not(name, lines):
     assert not wrapping.find_column(lines)[1]
 
@@ -83,19 +99,30 @@ def test_joining_undoes_the_wrapping_of_a_paragraph(width):
 
 
 def test_paragraphs_are_told_apart_by_the_room_after_them():
-    lines = ["CHAPTER ONE", "It was a dark and stormy night, and the rain fell in", "torrents.",
-             "A Gust Of Wind Swept Up The Streets,", "It Rattled Along The Housetops, Or Agitated The Flames",
-             "Against The Darkness."]
+    lines = [
+        "CHAPTER ONE",
+        "It was a dark and stormy night, and the rain fell in",
+        "torrents.",
+        "A Gust Of Wind Swept Up The Streets,",
+        "It Rattled Along The Housetops, Or Agitated The Flames",
+        "Against The Darkness.",
+    ]
     assert wrapping.join_lines(lines, 54) == [
-        "CHAPTER ONE", "It was a dark and stormy night, and the rain fell in torrents.", "A Gust Of Wind Swept Up The Streets,",
-        "It Rattled Along The Housetops, Or Agitated The Flames Against The Darkness."]
+        "CHAPTER ONE",
+        "It was a dark and stormy night, and the rain fell in torrents.",
+        "A Gust Of Wind Swept Up The Streets,",
+        "It Rattled Along The Housetops, Or Agitated The Flames Against The Darkness.",
+    ]
 
 
-@pytest.mark.parametrize("name, between, newline", [
-    ("book.txt", "\n", "\n"), ("book.txt", "\n\n", "\n"), ("book.txt", "\n", "\r\n"), ("book.jsonl", "\n\n", "\n")])
+@pytest.mark.parametrize(
+    "name, between, newline",
+    [("book.txt", "\n", "\n"), ("book.txt", "\n\n", "\n"), ("book.txt", "\n", "\r\n"), ("book.jsonl", "\n\n", "\n")],
+)
 @pytest.mark.parametrize("block_bytes", [1 << 20, 3000])
-def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(tmp_path, vocab, monkeypatch, capsys, name, between, newline,
-                                                               block_bytes):
+def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(
+    tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes
+):
     """With and without blank lines between paragraphs, in one block and in many."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     texts = paragraphs(100)
@@ -123,8 +150,14 @@ def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab
         monkeypatch.setattr(prepare, "BLOCK_BYTES", block_bytes)
         run(tmp_path, "book.txt", text, f"store{block_bytes}", workers=workers)
         store = open_store(tmp_path / f"store{block_bytes}")
-        stores.append((store.manifest.counts, store.document_tokens.tolist(), store.tokens(range(store.num_tokens)).tolist(),
-                       store.sentence_starts(range(store.num_sentences)).tolist()))
+        stores.append(
+            (
+                store.manifest.counts,
+                store.document_tokens.tolist(),
+                store.tokens(range(store.num_tokens)).tolist(),
+                store.sentence_starts(range(store.num_sentences)).tolist(),
+            )
+        )
     assert stores[0] == stores[1] == stores[2]
 
 
@@ -149,8 +182,12 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
         patch.setattr(store_writer.StoreWriter, "append", break_off)
         run(tmp_path, "book.txt", text, "store")
-    with pytest.raises(UserError, match="unfinished token store made from something else .sources.0.wrap_column: 7. → 0"):
-        run_again = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1)
+    with pytest.raises(
+        UserError, match="unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
+    ):
+        run_again = PrepareConfig(
+            input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1
+        )
         prepare.run_prepare(dataclasses.replace(run_again, wrapped="no"))
     prepare.run_prepare(run_again)
     assert "resuming in" in capsys.readouterr().out
@@ -179,7 +216,9 @@ def test_no_file_is_looked_at_where_none_is_to_be_joined(tmp_path, vocab, monkey
 def test_sources_with_a_paragraph_on_each_line_cannot_be_joined(tmp_path, vocab):
     """By order; once they were left as they are without a word."""
     articles = '<doc id="1" title="a">\n' + "\n".join(paragraphs(20)) + "\n</doc>\n"
-    with pytest.raises(UserError, match=r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"):
+    with pytest.raises(
+        UserError, match=r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"
+    ):
         run(tmp_path, "wiki_00", articles, "store", wrapped="yes")
     assert not (tmp_path / "store").exists()
     assert run(tmp_path, "wiki_00", articles, "store").sources[0].wrap_column == 0
@@ -190,9 +229,13 @@ def test_a_store_that_differs_in_the_joining_only_says_so(tmp_path, vocab):
     run(tmp_path, "book.txt", "\n".join(lines_of(paragraphs(100))), "old", wrapped="no")
     joined = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "new"), workers=1)
     prepare.run_prepare(joined)
-    with pytest.raises(UserError, match=r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"):
+    with pytest.raises(
+        UserError, match=r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"
+    ):
         prepare.run_prepare(dataclasses.replace(joined, output=str(tmp_path / "old")))
-    with pytest.raises(UserError, match=r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"):
+    with pytest.raises(
+        UserError, match=r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"
+    ):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no"))
     with pytest.raises(UserError, match="made from something else .*; choose another output or delete it$"):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no", bad_utf8="replace"))
@@ -210,8 +253,13 @@ def test_lines_can_be_joined_by_order(tmp_path, vocab):
 def test_each_file_is_decided_upon(tmp_path, vocab, capsys):
     (tmp_path / "b.txt").write_text("\n".join(paragraphs(100)))
     (tmp_path / "a.txt").write_text("\n".join(lines_of(paragraphs(100), 60)))
-    manifest = run(tmp_path, "c.txt", "\n".join(lines_of(paragraphs(100), 90)), "store",
-                   input=f"{tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/c.txt")
+    manifest = run(
+        tmp_path,
+        "c.txt",
+        "\n".join(lines_of(paragraphs(100), 90)),
+        "store",
+        input=f"{tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/c.txt",
+    )
     columns = [source.wrap_column for source in manifest.sources]
     assert 52 <= columns[0] <= 60 and columns[1] == 0 and 82 <= columns[2] <= 90
     assert f"2 of 3 sources ({tmp_path}/a.txt, …): hard-wrapped lines" in capsys.readouterr().out
@@ -226,10 +274,15 @@ def test_a_long_file_is_judged_by_its_beginning():
     assert wrapping.find_column(line for part in (many, unread) for line in part) == (column, True)
 
 
-@pytest.mark.parametrize("count, says", [
-    (1, "The corpus has one document, and .*data.held_out=0.01 leaves nothing to train on"),
-    (4, r"The corpus has only 4 documents, and .*data.held_out=0.01 keeps 1 of them \(25%\) for evaluation"),
-    (99, r"only 99 documents, .*keeps 1 of them \(1%\)"), (100, "")])
+@pytest.mark.parametrize(
+    "count, says",
+    [
+        (1, "The corpus has one document, and .*data.held_out=0.01 leaves nothing to train on"),
+        (4, r"The corpus has only 4 documents, and .*data.held_out=0.01 keeps 1 of them \(25%\) for evaluation"),
+        (99, r"only 99 documents, .*keeps 1 of them \(1%\)"),
+        (100, ""),
+    ],
+)
 def test_a_handful_of_documents_is_said(tmp_path, vocab, caplog, count, says):
     run(tmp_path, "corpus.txt", "\n\n".join(paragraphs(count)), "store")
     if says:
@@ -246,7 +299,9 @@ def test_wrapped_paragraphs_between_blank_lines_are_said_to_be_documents(tmp_pat
     tokens = sum(len(word.strip(".")) + word.endswith(".") for text in texts for word in text.split())
     [record] = [record for record in caplog.records if "A blank line ends a document" in record.getMessage()]
     sentences = sum(text.count(".") for text in texts)
-    assert f"{sentences / len(texts):.1f} sentences and {tokens / len(texts):.0f} tokens on average" in record.getMessage()
+    assert (
+        f"{sentences / len(texts):.1f} sentences and {tokens / len(texts):.0f} tokens on average" in record.getMessage()
+    )
 
 
 def test_a_novel_that_is_wrapped_again(tmp_path, shared_data):

@@ -24,10 +24,13 @@ def store():
 
 # Splits
 
+
 def test_held_out_documents_depend_on_the_store_alone(store):
     held_out, training = Documents(store, "held_out", 0.1), Documents(store, "train", 0.1)
     assert len(held_out) == round(0.1 * store.num_documents)
-    np.testing.assert_array_equal(np.sort(np.concatenate([held_out.numbers, training.numbers])), np.arange(store.num_documents))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([held_out.numbers, training.numbers])), np.arange(store.num_documents)
+    )
     examples = Examples(store, dataclasses.replace(make_config(held_out=0.1), seed=77), split="held_out")
     np.testing.assert_array_equal(examples.documents.numbers, held_out.numbers)
     assert len(Documents(store, "held_out", 1e-9)) == 1
@@ -45,6 +48,7 @@ def test_splits_that_cannot_be_are_refused():
 
 
 # Cutting
+
 
 @pytest.mark.parametrize("short", [0.0, 0.5])
 def test_chunks_are_a_partition_cut_at_sentences(store, short):
@@ -116,7 +120,10 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
     assert report.mean_length == pytest.approx(used / report.sequences)
     assert report.is_next == pytest.approx((rows.labels == 0).mean())
     assert report.truncated == pytest.approx(rows.truncated.sum() / store.num_tokens)
-    starts, seen = store.sentence_starts(np.arange(store.num_sentences + 1)), np.unique(rows.token_index[rows.token_index >= 0])
+    starts, seen = (
+        store.sentence_starts(np.arange(store.num_sentences + 1)),
+        np.unique(rows.token_index[rows.token_index >= 0]),
+    )
     assert report.sentences_seen == len(np.unique(np.searchsorted(starts, seen, side="right"))) / store.num_sentences
     assert report.tokens_seen == len(seen) / store.num_tokens
     part = epoch_report(examples, 1, limit=50)
@@ -125,13 +132,30 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
 
 # Every sentence in every epoch
 
+
 def hard_documents():
     """Sentences that are easily lost: short ones among long ones, more of them than a sequence has places, and any mixture."""
     generator = np.random.default_rng(5)
-    mixtures = [np.ceil(generator.pareto(0.7, size) + generator.random(size)).clip(1, 900).astype(int).tolist()
-                for size in (3, 30, 100, 300) * 10]
-    fixed = [[1] * 1000, [1] * 500 + [400] * 5, [5] * 80 + [200] * 10, [1, 300] * 30, [2, 200, 2], [1, 124, 1], [126, 1, 127],
-             [125] * 4, [60, 1] * 40, [700], [1], [1, 1], [509, 1, 1], [1, 1, 509] * 3]
+    mixtures = [
+        np.ceil(generator.pareto(0.7, size) + generator.random(size)).clip(1, 900).astype(int).tolist()
+        for size in (3, 30, 100, 300) * 10
+    ]
+    fixed = [
+        [1] * 1000,
+        [1] * 500 + [400] * 5,
+        [5] * 80 + [200] * 10,
+        [1, 300] * 30,
+        [2, 200, 2],
+        [1, 124, 1],
+        [126, 1, 127],
+        [125] * 4,
+        [60, 1] * 40,
+        [700],
+        [1],
+        [1, 1],
+        [509, 1, 1],
+        [1, 1, 509] * 3,
+    ]
     return fixed + mixtures + random_documents(100, seed=5)
 
 
@@ -157,7 +181,9 @@ def test_every_sentence_is_in_every_epoch_of_fixed_masks_and_of_a_split(sentence
 
 
 def test_a_stream_that_ends_in_a_lone_separator_has_no_empty_sequence():
-    examples = make_examples(SyntheticStore([[62], [61, 62]]), sentence_pairs="none")  # 187 places: three cells and one more
+    examples = make_examples(
+        SyntheticStore([[62], [61, 62]]), sentence_pairs="none"
+    )  # 187 places: three cells and one more
     for epoch in range(500):
         assert (epoch_rows(examples, epoch).lengths > 2).all()
 
@@ -169,6 +195,7 @@ def test_packed_sequences_lose_as_much_at_the_front_as_at_the_back():
 
 
 # Sequences
+
 
 @pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_layout_of_a_batch(store, sentence_pairs):
@@ -199,8 +226,10 @@ def test_layout_of_a_batch(store, sentence_pairs):
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_hosts_make_the_rows_of_one_global_batch(store, sentence_pairs, hosts):
     whole = make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32))
-    parts = [make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32)[host::hosts])
-             for host in range(hosts)]
+    parts = [
+        make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32)[host::hosts])
+        for host in range(hosts)
+    ]
     for name, value in whole.items():
         for host, part in enumerate(parts):
             np.testing.assert_array_equal(part[name], value[host::hosts])
@@ -248,7 +277,7 @@ def test_epochs_differ_in_text_and_masks_and_seeds_too(store):
     batches = [examples.batch(start + np.arange(20)) for start in (0, counts[1], counts[10])]
     batches.append(make_examples(store, seed=1).batch(np.arange(20)))
     for number, one in enumerate(batches):
-        for other in batches[number + 1:]:
+        for other in batches[number + 1 :]:
             assert (one["input_ids"] != other["input_ids"]).any(1).mean() > 0.9
 
 
@@ -282,10 +311,14 @@ def test_copies_come_again_in_another_order(store, sentence_pairs):
     counts = [examples.num_examples(epoch) for epoch in range(7)]
     assert counts[:3] == counts[3:6] and counts[6] == counts[0]
     far = 1000 * sum(counts[:3])  # a thousand rounds later
-    first, again, other, later = (examples.batch(start + np.arange(count)) for start, count in (
-        (0, counts[0]), (sum(counts[:3]), counts[0]), (counts[0], counts[1]), (far, counts[0])))
+    first, again, other, later = (
+        examples.batch(start + np.arange(count))
+        for start, count in ((0, counts[0]), (sum(counts[:3]), counts[0]), (counts[0], counts[1]), (far, counts[0]))
+    )
     assert (first["input_ids"] != again["input_ids"]).any(1).mean() > 0.9
-    rows = [sorted(map(tuple, np.concatenate(list(batch.values())[:6], axis=1))) for batch in (first, again, other, later)]
+    rows = [
+        sorted(map(tuple, np.concatenate(list(batch.values())[:6], axis=1))) for batch in (first, again, other, later)
+    ]
     assert rows[0] == rows[1] == rows[3] and len(set(rows[0]) & set(rows[2])) < 0.1 * len(rows[0])
 
 

@@ -5,7 +5,15 @@ import pytest
 from scipy import stats
 
 from bert_jax.config import MaskingConfig
-from bert_jax.data.examples.masking import (Masking, Words, choose_spans, choose_words, num_predictions, span_lengths, _random_order)
+from bert_jax.data.examples.masking import (
+    Masking,
+    Words,
+    choose_spans,
+    choose_words,
+    num_predictions,
+    span_lengths,
+    _random_order,
+)
 from bert_jax.data.examples.randomness import Stream, bits
 from synthetic_store import CLS, MASK, PAD, SEP, VOCAB_SIZE, synthetic_tokenizer
 
@@ -54,7 +62,7 @@ def test_slots_describe_exactly_what_changed(unit, length, limit):
     assert not positions[~used].any() and not out["masked_ids"][~used].any()
     for row in range(200):
         here = positions[row, used[row]]
-        assert (np.diff(here) > 0).all() and is_text[row, here].all() and (used[row, :len(here)]).all()
+        assert (np.diff(here) > 0).all() and is_text[row, here].all() and (used[row, : len(here)]).all()
         np.testing.assert_array_equal(out["masked_ids"][row, used[row]], ids[row, here])
         untouched = np.setdiff1d(np.arange(length), here)
         np.testing.assert_array_equal(out["input_ids"][row, untouched], ids[row, untouched])
@@ -74,7 +82,9 @@ def test_a_row_is_masked_the_same_in_any_company(unit):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("mask, same, random", [(.8, .1, .1), (1, 0, 0), (.8, 0, .2), (.8, .2, 0), (0, .2, .8), (0, 0, 1)])
+@pytest.mark.parametrize(
+    "mask, same, random", [(0.8, 0.1, 0.1), (1, 0, 0), (0.8, 0, 0.2), (0.8, 0.2, 0), (0, 0.2, 0.8), (0, 0, 1)]
+)
 def test_shares_of_table_8(unit, mask, same, random):
     """The six rows of table 8 of the paper (appendix C.2), also for pieces of words and spans."""
     ids, is_text, lengths, keys = make_rows(1500)
@@ -97,7 +107,9 @@ def test_selected_share_and_places_are_uniform():
     assert not hits[[0, 60, 127]].any()
     hits = np.delete(hits, [0, 60, 127])
     # without replacement each count has the variance n p (1 - p), and all of them a fixed sum
-    assert stats.chi2.sf(((hits - hits.mean())**2 / (count * 19 / 125 * (1 - 19 / 125)) * 124 / 125).sum(), 124) > 1e-6
+    assert (
+        stats.chi2.sf(((hits - hits.mean()) ** 2 / (count * 19 / 125 * (1 - 19 / 125)) * 124 / 125).sum(), 124) > 1e-6
+    )
     assert (abs(hits / count - 19 / 125) < 5 * np.sqrt(19 / 125 * 106 / 125 / count)).all()
 
 
@@ -128,8 +140,8 @@ def test_words_are_found_as_by_hand():
     found = Words.find(ids, is_text, CONTINUES)
     for row in range(60):
         words, segments = words_by_hand(ids[row], is_text[row])
-        assert found.num_pieces[row, :len(words)].tolist() == [len(word) for word in words]
-        assert not found.num_pieces[row, len(words):].any()
+        assert found.num_pieces[row, : len(words)].tolist() == [len(word) for word in words]
+        assert not found.num_pieces[row, len(words) :].any()
         for number, word in enumerate(words):
             assert (found.index[row, word] == number).all()
             after = [n for n in range(number, len(words)) if segments[n] != segments[number]]
@@ -147,7 +159,7 @@ def test_whole_words_as_one_by_one():
         for number in order[row]:
             if number < len(by_hand) and len(expected) + len(by_hand[number]) <= budget[row]:
                 expected += by_hand[number]
-        assert places[row, :len(expected)].tolist() == sorted(expected) and (places[row, len(expected):] == 128).all()
+        assert places[row, : len(expected)].tolist() == sorted(expected) and (places[row, len(expected) :] == 128).all()
 
 
 @pytest.mark.parametrize("unit", ["whole_word", "span"])
@@ -187,7 +199,7 @@ def test_spans_as_one_by_one():
 def test_span_lengths_follow_the_clipped_geometric_law():
     """SpanBERT section 3.1: p = 0.2, at most 10 words, mean 3.8; closed form p q^(l-1) / (1 - q^10)."""
     lengths = span_lengths((np.arange(100_000) + 0.5) / 100_000, MaskingConfig())
-    expected = 0.2 * 0.8**np.arange(10) / (1 - 0.8**10)
+    expected = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
     np.testing.assert_allclose(np.bincount(lengths, minlength=11)[1:] / 100_000, expected, atol=2e-5)
     assert lengths.mean() == pytest.approx(3.797, abs=1e-3)
     assert set(span_lengths(np.array([0.0, 0.5, 0.999]), MaskingConfig(span_continue=0.0))) == {1}
@@ -201,8 +213,8 @@ def test_masked_runs_are_as_many_as_spans_of_that_law_need():
     out = masking("span", 20)(ids, is_text, np.full(count, length), bits(5, Stream.MASKS, np.arange(count)))
     assert (out["masked_weights"] == 1).all()
     runs = 1 + (np.diff(out["masked_positions"], axis=1) > 1).sum(1)
-    law, spans_needed = 0.2 * 0.8**np.arange(10) / (1 - 0.8**10), np.zeros(21)
+    law, spans_needed = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10), np.zeros(21)
     for budget in range(1, 21):
         spans_needed[budget] = 1 + sum(law[l - 1] * spans_needed[budget - l] for l in range(1, min(budget, 11)))
-    joined = spans_needed[20]**2 / length * 3  # spans that happen to touch, about
+    joined = spans_needed[20] ** 2 / length * 3  # spans that happen to touch, about
     assert abs(runs.mean() - spans_needed[20]) < 5 * runs.std() / np.sqrt(count) + joined

@@ -16,7 +16,11 @@ from synthetic_store import SyntheticStore, random_documents
 
 
 def statistics(lengths, is_random, truncated, num_tokens):
-    return {"is_next": 1 - np.mean(is_random), "mean_length": np.mean(lengths), "truncated": np.sum(truncated) / num_tokens}
+    return {
+        "is_next": 1 - np.mean(is_random),
+        "mean_length": np.mean(lengths),
+        "truncated": np.sum(truncated) / num_tokens,
+    }
 
 
 def epochs_statistics(examples, epochs=4):
@@ -25,8 +29,11 @@ def epochs_statistics(examples, epochs=4):
 
 
 def original_statistics(documents, sequence_length, short, passes=4):
-    examples = [example for seed in range(passes)
-                for example in original_procedure.create_examples(documents, sequence_length - 3, short, seed)]
+    examples = [
+        example
+        for seed in range(passes)
+        for example in original_procedure.create_examples(documents, sequence_length - 3, short, seed)
+    ]
     lengths = [example.num_first + example.num_second + 3 for example in examples]
     truncated = [example.truncated / passes for example in examples]
     return statistics(lengths, [example.is_random for example in examples], truncated, sum(map(sum, documents)))
@@ -60,7 +67,9 @@ def test_epochs_of_wikipedia_are_near_the_original_and_have_every_sentence(share
     assert theirs["truncated"] - 0.06 < ours["truncated"] < theirs["truncated"]
     report = epoch_report(examples)
     assert report.duplicated < 0.06 and report.sentences_seen == 1
-    assert report.tokens_seen == pytest.approx(1 - report.truncated, abs=0.01)  # a borrowed copy may bring back what was cut
+    assert report.tokens_seen == pytest.approx(
+        1 - report.truncated, abs=0.01
+    )  # a borrowed copy may bring back what was cut
     for sentence_pairs, sequence_length in itertools.product(PAIRS, (128, 512)):
         examples = make_examples(store, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
         assert [sentences_seen(examples, epoch) for epoch in range(3)] == [store.num_sentences] * 3

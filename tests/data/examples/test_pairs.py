@@ -19,8 +19,10 @@ def store():
 
 def random_segments(generator, rows, sentences, longest):
     """Segments [rows, 2] of random sentences, and the sentence lengths of each."""
-    lengths = [[generator.integers(1, longest, generator.integers(1, sentences)).tolist() for _ in range(2)]
-               for _ in range(rows)]
+    lengths = [
+        [generator.integers(1, longest, generator.integers(1, sentences)).tolist() for _ in range(2)]
+        for _ in range(rows)
+    ]
     begin = np.broadcast_to([1000, 5000], (rows, 2))
     end = begin + [[sum(segment) for segment in pair] for pair in lengths]
     first_end = begin + [[segment[0] for segment in pair] for pair in lengths]
@@ -62,7 +64,7 @@ def test_truncation_as_one_by_one():
     front = new_begin - begin
     assert (front >= 0).all() and (front <= removed).all()
     assert abs(front.sum() - removed.sum() / 2) < 5 * np.sqrt(removed.sum() / 4)
-    variance = ((front - removed / 2)**2).sum() / (removed.sum() / 4)  # of a binomial: 1 in the mean
+    variance = ((front - removed / 2) ** 2).sum() / (removed.sum() / 4)  # of a binomial: 1 in the mean
     assert abs(variance - 1) < 5 * np.sqrt(2 / (removed > 0).sum())
 
 
@@ -103,9 +105,11 @@ def test_half_of_the_pairs_are_random_with_few_documents_too(sizes):
 def test_a_lone_sentence_gets_a_random_partner_that_fills_the_sequence():
     store = SyntheticStore([[12]] * 40 + [[10] * 20] * 40)
     rows = epoch_rows(make_examples(store, short=0.0, sequence_length=64), 0)
-    lone = [(first, second, label, copied)
-            for (first, second), label, copied in zip(segments(rows), rows.labels, rows.duplicated)
-            if documents_of(store, first[0]) < 40]
+    lone = [
+        (first, second, label, copied)
+        for (first, second), label, copied in zip(segments(rows), rows.labels, rows.duplicated)
+        if documents_of(store, first[0]) < 40
+    ]
     assert len(lone) == 40
     for first, second, label, copied in lone:
         assert label == 1 and copied == len(second) and len(first) == 12

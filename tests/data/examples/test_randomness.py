@@ -14,7 +14,13 @@ def assert_fits(observed, expected):
 
 def test_one_counter_is_splitmix64():
     """First five outputs of the reference implementation in C (Vigna 2015) for the seed 1234567."""
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     assert [int(bits(1234567, Stream(number))) for number in range(5)] == published
 
 
@@ -30,8 +36,11 @@ def test_draws_do_not_depend_on_what_is_asked_along():
 @pytest.mark.parametrize("axis", ["positions", "columns", "seeds"])
 def test_words_are_uniform_and_uncorrelated_along_every_counter(axis):
     count = np.arange(20_000)
-    words = {"positions": lambda: bits(3, Stream.MASKS, 5, count), "columns": lambda: bits(3, Stream.MASKS, count, 0),
-             "seeds": lambda: bits(count, Stream.MASKS, 1)}[axis]()
+    words = {
+        "positions": lambda: bits(3, Stream.MASKS, 5, count),
+        "columns": lambda: bits(3, Stream.MASKS, count, 0),
+        "seeds": lambda: bits(count, Stream.MASKS, 1),
+    }[axis]()
     assert_fits(np.bincount((uniform(words) * 100).astype(int), minlength=100), np.ones(100))
     ones = (words[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).astype(float)
     assert abs(ones.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(count))

@@ -13,10 +13,13 @@ def make_features(size=103, kind="classification", max_length=100):
     lengths = np.minimum(random.geometric(0.05, size) + 2, max_length)
     ids = [np.full(length, index + 1, np.int32) for index, length in enumerate(lengths)]
     types = [(np.arange(length) >= 2).astype(np.int32) for length in lengths]
-    labels = {"classification": np.arange(size, dtype=np.int32), "regression": np.arange(size, dtype=np.float32) / 2,
-              "span": np.stack([np.arange(size), np.arange(size) + 1], 1).astype(np.int32),
-              "choice": np.arange(size, dtype=np.int32),
-              "tagging": [np.where(np.arange(n) % 2, index, -1).astype(np.int32) for index, n in enumerate(lengths)]}[kind]
+    labels = {
+        "classification": np.arange(size, dtype=np.int32),
+        "regression": np.arange(size, dtype=np.float32) / 2,
+        "span": np.stack([np.arange(size), np.arange(size) + 1], 1).astype(np.int32),
+        "choice": np.arange(size, dtype=np.int32),
+        "tagging": [np.where(np.arange(n) % 2, index, -1).astype(np.int32) for index, n in enumerate(lengths)],
+    }[kind]
     if kind == "choice":
         ids, types = ([[entry[:2], entry] for entry in entries] for entries in (ids, types))
     return Features(ids, types, labels, np.arange(size, dtype=np.int32), max_length)
@@ -41,7 +44,9 @@ def test_every_epoch_visits_each_sequence_once_in_an_order_of_its_own(window):
 def test_a_window_holds_the_sequences_of_the_plain_order_and_pads_less():
     plain, sorted_ = (TrainingBatches(make_features(), 8, window=window) for window in (1, 4))
     for first in (0, 4, 8):
-        together = [np.concatenate([batches.indices(step) for step in range(first, first + 4)]) for batches in (plain, sorted_)]
+        together = [
+            np.concatenate([batches.indices(step) for step in range(first, first + 4)]) for batches in (plain, sorted_)
+        ]
         np.testing.assert_array_equal(*map(np.sort, together))
     cells = [sum(batches.batch(step)["input_ids"].size for step in range(13)) for batches in (plain, sorted_)]
     assert cells[1] < 0.75 * cells[0]
@@ -83,8 +88,10 @@ def test_all_batches_of_a_run_have_a_handful_of_shapes():
     assert shapes <= {(9, rung) for rung in (8, 16, 24, 32, 48, 64, 96, 100)} and len(shapes) > 3
 
 
-@pytest.mark.parametrize("max_length, expected", [
-    (8, (8,)), (16, (8, 16)), (128, (8, 16, 24, 32, 48, 64, 96, 128)), (150, (8, 16, 24, 32, 48, 64, 96, 128, 150))])
+@pytest.mark.parametrize(
+    "max_length, expected",
+    [(8, (8,)), (16, (8, 16)), (128, (8, 16, 24, 32, 48, 64, 96, 128)), (150, (8, 16, 24, 32, 48, 64, 96, 128, 150))],
+)
 def test_ladder_ends_at_the_longest_sequence(max_length, expected):
     assert ladder(max_length) == expected
 

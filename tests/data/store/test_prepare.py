@@ -45,7 +45,9 @@ def random_documents(count, seed=0):
     rng = random.Random(seed)
 
     def sentence():
-        words = ("".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 8))) for _ in range(rng.randrange(1, 12)))
+        words = (
+            "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 8))) for _ in range(rng.randrange(1, 12))
+        )
         return " ".join(words)
 
     return [[sentence() for _ in range(rng.choice((1, 2, 5, 5, 5, 60)))] for _ in range(count)]
@@ -62,12 +64,17 @@ def write_corpus(path, documents):
 
 
 def run(input, vocab, output, **options):
-    return prepare.run_prepare(PrepareConfig(input=str(input), vocab=vocab, output=str(output),
-                                             **{"sentences": "lines", "workers": 1, **options}))
+    return prepare.run_prepare(
+        PrepareConfig(
+            input=str(input), vocab=vocab, output=str(output), **{"sentences": "lines", "workers": 1, **options}
+        )
+    )
 
 
 def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 def test_the_store_holds_the_text(tmp_path, vocab, small_blocks):
@@ -79,7 +86,7 @@ def test_the_store_holds_the_text(tmp_path, vocab, small_blocks):
     starts = store.sentence_starts(np.arange(store.num_sentences + 1))
     tokens = store.tokens(np.arange(store.num_tokens)).tolist()
     bounds = store.document_sentences
-    got = [[tokens[starts[s]:starts[s + 1]] for s in range(bounds[d], bounds[d + 1])] for d in range(len(documents))]
+    got = [[tokens[starts[s] : starts[s + 1]] for s in range(bounds[d], bounds[d + 1])] for d in range(len(documents))]
     assert got == [[expected_ids(sentence) for sentence in lines] for lines in documents]
     assert store.manifest.counts.text_bytes == sum(len(line) for lines in documents for line in lines)
     assert store.tokenizer().tokens == VOCABULARY
@@ -93,7 +100,13 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab, small_bloc
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
     stores = []
     for workers in (1, 2, 3):
-        run(f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl", vocab, tmp_path / f"store{workers}", workers=workers, sentences="split")
+        run(
+            f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl",
+            vocab,
+            tmp_path / f"store{workers}",
+            workers=workers,
+            sentences="split",
+        )
         stores.append(contents(tmp_path / f"store{workers}"))
     (tmp_path / "vocab.txt").unlink()
     assert stores[0] == stores[1] == stores[2]
@@ -110,7 +123,9 @@ def test_a_giant_line_stays_one_document(tmp_path, vocab, small_blocks):
 
 def test_empty_sentences_and_documents_are_dropped_and_overlong_ones_cut(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(encoding, "MAX_SENTENCE_CHARACTERS", 10)
-    (tmp_path / "a.txt").write_text("\u200b\n\u200b\n\nab\n\u200b\ncd\n\n\u200b\n\n" + "x" * 8 + " yy " + "z" * 12 + "\n§ §")
+    (tmp_path / "a.txt").write_text(
+        "\u200b\n\u200b\n\nab\n\u200b\ncd\n\n\u200b\n\n" + "x" * 8 + " yy " + "z" * 12 + "\n§ §"
+    )
     manifest = run(tmp_path / "a.txt", vocab, tmp_path / "store")
     store = open_store(tmp_path / "store")
     assert store.document_sentences.tolist() == [0, 2, 7]
@@ -132,8 +147,18 @@ def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
     documents, model = random_documents(50), str(tmp_path / "small")
     sentences = [line for lines in documents for line in lines]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_prefix=model, vocab_size=60, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-        pad_piece="[PAD]", unk_piece="[UNK]", control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2)
+        sentence_iterator=iter(sentences),
+        model_prefix=model,
+        vocab_size=60,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece="[PAD]",
+        unk_piece="[UNK]",
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
     run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
     store = open_store(tmp_path / "store")
     assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
@@ -269,9 +294,14 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     assert run(corpus, vocab, store, workers=2) == first
     assert "already complete" in capsys.readouterr().out
     (tmp_path / "other.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n")
-    for match, change in ((r"options.sentences: lines → split", {"sentences": "split"}),
-                          (r"another vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)", {"vocab": str(tmp_path / "other.txt")}),
-                          (r"sources.0.name: .*a.txt → .*vocab.txt", {"input": vocab})):
+    for match, change in (
+        (r"options.sentences: lines → split", {"sentences": "split"}),
+        (
+            r"another vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)",
+            {"vocab": str(tmp_path / "other.txt")},
+        ),
+        (r"sources.0.name: .*a.txt → .*vocab.txt", {"input": vocab}),
+    ):
         with pytest.raises(UserError, match=match):
             run(**{"input": corpus, "vocab": vocab, "output": store, **change})
     write_corpus(tmp_path / "a.txt", random_documents(4))
@@ -280,9 +310,13 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in store.rglob("*")}
 
 
-@pytest.mark.parametrize("error, match", [(OSError(28, "No space left on device"), "No space left.*goes on"),
-                                          (BrokenProcessPool(), "worker process died")])
-def test_what_is_not_the_fault_of_the_input_can_be_continued(tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match):
+@pytest.mark.parametrize(
+    "error, match",
+    [(OSError(28, "No space left on device"), "No space left.*goes on"), (BrokenProcessPool(), "worker process died")],
+)
+def test_what_is_not_the_fault_of_the_input_can_be_continued(
+    tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match
+):
     corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
     append = store_writer.StoreWriter.append
 
@@ -333,9 +367,18 @@ def lengthen(data: bytes) -> bytes:
     return data + b"more"
 
 
-@pytest.mark.parametrize("name, damage", [
-    ("shard-00000.tokens", cut), ("shard-00000.tokens", flip), ("shard-00000.documents", flip), ("shard-00000.sentences", lengthen),
-    ("shard-00001.tokens", cut), ("shard-00001.tokens", flip), ("shard-00001.sentences", flip)])
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        ("shard-00000.tokens", cut),
+        ("shard-00000.tokens", flip),
+        ("shard-00000.documents", flip),
+        ("shard-00000.sentences", lengthen),
+        ("shard-00001.tokens", cut),
+        ("shard-00001.tokens", flip),
+        ("shard-00001.sentences", flip),
+    ],
+)
 def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrupted, capsys, name, damage):
     corpus, vocab, store = interrupted
     (store / name).write_bytes(damage((store / name).read_bytes()))

@@ -17,7 +17,16 @@ from etils import epath
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.store import prepare, verification
-from bert_jax.data.store.manifest import (Counts, FileRecord, Manifest, Options, Shard, TokenizerRecord, read_manifest, shard_file)
+from bert_jax.data.store.manifest import (
+    Counts,
+    FileRecord,
+    Manifest,
+    Options,
+    Shard,
+    TokenizerRecord,
+    read_manifest,
+    shard_file,
+)
 from bert_jax.data.store.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.files import unsealed
@@ -39,15 +48,22 @@ def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
                 file.write(np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes())
         np.array(sentences, "<u8").tofile(directory / shard_file(index, "sentences"))
         np.array(documents, "<u8").tofile(directory / shard_file(index, "documents"))
-    sizes = tuple(Shard(tokens=n, sentences=len(sentences), documents=len(documents)) for n, _, sentences, documents in shards)
+    sizes = tuple(
+        Shard(tokens=n, sentences=len(sentences), documents=len(documents)) for n, _, sentences, documents in shards
+    )
     sums = {part: sum(getattr(shard, part) for shard in sizes) for part in ("tokens", "sentences", "documents")}
     names = [shard_file(i, part) for i in range(len(sizes)) for part in sums]
     hashes = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() if hashed else "" for name in names}
     manifest = Manifest(
-        version=1, dtype=dtype, counts=Counts(**sums, text_bytes=0, unknown_tokens=0, cut_sentences=0, replaced_characters=0),
-        tokenizer=TokenizerRecord(kind="wordpiece", fingerprint="0", vocab_size=vocab_size), sources=(), shards=sizes,
+        version=1,
+        dtype=dtype,
+        counts=Counts(**sums, text_bytes=0, unknown_tokens=0, cut_sentences=0, replaced_characters=0),
+        tokenizer=TokenizerRecord(kind="wordpiece", fingerprint="0", vocab_size=vocab_size),
+        sources=(),
+        shards=sizes,
         options=Options(sentences="lines", language="en", text_field="text", bad_utf8="error"),
-        files=tuple(FileRecord(name=name, sha256=sha256) for name, sha256 in hashes.items()))
+        files=tuple(FileRecord(name=name, sha256=sha256) for name, sha256 in hashes.items()),
+    )
     (directory / "manifest.json").write_text(json.dumps(to_dict(manifest)))
     return directory
 
@@ -60,8 +76,15 @@ def prepared(tmp_path, output=None, text="alpha beta\ngammas\n\nbeta\n\n\nalpha 
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     (tmp_path / "corpus.txt").write_text(text)
     output = output or str(tmp_path / "store")
-    prepare.run_prepare(PrepareConfig(input=str(tmp_path / "corpus.txt"), vocab=str(tmp_path / "vocab.txt"), output=output,
-                                      sentences="lines", workers=1))
+    prepare.run_prepare(
+        PrepareConfig(
+            input=str(tmp_path / "corpus.txt"),
+            vocab=str(tmp_path / "vocab.txt"),
+            output=output,
+            sentences="lines",
+            workers=1,
+        )
+    )
     return output
 
 
@@ -88,9 +111,13 @@ def test_shards_read_as_one(tmp_path):
     rng = np.random.default_rng(0)
     sizes = [50, 1, 300, 20]
     ids = [rng.integers(0, 1000, size) for size in sizes]
-    path = hand_made(tmp_path / "store", [
-        (size, dict(enumerate(values)), np.arange(0, size, 4), np.arange(0, -(-size // 4), 3))
-        for size, values in zip(sizes, ids)])
+    path = hand_made(
+        tmp_path / "store",
+        [
+            (size, dict(enumerate(values)), np.arange(0, size, 4), np.arange(0, -(-size // 4), 3))
+            for size, values in zip(sizes, ids)
+        ],
+    )
     store = open_store(path)
     whole = np.concatenate(ids)
     indices = rng.integers(0, sum(sizes), (7, 11))
@@ -110,9 +137,16 @@ def test_ten_gigabytes_are_addressed_with_64_bits(tmp_path, dtype, vocab_size):
     """Two sparse shards of 5 GB each: positions beyond 2^31 and 2^32, across the shards, at either end."""
     size = 5 * 10**9 // np.dtype(dtype).itemsize
     marks = [0, 1, 2**30, 2**30 + 1, size - 1]
-    path = hand_made(tmp_path / "store", [
-        (size, {mark: 10 + i for i, mark in enumerate(marks)}, marks, [0, 3]),
-        (size, {mark: 20 + i for i, mark in enumerate(marks)}, marks, [0, 2])], dtype, vocab_size, hashed=False)
+    path = hand_made(
+        tmp_path / "store",
+        [
+            (size, {mark: 10 + i for i, mark in enumerate(marks)}, marks, [0, 3]),
+            (size, {mark: 20 + i for i, mark in enumerate(marks)}, marks, [0, 2]),
+        ],
+        dtype,
+        vocab_size,
+        hashed=False,
+    )
     assert sum(os.path.getsize(file) for file in path.glob("*.tokens")) == 10**10
     store = unverified(path)
     assert store.num_tokens == 2 * size
@@ -126,10 +160,20 @@ def test_ten_gigabytes_are_addressed_with_64_bits(tmp_path, dtype, vocab_size):
 
 def test_one_shard_beyond_32_bits(tmp_path):
     size = 2**32 + 10
-    path = hand_made(tmp_path / "store", [(size, {2**31: 7, 2**32: 8, size - 1: 9}, [0, 2**31, 2**32, size - 1], [0, 2])],
-                     hashed=False)
+    path = hand_made(
+        tmp_path / "store",
+        [(size, {2**31: 7, 2**32: 8, size - 1: 9}, [0, 2**31, 2**32, size - 1], [0, 2])],
+        hashed=False,
+    )
     store = unverified(path)
-    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == [0, 7, 0, 8, 0, 9]
+    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == [
+        0,
+        7,
+        0,
+        8,
+        0,
+        9,
+    ]
     assert store.sentence_starts(np.arange(5)).tolist() == [0, 2**31, 2**32, size - 1, size]
     assert store.document_tokens.tolist() == [0, 2**32, size]
 
@@ -139,7 +183,9 @@ def test_fingerprint_is_of_the_content(tmp_path):
     moved = dataclasses.replace(manifest.sources[0], name="elsewhere", revision="1")
     elsewhere = dataclasses.replace(manifest, sources=(moved,))
     assert elsewhere.fingerprint == manifest.fingerprint
-    changed = dataclasses.replace(manifest, files=(dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:]))
+    changed = dataclasses.replace(
+        manifest, files=(dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:])
+    )
     assert changed.fingerprint != manifest.fingerprint
 
 
@@ -154,10 +200,20 @@ def records():
     return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
 
-@pytest.mark.parametrize("name", ["shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents", "tokenizer/vocab.txt",
-                                  "tokenizer/tokenizer_config.json"])
-@pytest.mark.parametrize("damage", [lambda data: bytes(len(data)), lambda data: b"\xff" * len(data),
-                                    lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shard-00000.tokens",
+        "shard-00000.sentences",
+        "shard-00000.documents",
+        "tokenizer/vocab.txt",
+        "tokenizer/tokenizer_config.json",
+    ],
+)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: bytes(len(data)), lambda data: b"\xff" * len(data), lambda data: data[:-1] + bytes([data[-1] ^ 1])],
+)
 def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
     """Also in a store that was verified before, and by a tool that restores the modification time."""
     path = pathlib.Path(prepared(tmp_path))
@@ -166,7 +222,9 @@ def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
     file.write_bytes(damage(file.read_bytes()))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
-        with pytest.raises(UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"):
+        with pytest.raises(
+            UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"
+        ):
             open_store(path)
 
 
@@ -175,7 +233,9 @@ def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
     hash_file = verification.hash_file
     monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hash_file(file))
     open_store(path)
-    assert sorted(hashed) == sorted(file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json")
+    assert sorted(hashed) == sorted(
+        file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"
+    )
     open_store(path)
     assert len(hashed) == 5
     (path / "shard-00000.tokens").touch()
@@ -194,8 +254,11 @@ def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch)
         if file.name == "shard-00000.tokens":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return hash_file(file)
+
     monkeypatch.setattr(verification, "hash_file", broken)
-    with pytest.raises(UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"):
+    with pytest.raises(
+        UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
+    ):
         open_store(path)
 
 
@@ -211,22 +274,27 @@ def test_without_a_cache_directory_a_store_is_hashed_every_time(tmp_path, settle
     if obstacle == "a file":
         (tmp_path / "cache").write_text("in the way")
     else:
-        monkeypatch.setattr(pathlib.Path, "touch", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+        monkeypatch.setattr(
+            pathlib.Path, "touch", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+        )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert open_store(path).num_tokens == open_store(path).num_tokens == 8
     assert not records() if obstacle == "read-only" else (tmp_path / "cache").read_text() == "in the way"
 
 
-@pytest.mark.parametrize("sentences, documents, match", [
-    ([0, 4, 3, 8], [0, 2], "sentences of shard 0 do not begin at 0 and ascend to below 10"),
-    ([0, 4, 4, 8], [0, 2], "sentences of shard 0"),
-    ([1, 4, 6, 8], [0, 2], "sentences of shard 0"),
-    ([0, 4, 6, 10], [0, 2], "sentences of shard 0"),
-    ([0, 4, 6, 2**63 + 1], [0, 2], "sentences of shard 0"),
-    ([0, 4, 6, 8], [0, 4], "documents of shard 0 do not begin at 0 and ascend to below 4"),
-    ([0, 4, 6, 8], [2, 0], "documents of shard 0"),
-    ([0, 4, 6, 8], [0, 2**40], "documents of shard 0"),
-])
+@pytest.mark.parametrize(
+    "sentences, documents, match",
+    [
+        ([0, 4, 3, 8], [0, 2], "sentences of shard 0 do not begin at 0 and ascend to below 10"),
+        ([0, 4, 4, 8], [0, 2], "sentences of shard 0"),
+        ([1, 4, 6, 8], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 10], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 2**63 + 1], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 8], [0, 4], "documents of shard 0 do not begin at 0 and ascend to below 4"),
+        ([0, 4, 6, 8], [2, 0], "documents of shard 0"),
+        ([0, 4, 6, 8], [0, 2**40], "documents of shard 0"),
+    ],
+)
 @pytest.mark.parametrize("piece", [1, 2, 1 << 22])
 def test_impossible_boundaries_are_refused_though_hashed(tmp_path, monkeypatch, sentences, documents, match, piece):
     monkeypatch.setattr(verification, "_PIECE", piece)
@@ -236,10 +304,13 @@ def test_impossible_boundaries_are_refused_though_hashed(tmp_path, monkeypatch, 
     open_store(hand_made(tmp_path / "good", [(10, {9: 999}, [0, 4, 6, 8], [0, 2])]))
 
 
-@pytest.mark.parametrize("dtype, vocab_size, value", [
-    ("uint16", 1000, 65_535), ("uint16", 1000, 1000), ("uint32", 100_000, 2**32 - 1)])
+@pytest.mark.parametrize(
+    "dtype, vocab_size, value", [("uint16", 1000, 65_535), ("uint16", 1000, 1000), ("uint32", 100_000, 2**32 - 1)]
+)
 def test_ids_beyond_the_vocabulary_are_refused_where_they_are_read(tmp_path, dtype, vocab_size, value):
-    store = open_store(hand_made(tmp_path / "store", [(10, {0: value, 1: vocab_size - 1}, [0], [0])], dtype, vocab_size))
+    store = open_store(
+        hand_made(tmp_path / "store", [(10, {0: value, 1: vocab_size - 1}, [0], [0])], dtype, vocab_size)
+    )
     assert store.tokens(np.arange(1, 10)).tolist() == [vocab_size - 1] + [0] * 8
     with pytest.raises(UserError, match=f"holds id {value}, but its vocabulary has {vocab_size:,} entries"):
         store.tokens(np.arange(10))
@@ -306,24 +377,27 @@ def edited(values, keys, value):
     return json.dumps(values)
 
 
-@pytest.mark.parametrize("keys, value, match", [
-    (["version"], 2, "version 2, this program reads version 1"),
-    (["files", 0, "name"], "../../etc/passwd", "files listed are not those"),
-    (["files", 3, "name"], "tokenizer/../../x", "files listed are not those"),
-    (["files", 3, "name"], "/etc/passwd", "files listed are not those"),
-    (["files", 1, "name"], "shard-00000.tokens", "files listed are not those"),
-    (["counts", "tokens"], -8, "negative"),
-    (["counts", "tokens"], 9, "the shards have 8 tokens, counts.tokens is 9"),
-    (["counts", "tokens"], 8.0, "counts.tokens=8.0 must be of type int"),
-    (["shards", 0, "sentences"], 2**63, "2\\^62"),
-    (["shards"], [], "the shards have 0 tokens"),
-    (["shards"], "many", "damaged.*shards='many' must be a list"),
-    (["dtype"], "object", "dtype 'object' does not belong"),
-    (["dtype"], "uint32", "dtype 'uint32' does not belong"),
-    (["tokenizer", "vocab_size"], 10**6, "dtype 'uint16' does not belong"),
-    (["tokenizer", "vocab_size"], -1, "negative"),
-    (["surprise"], 1, "unknown option surprise"),
-])
+@pytest.mark.parametrize(
+    "keys, value, match",
+    [
+        (["version"], 2, "version 2, this program reads version 1"),
+        (["files", 0, "name"], "../../etc/passwd", "files listed are not those"),
+        (["files", 3, "name"], "tokenizer/../../x", "files listed are not those"),
+        (["files", 3, "name"], "/etc/passwd", "files listed are not those"),
+        (["files", 1, "name"], "shard-00000.tokens", "files listed are not those"),
+        (["counts", "tokens"], -8, "negative"),
+        (["counts", "tokens"], 9, "the shards have 8 tokens, counts.tokens is 9"),
+        (["counts", "tokens"], 8.0, "counts.tokens=8.0 must be of type int"),
+        (["shards", 0, "sentences"], 2**63, "2\\^62"),
+        (["shards"], [], "the shards have 0 tokens"),
+        (["shards"], "many", "damaged.*shards='many' must be a list"),
+        (["dtype"], "object", "dtype 'object' does not belong"),
+        (["dtype"], "uint32", "dtype 'uint32' does not belong"),
+        (["tokenizer", "vocab_size"], 10**6, "dtype 'uint16' does not belong"),
+        (["tokenizer", "vocab_size"], -1, "negative"),
+        (["surprise"], 1, "unknown option surprise"),
+    ],
+)
 def test_hostile_manifests_are_refused(tmp_path, keys, value, match):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
     path.write_text(edited(unsealed(json.loads(path.read_text())), keys, value))
@@ -332,8 +406,10 @@ def test_hostile_manifests_are_refused(tmp_path, keys, value, match):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text, match", [
-    ("", "is not JSON"), ("[]", "a JSON object"), ('{"version": 1}', "damaged"), ("[" * 10**5, "is not JSON")])
+@pytest.mark.parametrize(
+    "text, match",
+    [("", "is not JSON"), ("[]", "a JSON object"), ('{"version": 1}', "damaged"), ("[" * 10**5, "is not JSON")],
+)
 def test_broken_manifests_are_refused(tmp_path, text, match):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
     path.write_text(text)
