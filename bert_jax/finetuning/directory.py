@@ -42,6 +42,7 @@ HARMLESS = (
             "grid_learning_rates.",
             "grid_epochs.",
             "batch_size",
+            "micro_batches",
             "learning_rate",
             "epochs",
             "keep",

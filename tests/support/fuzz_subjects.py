@@ -28,11 +28,12 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.console.command_line import load_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.objectives.pretraining import TERMS
 from bert_jax.training.curves import draw_curves
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import default_config
+from bert_jax.commands.evaluate import default_config
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.checkpoints.fingerprint import leaf_paths
@@ -146,7 +147,7 @@ def log(directory: pathlib.Path, damaged: str):
     assert [text for row in rows if (text := json.dumps(row)) in whole] == whole
     assert all(type(row["kind"]) is str and type(row["step"]) is int for row in rows)
     assert all(type(value) is float for row in rows for name, value in row.items() if name not in ("kind", "step"))
-    draw_curves(file, directory / "curves.png")
+    draw_curves(file, directory / "curves.png", TERMS)
     JsonLines(epath.Path(file), 3).close()
     assert [row["step"] for row in read_rows(file) if json.dumps(row) in whole] == [
         json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3
