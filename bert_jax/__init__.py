@@ -23,7 +23,7 @@ _HOMES = {
     "pretrain": "pretraining",
     "load": "pretrained.loading",
     "PretrainedModel": "pretrained.model",
-    "convert": "formats.conversion",
+    "convert": "pretrained.conversion",
     "open_store": "data.store.store",
     "Examples": "data.examples.examples",
     "load_tokenizer": "tokenization.tokenizer",

@@ -11,11 +11,11 @@ import sys
 import threading
 import traceback
 
-from bert_jax.console.help import described, overview, usage, version
-from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.config import Config
 from bert_jax.config.checks import check
+from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.console.help import described, overview, usage, version
+from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.errors import UserError
 
 
@@ -259,7 +259,7 @@ def convert(arguments: list[str]) -> int:
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(ConvertConfig, options, *described(convert))
-    from bert_jax.formats.conversion import convert as run
+    from bert_jax.pretrained.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0
