@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
+from jax.typing import ArrayLike
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig
@@ -115,7 +116,7 @@ class PretrainedModel:
         layers: Combination = "last",
         pooling: Pooling | None = None,
         *,
-        weights=None,
+        weights: ArrayLike | None = None,
         normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -133,7 +134,10 @@ class PretrainedModel:
           pooling: as in `encode`; "pooler" goes with the last layer only. None: as above, for most models the mean.
           weights: [4] or [N] numbers for the weighted sums, lowest layer first.
           normalize: divide each vector by its Euclidean norm. None: as above, for most models False.
-          batch_size, max_length, truncate, progress: as in `encode`.
+          batch_size: as in `encode`.
+          max_length: as in `encode`.
+          truncate: as in `encode`.
+          progress: as in `encode`.
 
         Raises:
           UserError: a directory of sentence-transformers with a module that is not known here, and no `pooling` given.
