@@ -1,4 +1,4 @@
-"""Texts as batches of few shapes, so that a jitted model compiles a few times and not once a length."""
+"""Texts as batches of few shapes, so that a jitted model compiles a few times and not once per length."""
 
 from collections.abc import Iterable, Iterator
 
@@ -22,18 +22,23 @@ def tokenize(
     truncate: bool = True,
     masks: bool = False,
 ) -> Features:
-    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of every text, for a model that takes `longest` tokens (None: any number).
+    """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for every text.
 
-    What is longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair the longer text does, until both
-    fit), and a warning is logged; truncate=False makes that an error. masks: "[MASK]" in a text is the mask, not these letters.
+    A text longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair, the longer text does until
+    both fit), and a warning is logged.
+
+    Args:
+      longest: maximum number of tokens that the model takes; None: any number.
+      truncate: False makes a text that is too long an error.
+      masks: whether "[MASK]" in a text is the mask token, not these letters.
 
     Raises:
-      UserError: not texts, or too long with truncate=False.
+      UserError: `texts` has a different type, or a text is too long with truncate=False.
     """
     if max_length is not None and not 5 <= max_length <= (longest or max_length):
         raise UserError(
             f"max_length={max_length} must "
-            + (f"lie between 5 and the {longest} positions of the model" if longest else "be 5 or more")
+            + (f"be between 5 and the {longest} positions of the model" if longest else "be 5 or more")
         )
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
@@ -58,14 +63,14 @@ def tokenize(
 
 
 def as_features(rows: list[tuple], longest: int) -> Features:
-    """Pairs of ids and token types, not padded and without labels, as Features; one row an example."""
+    """Return pairs of ids and token types, not padded and without labels, as Features; one row per example."""
     return Features(
         [ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest
     )
 
 
 def as_arrays(features: Features) -> Batch:
-    """All texts in one batch, as long as the longest: int32 [n, L], zero beyond a text's own tokens."""
+    """Return all texts in one batch, as long as the longest: int32 [n, L], zero after the tokens of a text."""
     return {
         "input_ids": _padded(features.input_ids),
         "token_type_ids": _padded(features.token_type_ids),
@@ -74,10 +79,10 @@ def as_arrays(features: Features) -> Batch:
 
 
 def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Numbers of the sequences in each batch, and the batch; the longest first: what is too large for the memory fails at once.
+    """Yield the numbers of the sequences in each batch, and the batch, the longest first.
 
-    All have the same number of rows: batch_size or, for fewer sequences, the next power of two. Rows that only fill a batch
-    come last.
+    So a batch that exceeds the memory fails at once. All batches have the same number of rows: batch_size or, for
+    fewer sequences, the next power of two. Rows that only fill a batch come last.
     """
     rows = min(batch_size, 1 << (len(features) - 1).bit_length())
     for numbers in reversed(evaluation_batches(features, rows)):
@@ -92,7 +97,7 @@ def _padded(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
-    """First and second texts; None where there is no second."""
+    """Return first and second texts; None if there is no second."""
     rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
@@ -115,7 +120,7 @@ def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[i
 
 
 def lowered(texts: Texts) -> Texts:
-    """The same texts in lower case, as Python has it."""
+    """Return the same texts in lowercase, by Python's rules."""
     if isinstance(texts, str):
         return texts.lower()
     if isinstance(texts, tuple):
@@ -126,7 +131,7 @@ def lowered(texts: Texts) -> Texts:
 
 
 def check_utf8(*texts: str | None) -> None:
-    """Raises UserError for a lone surrogate: the mark of bytes that were no UTF-8."""
+    """Raise a UserError about a lone surrogate, the mark of bytes that were not UTF-8."""
     for text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text or ""):
             raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")
