@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 
 import jax
 import optax
@@ -54,8 +55,11 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config) -> Result:
+def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Result:
     """Trains to the last step of the last phase, or until a signal; resumes from what `config.workdir` holds.
+
+    Args:
+      devices: what the mesh is made of; by default every device of every process.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
@@ -64,7 +68,7 @@ def pretrain(config: Config) -> Result:
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
     use_compilation_cache()
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
@@ -177,7 +181,7 @@ def _train_phase(
     )
     unigram = None if evaluation is None else evaluation.unigram(examples)
     train_step = Program(make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings))
-    rates = Rates(_peak_flops())
+    rates = Rates(_peak_flops(mesh))
     reporter = PhaseReporter(run.metrics, rates, config, index)
     stream = batches(
         examples,
@@ -351,7 +355,7 @@ def _announce(
         )
     # A pipe or a log file has no width of its own, and rich would take 80 columns.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
-    if device.num_devices > 1:
+    if mesh.size > 1:
         wide.print(sharding.table(mesh, abstract.params))
     if report is not None:
         wide.print(report.table())
@@ -370,6 +374,6 @@ def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
         draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
 
 
-def _peak_flops() -> float | None:
-    device = hardware.hardware()
-    return None if device.peak_flops is None else device.peak_flops * device.num_devices
+def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
+    peak = hardware.hardware().peak_flops
+    return None if peak is None else peak * mesh.size

@@ -7,6 +7,7 @@ parameters are gathered over `fsdp` once a step: for BERT sizes they fit a devic
 
 import math
 import re
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -35,7 +36,7 @@ RULES = (
 )
 
 
-def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:

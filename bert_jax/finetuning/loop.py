@@ -66,7 +66,15 @@ class Result:
         return load(self.path)
 
 
-def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **options) -> Result:
+def finetune(
+    task: FinetuneConfig | str,
+    *,
+    train=None,
+    dev=None,
+    test=None,
+    devices: Sequence[jax.Device] | None = None,
+    **options,
+) -> Result:
     """Fine-tune on a task: train every run of the plan that is not finished, choose one, predict, and write results.json.
 
         result = bert_jax.finetune("text", train=[("a text", "its label"), …], dev=[…], init_from=PATH, epochs=3)
@@ -77,6 +85,7 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
       train, dev, test: a file each; for the task text also examples in memory: any iterable of (text, label) or
         ((text, text_b), label), rows of an array among them. Labels are names or whole numbers, and come back as str; with
         regression=True they are numbers. With None for labels `test` is predicted only.
+      devices: what the mesh is made of; by default every device of every process.
       options: fields of FinetuneConfig, and of its groups by their own name where one group has it (max_length=256), else in
         a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a new temporary directory.
 
@@ -90,15 +99,15 @@ def finetune(task: FinetuneConfig | str, *, train=None, dev=None, test=None, **o
         if jax.process_count() > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         _say(f"no workdir was given: results and weights go to {config.workdir}")
-    return _finetune(config, given)
+    return _finetune(config, given, devices)
 
 
 @ending_together
-def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence]) -> Result:
+def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: Sequence[jax.Device] | None) -> Result:
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PER_HOST)
     use_compilation_cache()
-    mesh = sharding.make_mesh(check_finetune(config).mesh)
+    mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = open_stored(config.init_from)

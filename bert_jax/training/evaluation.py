@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -142,16 +143,19 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def run_evaluate(workdir: str, config: Config) -> Evaluated:
+def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | None = None) -> Evaluated:
     """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
 
     On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
     converted model was trained on is unknown: it is measured on all documents, with the objectives and the length of `config`.
 
+    Args:
+      devices: what the mesh is made of; by default every device of every process.
+
     Raises:
       UserError: no checkpoint, no store, a store made with another vocabulary, or a model without a head to measure.
     """
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(config.mesh, devices)
     model = load(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import numpy_bert
 import pytest
@@ -22,12 +21,6 @@ from bert_jax.formats.huggingface import write_huggingface
 from bert_jax.pretrained.loading import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    make_mesh = sharding.make_mesh
-    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
 
 
 @pytest.fixture
