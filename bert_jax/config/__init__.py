@@ -16,10 +16,8 @@ from bert_jax.config.options import (
     PrepareConfig,
     ScheduleConfig,
     TrainVocabConfig,
-    max_predictions,
-    schedule_length,
-    warmup_steps,
 )
+from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
 
 __all__ = [
     "CheckpointConfig",
@@ -33,11 +31,13 @@ __all__ = [
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "Phase",
     "PhaseConfig",
     "PrepareConfig",
     "ScheduleConfig",
     "TrainVocabConfig",
     "max_predictions",
+    "resolve_phases",
     "schedule_length",
     "warmup_steps",
 ]

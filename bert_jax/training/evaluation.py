@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.devices import sharding
-from bert_jax.config import Config, PhaseConfig
+from bert_jax.config import Config, Phase, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
@@ -32,8 +32,8 @@ UNIGRAM_SEQUENCES = 20_000
 class Evaluation:
     """Sequences of one split at the length of one phase, with fixed masks; `run` measures parameters on them."""
 
-    def __init__(self, model, config: Config, phase_index: int, store, split: str, mesh, shardings):
-        self.examples = Examples(store, config, phase_index, split=split, seed=EVALUATION_SEED)
+    def __init__(self, model, config: Config, phase: Phase, store, split: str, mesh, shardings):
+        self.examples = Examples(store, config, phase, split=split, seed=EVALUATION_SEED)
         self.mesh = mesh
         rows = mesh.shape["data"] * mesh.shape["fsdp"]
         wanted = min(config.evaluation.sequences, self.examples.num_examples(0))
@@ -176,7 +176,7 @@ def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | N
         )
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
-    last = len(config.phases) - 1
+    last = resolve_phases(config)[-1]
     shardings = sharding.shardings(mesh, model.params)
     evaluation = Evaluation(model.network, config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
@@ -191,7 +191,7 @@ def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | N
     if not is_run:
         documents += (
             "; what it was trained on is unknown, it may have seen them. Sequences of "
-            f"{config.phases[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
+            f"{resolve_phases(config)[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
         )
     _print(evaluated, workdir, path, documents)
     return evaluated

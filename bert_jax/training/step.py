@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from bert_jax.devices import sharding
-from bert_jax.config import Config
+from bert_jax.config import Config, Phase
 from bert_jax.models.bert import PRETRAINING_PARTS
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.optim.optimizers import clip_by_global_norm
@@ -21,7 +21,7 @@ Batch = dict[str, jax.Array]  # input_ids [B, L] · masked_positions [B, M] · m
 
 
 def make_train_step(
-    model, optimizer: optax.GradientTransformation, config: Config, phase_index: int, mesh: Mesh, shardings: TrainState
+    model, optimizer: optax.GradientTransformation, config: Config, phase: Phase, mesh: Mesh, shardings: TrainState
 ):
     """Compiled (state, batch) → (state, metrics) for one phase; the state passed in is consumed (donated).
 
@@ -29,7 +29,7 @@ def make_train_step(
     where the batch has next_sentence_labels, next_sentence_loss and next_sentence_accuracy. A loss or gradient that is
     not finite leaves parameters and optimizer state as they were (skipped = 1); the step counter moves on all the same.
     """
-    micro_batches, epsilon = config.phases[phase_index].micro_batches, config.masking.loss_epsilon
+    micro_batches, epsilon = phase.micro_batches, config.masking.loss_epsilon
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)

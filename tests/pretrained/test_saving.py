@@ -20,7 +20,7 @@ from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.formats.conversion import convert
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.recorded import recorded_options
-from bert_jax.checkpoints.workdir import open_workdir
+from bert_jax.checkpoints.pretraining import open_pretraining
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SMALL = dataclasses.replace(CONFIG, num_layers=2)
@@ -139,7 +139,7 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     )
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
-        open_workdir(tmp_path / "saved", Config(), store_fingerprint="f00d", tokenizer=TOKENIZER)
+        open_pretraining(tmp_path / "saved", Config(), store_fingerprint="f00d", tokenizer=TOKENIZER)
     assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
 
 
