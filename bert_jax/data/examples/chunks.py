@@ -21,8 +21,8 @@ import functools
 import numpy as np
 
 from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.ordering import invert, permute
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.ordering import invert, permute
+from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 SHORT_CYCLE = 10
 """Which documents are cut short repeats after so many epochs (the original wrote ten copies of the corpus). The number of
