@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -31,7 +32,10 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.curves import draw_curves
@@ -55,11 +59,17 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Result:
+def pretrain(
+    config: Config,
+    devices: Sequence[jax.Device] | None = None,
+    objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
+) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
       devices: what the mesh is made of; by default every device of every process.
+      objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
+        `default_objective`. A run that is resumed must be given the same one.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
@@ -74,7 +84,7 @@ def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Res
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
-    tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh)
+    tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
         table_rows(source, learner.abstract.params, tokenizer)  # raises before anything is compiled
     check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
@@ -85,7 +95,13 @@ def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Res
             open_pretraining(config.workdir, config, store_fingerprint=corpus.store.fingerprint, tokenizer=tokenizer)
         )
         checkpoints = closing.enter_context(
-            Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id, lost=workdir.is_lost)
+            Checkpoints(
+                workdir.checkpoints,
+                config.checkpoint,
+                run_id=workdir.run_id,
+                lost=workdir.is_lost,
+                best_metric=learner.objective.terms[0].loss,
+            )
         )
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
@@ -104,7 +120,10 @@ def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Res
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             return result
-        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
+        terms = learner.objective.terms
+        metrics = closing.enter_context(
+            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=terms)
+        )
         run = _Run(config, learner, corpus, workdir, checkpoints, metrics, signals)
         for phase in resolve_phases(config):
             resumed = position["phase"] == phase.index
@@ -120,15 +139,16 @@ def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Res
 class _Learner:
     """What is trained, and how its state lies on the devices."""
 
-    model: BertForPreTraining
+    objective: Objective
     optimizer: optax.GradientTransformation
     mesh: jax.sharding.Mesh
     abstract: TrainState
 
     @classmethod
-    def of(cls, config: Config, mesh: jax.sharding.Mesh) -> "_Learner":
-        model, optimizer = BertForPreTraining(config.model, config.compute), make_optimizer(config.optimizer)
-        return cls(model, optimizer, mesh, abstract_state(model, optimizer, mesh))
+    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
+        objective = make_objective(BertForPreTraining(config.model, config.compute), config)
+        optimizer = make_optimizer(config.optimizer)
+        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
 
     @property
     def shardings(self) -> TrainState:
@@ -172,7 +192,7 @@ def _train_phase(
         config=to_dict(config),
         position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
     )
-    step, evaluated, wanted = begin, {}, False
+    step, evaluated, wanted, main = begin, {}, False, run.learner.objective.terms[0].loss
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is that after `step` steps
@@ -189,7 +209,7 @@ def _train_phase(
                     due_now = due(step, config.checkpoint.every_steps)
                     wanted = wanted or due_now or evaluated and config.checkpoint.keep_best
                     # A state whose loss is not finite would push out a good one; the next that is finite is saved.
-                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0)):
+                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         saver.save(step, state, evaluated or None)
                         wanted = False
                 with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
@@ -219,13 +239,22 @@ def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
     if store is None:
         return None
     split, shardings = run.corpus.evaluation_split, learner.shardings.params
-    return Evaluation(learner.model, run.config, phase, store, split, learner.mesh, shardings)
+    return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings)
 
 
 def _train_step(run: _Run, phase: Phase) -> Program:
-    learner = run.learner
+    config, learner = run.config, run.learner
     return Program(
-        make_train_step(learner.model, learner.optimizer, run.config, phase, learner.mesh, learner.shardings)
+        make_train_step(
+            learner.objective,
+            learner.optimizer,
+            learner.mesh,
+            learner.shardings,
+            clip_norm=config.optimizer.clip_norm,
+            micro_batches=phase.micro_batches,
+            schedule=functools.partial(learning_rate, config),
+            seed=config.seed,
+        )
     )
 
 
@@ -286,7 +315,7 @@ def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
 ) -> tuple[TrainState, Report | None]:
     """Return the state at step 0, with the parameters of `source` if there is one, and what became of each of them."""
-    state = signals.wait(lambda: create_state(learner.model, learner.optimizer, learner.mesh, seed))
+    state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     if source is None:
         return state, None
     params, report = initialize(source, learner.abstract.params, tokenizer, state.params)
@@ -338,7 +367,7 @@ def _say(text: str) -> None:
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
     if run.workdir.is_ours():
         path, name = run.workdir.path, os.path.basename(os.path.normpath(run.config.workdir))
-        draw_curves(path / "metrics.jsonl", path / "curves.png", unigram, title=name)
+        draw_curves(path / "metrics.jsonl", path / "curves.png", run.learner.objective.terms, unigram, title=name)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:

@@ -45,6 +45,7 @@ class Checkpoints:
     Several writers in one program need directories of different names.
 
     Args:
+      best_metric: the held-out loss that decides which steps of the latest phase are the best; empty: none are.
       run_id: every step carries it; one that carries another is not restored.
       lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
     """
@@ -56,10 +57,12 @@ class Checkpoints:
         read_only: bool = False,
         run_id: str | None = None,
         lost: Callable[[], bool] = lambda: False,
+        best_metric: str = "",
     ):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id, self._config, self._lost = run_id, config, lost
+        self.run_id, self._config = run_id, config
+        self._lost, self._best_metric = lost, best_metric
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
@@ -96,7 +99,7 @@ class Checkpoints:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
+          metrics: held-out metrics at this step.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -111,7 +114,7 @@ class Checkpoints:
         if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (found := rank(content)) is not None:
+        if (found := rank(content, self._best_metric)) is not None:
             self._ranks[step] = found
         try:
             self._manager.save(
@@ -209,7 +212,7 @@ class Checkpoints:
 
     def _rank(self, step: int) -> tuple[int, float] | None:
         try:
-            return rank(self._record(step))
+            return rank(self._record(step), self._best_metric)
         except Exception:  # a damaged record is reported by restore
             return None
 

@@ -14,7 +14,6 @@ from bert_jax.files import checksum, parse_object
 from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 
 FORMAT = 1
-BEST_METRIC = "mlm_loss"
 
 
 class Damaged(Exception):
@@ -75,12 +74,12 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
         raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
 
 
-def rank(content: dict) -> tuple[int, float] | None:
-    """What the best checkpoints are lowest in; None without a finite held-out MLM loss.
+def rank(content: dict, metric: str) -> tuple[int, float] | None:
+    """What the best checkpoints are lowest in; None without a finite held-out loss, whose name is `metric`.
 
     The loss compares within a phase only: another sequence length is another test. So the steps of a later phase come first.
     """
-    loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
+    loss = (content["metrics"] or {}).get(metric, math.nan)
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 

@@ -39,7 +39,7 @@ FINETUNING = Changes(
     where=("init_from", *_COPIES),
     how=(
         *("init_from", "data.", "workdir", "mesh.", "compute.layers", "compute.remat"),
-        *(*_RUN, "batch_size", "learning_rate", "epochs"),
+        *(*_RUN, "batch_size", "micro_batches", "learning_rate", "epochs"),
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),
 )

@@ -202,7 +202,7 @@ def train(
         run.batch_size,
         window=config.bucket_window,
         seed=run.seed,
-        multiple=mesh.shape["data"] * mesh.shape["fsdp"],
+        multiple=mesh.shape["data"] * mesh.shape["fsdp"] * config.micro_batches,
     )
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates, mine = (
