@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import optax
 from etils import epath
-from rich.console import Console
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
@@ -38,6 +37,7 @@ from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.training.announcement import say, say_hardware, show
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import Metrics, Rates
@@ -114,7 +114,9 @@ def pretrain(
             state = restored.state
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        _announce(config, corpus, learner, report)
+        _announce(config, corpus, learner)
+        if report is not None:
+            show(report.table())
         _announce_resumption(config, result.step)
         # A signal during an evaluation has its step saved without it.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
@@ -322,46 +324,35 @@ def _first_state(
     return dataclasses.replace(state, params=params), report
 
 
-def _announce(config: Config, corpus: Corpus, learner: _Learner, report: Report | None) -> None:
-    """Every derived quantity that people check before they leave a run alone."""
-    if jax.process_index() != 0:
-        return
-    _say(f"{hardware.hardware()}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
-    _say(
+def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
+    """Print every derived quantity that people check before they leave a run alone."""
+    say_hardware()
+    say(
         f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
-    _say(
+    say(
         f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
         f"{len(corpus.training[0].documents):,} of them to train on"
     )
-    for phase, examples in zip(resolve_phases(config), corpus.training):
+    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
         epoch = examples.num_examples(0)
-        _say(
+        say(
             f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
             f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
         )
-    # A pipe or a log file has no width of its own, and rich would take 80 columns.
-    console = Console(highlight=False)
-    wide = console if console.is_terminal else Console(highlight=False, width=200)
     if learner.mesh.size > 1:
-        wide.print(sharding.table(learner.mesh, learner.abstract.params))
-    if report is not None:
-        wide.print(report.table())
+        show(sharding.table(learner.mesh, learner.abstract.params))
 
 
 def _announce_resumption(config: Config, step: int) -> None:
-    if step and jax.process_index() == 0:
-        _say(
+    if step:
+        say(
             f"resuming from step {step:,} of {config.workdir}"
             if step < config.total_steps
             else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
         )
-
-
-def _say(text: str) -> None:
-    Console(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:

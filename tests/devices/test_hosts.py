@@ -53,11 +53,9 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     before = sources(tmp_path)
     (tmp_path / "data" / "pairs.py").write_text("two")
     (tmp_path / "notes.txt").write_text("not code")
-    with pytest.raises(
-        Ended, match=r"code.data/examples/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"
-    ):
+    with pytest.raises(Ended, match=r"code.data/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
         refuse_differences([{"code": before}, {"code": sources(tmp_path)}])
-    assert "hosts.py" in sources() and "data/examples/pairs.py" in sources()
+    assert "devices/hosts.py" in sources() and "data/examples/pairs.py" in sources()
 
 
 HOST = """
