@@ -22,8 +22,8 @@ from bert_jax.checkpoints.manager import STEP_NAMES, Manager
 from bert_jax.checkpoints.record import Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import first_lines
-from bert_jax.errors import UserError
 from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.errors import UserError
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 

@@ -15,12 +15,12 @@ import jax
 from absl import logging
 from etils import epath
 
+from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences
+from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.software import versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
-from bert_jax.devices.hosts import any_failure, from_first
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.devices.software import versions
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 SHARED_SECONDS = 90

@@ -5,15 +5,15 @@ import operator
 import jax
 import numpy as np
 
-from bert_jax.devices import sharding
 from bert_jax.config import Config, Phase
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
+from bert_jax.devices import sharding
+from bert_jax.devices.signals import StopSignals
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.means import evaluation_metrics
 from bert_jax.objectives.objective import Objective, Sums
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import StopSignals
 from bert_jax.training.step import make_eval_step
 
 EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare

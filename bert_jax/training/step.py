@@ -5,7 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bert_jax.devices import sharding
 from bert_jax.objectives.means import mean_loss, training_metrics
@@ -59,14 +60,18 @@ def make_train_step(
         state, taken = updated(state, gradients, metrics["loss"], optimizer, rate, clip_norm)
         return state, metrics | taken
 
-    def scheduled_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
-        return train_step(state, batch, schedule(state.step), seed)
-
     alike = sharding.replicated(mesh)
+    function, arguments = train_step, (alike, alike)
+    if schedule is not None:
+
+        def scheduled_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+            return train_step(state, batch, schedule(state.step), seed)
+
+        function, arguments = scheduled_step, ()
     return jax.jit(
-        train_step if schedule is None else scheduled_step,
+        function,
         donate_argnums=0,
-        in_shardings=(shardings, sharding.batch_sharding(mesh), *((alike, alike) if schedule is None else ())),
+        in_shardings=(shardings, sharding.batch_sharding(mesh), *arguments),
         out_shardings=(shardings, alike),
     )
 
