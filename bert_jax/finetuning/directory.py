@@ -20,6 +20,7 @@ from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json,
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.json_form import first_lines, is_among
+from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.finetuning.results import best, finished_runs
 from bert_jax.formats.own_checkpoint import open_checkpoint
