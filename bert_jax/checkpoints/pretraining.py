@@ -28,17 +28,17 @@ def open_pretraining(
 
 
 def has_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a run in work directory `path` has saved anything; the directory need not exist."""
+    """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
 
 
 def read_config(path: str | os.PathLike) -> Config:
-    """The configuration that the run in work directory `path` was last started with."""
+    """Return the configuration that the run in work directory `path` was last started with."""
     return from_dict(Config, read_settings(path))
 
 
 def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
-    """UserError if `settings` and the data would not carry on the run in `path`; harmless changes are logged."""
+    """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
     if "source" in read_json(path / "run.json"):
         raise UserError(
             f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "

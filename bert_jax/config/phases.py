@@ -70,7 +70,7 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
 
 
 def schedule_length(config: Config, first: int) -> int:
-    """Steps of the schedule that begins with phase `first`: up to the next phase that restarts it."""
+    """Return the number of steps of the schedule that begins with phase `first` and ends where a phase restarts it."""
     length = config.phases[first].steps
     for phase in config.phases[first + 1 :]:
         if phase.schedule == "restart":
@@ -80,14 +80,16 @@ def schedule_length(config: Config, first: int) -> int:
 
 
 def warmup_steps(config: Config, first: int) -> int:
-    """Warm-up of the schedule that begins with phase `first`."""
+    """Return the number of warm-up steps of the schedule that begins with phase `first`."""
     given = config.phases[first].warmup_steps
     return schedule_length(config, first) // 100 if given is None else given
 
 
 def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
-    """Width of the masked-position arrays: the phase's own, or about rate × length as the original advises (20 at length 128,
-    77 at 512)."""
+    """Return the width of the masked-position arrays.
+
+    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512).
+    """
     if phase.max_predictions is not None:
         return phase.max_predictions
     return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))

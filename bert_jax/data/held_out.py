@@ -12,8 +12,8 @@ _HELD_OUT_KEY = 2018
 def held_out_documents(num_documents: int, share: float) -> np.ndarray:
     """Return bool [num_documents]: which documents training never sees, `share` of them and at least one (none for 0).
 
-    Those of a smaller share are among those of a larger one. This is the rule of `train-vocab` as well, so that the
-    vocabulary was not learned from what a run is evaluated on.
+    The documents of a smaller share are among those of a larger one. `train-vocab` uses the same rule, so the
+    vocabulary is not learned from what a run is evaluated on.
     """
     number = min(max(1, round(share * num_documents)), num_documents) if share else 0
     chosen = np.zeros(num_documents, bool)

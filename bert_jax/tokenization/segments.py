@@ -6,10 +6,11 @@ from bert_jax.errors import UserError
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens two segments keep of their beginnings so that together they have at most `room`.
+    """Return how many tokens from their beginnings two segments keep so that together they have at most `room`.
 
-    The original's rule for fine-tuning (`_truncate_seq_pair` of run_classifier.py): the longer segment gives up its last
-    token until both fit, the second on a tie. In pre-training tokens go at either end instead (data/examples/truncation.py).
+    This is the original's rule for fine-tuning (`_truncate_seq_pair` of run_classifier.py): the longer segment gives up
+    its last token until both fit, the second on a tie. In pre-training tokens are removed at either end instead
+    (data/examples/truncation.py).
     """
     if first + second <= room:
         return first, second
@@ -21,15 +22,15 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def sequence_length(first: list[int], second: list[int] | None) -> int:
-    """Return how many tokens `join` makes of one segment or two where it cuts nothing."""
+    """Return how many tokens `join` makes of one or two segments if it cuts nothing."""
     return len(first) + 2 if second is None else len(first) + len(second) + 3
 
 
 def join(tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(input_ids, token_type_ids), int32 [L] with L <= max_length, of one segment or two, cut by `truncate_pair`."""
+    """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
     if max_length < 5:
         raise UserError(
-            f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; 5 is the least"
+            f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; the minimum is 5"
         )
     if second is None:
         segments = [[tokenizer.cls_id, *first[: max_length - 2], tokenizer.sep_id]]

@@ -20,18 +20,23 @@ def tokenize(
     truncate: bool = True,
     masks: bool = False,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return ids and token types, int32 [L] each, of every text, for a model that takes `longest` tokens (None: any number).
+    """Return ids and token types, int32 [L] each, of [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for every text.
 
-    What is longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair the longer text does, until both
-    fit), and a warning is logged; truncate=False makes that an error. masks: "[MASK]" in a text is the mask, not these letters.
+    A text longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair, the longer text does until
+    both fit), and a warning is logged.
+
+    Args:
+      longest: maximum number of tokens that the model takes; None: any number.
+      truncate: False makes a text that is too long an error.
+      masks: whether "[MASK]" in a text is the mask token, not these letters.
 
     Raises:
-      UserError: not texts, or too long with truncate=False.
+      UserError: `texts` has a different type, or a text is too long with truncate=False.
     """
     if max_length is not None and not 5 <= max_length <= (longest or max_length):
         raise UserError(
             f"max_length={max_length} must "
-            + (f"lie between 5 and the {longest} positions of the model" if longest else "be 5 or more")
+            + (f"be between 5 and the {longest} positions of the model" if longest else "be 5 or more")
         )
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
@@ -72,7 +77,7 @@ def _padded(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
-    """First and second texts; None where there is no second."""
+    """Return first and second texts; None if there is no second."""
     rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
@@ -95,7 +100,7 @@ def _encoded(tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
 
 
 def lowered(texts: Texts) -> Texts:
-    """The same texts in lower case, as Python has it."""
+    """Return the same texts in lowercase, by Python's rules."""
     if isinstance(texts, str):
         return texts.lower()
     if isinstance(texts, tuple):
@@ -106,7 +111,7 @@ def lowered(texts: Texts) -> Texts:
 
 
 def check_utf8(*texts: str | None) -> None:
-    """Raises UserError for a lone surrogate: the mark of bytes that were no UTF-8."""
+    """Raise a UserError about a lone surrogate, the mark of bytes that were not UTF-8."""
     for text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text or ""):
             raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")

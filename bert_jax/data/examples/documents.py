@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 
 class Documents:
-    """Documents of `split` ("train", "held_out" or "all") of a store, numbered from 0; empty ones are left out.
+    """The documents of `split` ("train", "held_out" or "all") of a store, numbered from 0, without empty ones.
 
     Arrays of int64 [D]: numbers (in the store), token_starts (global token offset), num_tokens, first_sentences and
     end_sentences (global sentence indices). The store has no empty sentences and a document begins with a sentence.
@@ -35,11 +35,11 @@ class Documents:
 
     @functools.cached_property
     def collision(self) -> float:
-        """Probability that two random tokens of the split lie in the same document."""
+        """Probability that two random tokens of the split are in the same document."""
         return float(((self.num_tokens / self.num_tokens.sum()) ** 2).sum())
 
     def first_sentence_from(self, offsets: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Global index of the first sentence in [low, high) that starts at or after the global token `offsets`, else `high`."""
+        """Return the first sentence in [low, high) that starts at or after token `offsets`, else `high` (global)."""
         low, high = low.copy(), high.copy()
         for _ in range(int((high - low).max(initial=0)).bit_length()):
             middle = (low + high) >> 1
