@@ -15,7 +15,7 @@ from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.tasks.ner import conll
 from bert_jax.tasks import ner
 from bert_jax.data.sequences.batching import padded
-from bert_jax.data.sequences.features import without_edges
+from bert_jax.models.crf import without_edges
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
