@@ -14,9 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.models import blocks
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.layers import LayerNorm, Linear, dropout, like, truncated_normal
+from bert_jax.models.parameters import PRETRAINING_PARTS, ParameterTable, bert_parameters
 
 Params = dict[str, Any]  # nested dict of float32 arrays; encoder/… leaves have a leading axis of num_layers
-PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
 
 
@@ -145,6 +145,11 @@ class BertForPreTraining:
         if name == "auto":
             name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
         return jnp.dtype(name)
+
+    @functools.cached_property
+    def parameters(self) -> ParameterTable:
+        """Path, named axes and shape of every array that `init` makes."""
+        return bert_parameters(self.config, self.parts)
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. Works under jit with any out_shardings and under eval_shape; the values do not depend on either."""

@@ -11,9 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import bilstm, crf
 from bert_jax.models.bert import BertForPreTraining, Params
 from bert_jax.models.layers import dropout, like, truncated_normal
-
-POOLED = ("classification", "regression", "choice")
-"""Kinds of heads that read the pooled first position; the others read every position."""
+from bert_jax.models.parameters import POOLED, ParameterTable, bert_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +39,11 @@ class BertForTask:
     def encoder(self) -> BertForPreTraining:
         """The model below the head, without pre-training heads."""
         return BertForPreTraining(self.config, self.compute, parts=("pooler",) if self.head.kind in POOLED else ())
+
+    @functools.cached_property
+    def parameters(self) -> ParameterTable:
+        """Path, named axes and shape of every array that `init` makes."""
+        return bert_parameters(self.config, self.encoder.parts, self.head)
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. A CRF has no preference for any transition yet."""

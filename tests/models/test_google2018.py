@@ -91,7 +91,8 @@ def by_hand():
 
 def test_fifty_steps_are_those_of_the_original(by_hand):
     """Forward, loss, gradient, clipping, moments, decay and schedule at once, on the compiled step that trains."""
-    model, transformation = BertForPreTraining(CONFIG.model, CONFIG.compute), optimizer(CONFIG.optimizer)
+    model = BertForPreTraining(CONFIG.model, CONFIG.compute)
+    transformation = optimizer(CONFIG.optimizer, model.parameters)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(model, transformation, mesh)
     shardings = state_shardings(abstract)

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.attention import attention
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.pooling import LAYERS_READ, combine
-from bert_jax.config.presets import parameter_counts
+from bert_jax.models.costs import parameter_counts
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.data.sequences.batching import ladder

@@ -428,7 +428,8 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh, model, tx = sharding.make_mesh(config.mesh), BertForPreTraining(config.model), optimizer(config.optimizer)
+    mesh, model = sharding.make_mesh(config.mesh), BertForPreTraining(config.model)
+    tx = optimizer(config.optimizer, model.parameters)
     state = create_state(model, tx, mesh, seed=0)
     step = make_train_step(model, tx, config, 0, mesh, state_shardings(abstract_state(model, tx, mesh)))
     batch = sharding.to_global(mesh, Examples(store, config).batch(np.arange(32)), 32)

@@ -19,6 +19,7 @@ from bert_jax.training.evaluation import Evaluation, default_config
 from bert_jax.formats import conversion
 from bert_jax.formats.conversion import write_bert_jax
 from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.models.parameters import entries
 from bert_jax.pretrained.loading import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -76,7 +77,13 @@ def expected(directory, store, length: int) -> dict[str, float]:
     )
     mesh = sharding.make_mesh(MeshConfig())
     batches = Evaluation(
-        model.network, config, 0, open_store(str(store)), "all", mesh, sharding.shardings(mesh, model.params)
+        model.network,
+        config,
+        0,
+        open_store(str(store)),
+        "all",
+        mesh,
+        sharding.shardings(mesh, entries(model.network.parameters, model.params)),
     )
     words, pairs = [], []
     for batch in batches._batches():
