@@ -78,7 +78,7 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
     if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
-    for name, size in parameter.axes:
+    for name, _ in parameter.axes:
         axis = SPLIT.get(name)
         axes.append(None if axis in axes else axis)
     if not any(axes):
