@@ -10,35 +10,35 @@ import optax
 from etils import epath
 from rich.console import Console
 
-from bert_jax.devices import hardware, sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_workdir
 from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.curves import draw_curves
 from bert_jax.data.examples.examples import Examples, check_epoch
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.data.store.store import Store, open_store
-from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.devices import hardware, sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.errors import UserError
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import total_size
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import phase_starts
-from bert_jax.formats.fit import check_fit
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
-from bert_jax.formats.stored import StoredModel
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.training.step import make_train_step
-from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_workdir
 
 PER_HOST = ("data.path", "data.eval_path", "data.cache", "data.loader", "data.prefetch", "init_from")
 """Options that may be different on each host: where copies of the same data lie, and how they are read."""

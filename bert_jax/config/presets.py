@@ -6,7 +6,7 @@ import difflib
 from bert_jax.config import Config, MaskingConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
-HEAD_SIZE = 64  # of every published BERT
+HEAD_SIZE = 64  # the same in every published BERT
 
 SIZES = {  # layers, hidden size
     # Turc et al. 2019 (arXiv 1908.08962), table 1: the four miniatures with names
@@ -27,20 +27,24 @@ SIZES |= {
 
 
 def model_config(name: str) -> ModelConfig:
-    """ModelConfig of a published size, vocabulary left open; UserError if there is none of that name."""
+    """Return the ModelConfig of a published size, with vocab_size None.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
+    """
     if name not in SIZES:
         close = difflib.get_close_matches(name, SIZES, n=1)
-        hint = f"perhaps you meant {close[0]!r}; there are" if close else "there are"
-        raise UserError(f"no model size is called {name!r}; {hint} {', '.join(SIZES)}")
+        hint = f"perhaps you meant {close[0]!r}; the sizes are" if close else "the sizes are"
+        raise UserError(f"there is no model size {name!r}; {hint} {', '.join(SIZES)}")
     num_layers, hidden_size = SIZES[name]
     return ModelConfig(num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // HEAD_SIZE)
 
 
 def google2018(config: Config) -> Config:
-    """`config` with every option as the code of 2018 has it fixed, on one replica; docs/google2018.md has what that changes.
+    """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 
-    Sizes, dropout, phases with their batch sizes and learning rates, and places of files stay: they were arguments there too.
-    """
+    docs/google2018.md describes what that changes. Sizes, dropout, phases with their batch sizes and learning rates,
+    and locations of files remain as they are: they were arguments there too."""
     return dataclasses.replace(
         config,
         model=dataclasses.replace(

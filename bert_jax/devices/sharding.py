@@ -1,16 +1,17 @@
-"""How parameters, optimizer moments and batches lie on the devices.
+"""The layout of parameters, optimizer moments and batches on the devices.
 
-The mesh alone chooses the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of parameters,
-gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a parameter say how it
-is split. Whole
-parameters are gathered over `fsdp` once a step: for BERT sizes they fit a device, the moments are what must be split.
+The mesh alone determines the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of
+parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a
+parameter (models/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at BERT
+sizes they fit on a device, and only the moments have to be split.
 """
 
 import math
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
 from bert_jax.config import Config, MeshConfig
@@ -25,7 +26,7 @@ SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden
 
 
 def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
-    """Mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
+    """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
         UserError: the sizes do not multiply to the number of devices.
@@ -45,7 +46,7 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
 
 
 def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
-    """Changes of a single axis that make the mesh fit `count` devices, else the mesh that always fits."""
+    """Return changes of a single axis that make the mesh fit `count` devices, else the mesh that always fits."""
     fixes = []
     for axis, size in sizes.items():
         if size == -1:
@@ -60,7 +61,7 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 
 def check_batch(config: Config, mesh: Mesh) -> None:
-    """Raises UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
+    """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
     for index, phase in enumerate(config.phases):
         data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
         unit = data * fsdp * phase.micro_batches
@@ -74,7 +75,7 @@ def check_batch(config: Config, mesh: Mesh) -> None:
 
 
 def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
-    """Return the spec of an array by SPLIT, and a remark for each axis that the mesh does not divide (left whole)."""
+    """Return the spec of an array by SPLIT, and a remark for each axis that is left whole because it does not divide."""
     if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
@@ -91,12 +92,12 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
 
 
 def shardings(mesh: Mesh, entries):
-    """Return the tree of NamedSharding for a tree of Parameter, which `entries` and `state_entries` make from arrays."""
+    """Return the NamedShardings for a tree of Parameter, which `entries` and `state_entries` make from arrays."""
     return jax.tree.map(lambda parameter: NamedSharding(mesh, partition_spec(mesh, parameter)[0]), entries)
 
 
 def gathered(tree):
-    """The shardings in `tree` without the fsdp axis: where whole parameters lie while they are computed with."""
+    """Return the shardings in `tree` without the fsdp axis: those of whole parameters during computation."""
 
     def one(sharding):
         return NamedSharding(sharding.mesh, P(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
@@ -109,15 +110,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Of every array [batch, …]; the tensor axis holds copies."""
+    """Return the sharding of every array [batch, …]; the tensor axis holds copies."""
     return NamedSharding(mesh, BATCH)
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Rows of the global batch that this process must load: int64, ascending.
+    """Return the rows of the global batch that this process must load: int64, ascending.
 
-    Read off the sharding and not off the process index, so they are right for any mesh and any order of devices; two
-    processes that share a copy (tensor axis across hosts) get the same rows.
+    They are taken from the sharding and not from the process index, so they are right for any mesh and any order of
+    devices; two processes that share a copy (tensor axis across hosts) get the same rows.
     """
     slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     spans = sorted({rows.indices(batch_size)[:2] for (rows,) in slices})
@@ -125,7 +126,7 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-    """Global arrays [batch_size, …] from this process's rows, which are those of `host_rows` in that order."""
+    """Return global arrays [batch_size, …] from this process's rows, which are those of `host_rows` in that order."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
@@ -134,11 +135,11 @@ def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) ->
 
 
 def table(mesh: Mesh, parameters: ParameterTable) -> Table:
-    """Return what each parameter has become on the mesh: shape, partition, MiB per device in float32, remarks."""
+    """Return the shape, partition, MiB per device (float32) and remarks for each parameter."""
     title = "mesh " + " × ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     result = Table(title=title)
-    result.add_column("array", no_wrap=True)  # a path that is cut names nothing; the other columns wrap
-    for column in ("shape", "partition", "MiB a device", "remark"):
+    result.add_column("array", no_wrap=True)  # a truncated path identifies nothing; the other columns wrap
+    for column in ("shape", "partition", "MiB per device", "remark"):
         result.add_column(column, overflow="fold")
     total = 0
     for parameter in sorted(parameters.values(), key=lambda each: each.path.split("/")):

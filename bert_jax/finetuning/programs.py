@@ -10,14 +10,14 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
-from bert_jax.formats.stored import StoredModel
 from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
 from bert_jax.training.task_step import make_predict_step, make_train_step

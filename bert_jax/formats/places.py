@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_jax.formats.stored import empty
+from bert_jax.devices.placement import empty
 from bert_jax.models.parameters import Parameter
 
 ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]

@@ -1,4 +1,4 @@
-"""What a model of any size costs: parameters, floating-point operations, memory.
+"""Costs of a model of any size: parameters, floating-point operations, memory.
 
 Counts follow from the table of parameters, the rest is in closed form from a ModelConfig; no array is built and only the
 standard library is imported.
@@ -36,7 +36,7 @@ class ParameterCounts:
 
 
 def parameter_counts(config: ModelConfig) -> ParameterCounts:
-    """Return the numbers of parameters of BertForPreTraining(config), padded vocabulary rows included."""
+    """Count the parameters of BertForPreTraining(config), padded vocabulary rows included."""
     parameters = bert_parameters(config)
     sizes = dict.fromkeys((parameter.part for parameter in parameters.values()), 0)
     for parameter in parameters.values():
@@ -54,12 +54,12 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Floating-point operations of one sequence in one training step: matrix products only, a multiply-add counts as two."""
+    """Floating-point operations per sequence in a training step: matrix products only, a multiply-add counts as two."""
 
     kernels: int
-    """Products with the blocks' kernels; grows with the length."""
+    """Products with the blocks' kernels; linear in the length."""
     attention: int
-    """Scores and weighted values; grows with the square of the length."""
+    """Scores and weighted values; quadratic in the length."""
     heads: int
     """Pooler, next-sentence head, and the masked-language-model head at the predicted positions."""
 
@@ -69,9 +69,9 @@ class Flops:
 
 
 def training_flops(config: ModelConfig, sequence_length: int, predictions: int) -> Flops:
-    """Return those of forward and backward (twice the forward) of one sequence with `predictions` predicted positions.
+    """Count the operations per sequence, forward and backward (twice the forward), with `predictions` masked positions.
 
-    Recomputation under remat is not counted, so that utilization figures compare.
+    Recomputation under remat is not counted, so that utilization figures are comparable.
     """
     parameters, length = bert_parameters(config), sequence_length
     kernels = 2 * length * _kernel_size(parameters, "encoder")
@@ -88,7 +88,7 @@ def _kernel_size(parameters: ParameterTable, part: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
-    """Memory of the training state over all devices; everything is float32."""
+    """Memory of the training state, summed over all devices; everything is float32."""
 
     parameters: int
     moments: int
@@ -101,7 +101,7 @@ class StateBytes:
 
 
 def state_bytes(config: ModelConfig, moments: int) -> StateBytes:
-    """Return those of a pre-training run.
+    """Return the bytes of the state of a pre-training run.
 
     Args:
       moments: how many values the optimizer keeps for each parameter; `OptimizerConfig.moments`.
@@ -112,16 +112,16 @@ def state_bytes(config: ModelConfig, moments: int) -> StateBytes:
 
 @dataclasses.dataclass(frozen=True)
 class ActivationBytes:
-    """What the forward pass of one sequence keeps for the backward pass, in 2-byte activations, without the heads.
+    """Memory that the forward pass of one sequence keeps for the backward pass, without the heads; 2 bytes per value.
 
-    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1: (34·S·H + 5·A·S²) per layer where the feed-forward layer is
+    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1: (34·S·H + 5·A·S²) per layer if the feed-forward layer is
     4·H wide. An estimate by formula: the compiler fuses some of it away, and float32 activations take twice as much.
     """
 
     linear: int
-    """Grows with the length; all that remains with an attention kernel that stores no probabilities."""
+    """Linear in the length; all that remains with an attention kernel that stores no probabilities."""
     quadratic: int
-    """Attention probabilities, their dropout masks and scores; grows with the square of the length."""
+    """Attention probabilities, their dropout masks and scores; quadratic in the length."""
     layer_inputs: int
     """All that remains with compute.remat=full."""
 
@@ -131,7 +131,7 @@ class ActivationBytes:
 
 
 def activation_bytes(config: ModelConfig, sequence_length: int) -> ActivationBytes:
-    """Return those of one sequence."""
+    """Return the bytes of activations of one sequence."""
     hidden, length = config.hidden_size, sequence_length
     return ActivationBytes(
         linear=config.num_layers * length * (18 * hidden + 4 * config.feed_forward_size),

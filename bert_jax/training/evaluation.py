@@ -10,19 +10,19 @@ from absl import logging
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.devices import sharding
+from bert_jax.checkpoints.workdir import read_settings
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
+from bert_jax.devices.signals import StopSignals
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import StopSignals
 from bert_jax.training.step import make_eval_step
-from bert_jax.checkpoints.workdir import read_settings
 
 EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000

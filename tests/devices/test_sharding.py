@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from bert_jax.devices import sharding
 from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import entries

@@ -17,27 +17,27 @@ import small_corpus
 from scipy.special import softmax
 
 import bert_jax
-from bert_jax.finetuning import loop, prediction
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.predicting import PredictConfig
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning.loop import finetune
+from bert_jax.finetuning.prediction import average, run_predict
+from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
-from bert_jax.config.predicting import PredictConfig
-from bert_jax.finetuning.prediction import average, run_predict
 from bert_jax.pretrained.loading import open_stored
+from bert_jax.tasks.task_data import read_task
+from bert_jax.tokenization.learning import run_train_vocab
+from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
-from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
-from bert_jax.tasks.task_data import read_task
-from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.tokenization.learning import run_train_vocab
 
 MODEL = ModelConfig(
     hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32, initializer_range=0.1

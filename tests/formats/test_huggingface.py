@@ -1,15 +1,10 @@
 """Hugging Face directories: the numbers of `transformers`, and its names for every class."""
 
+import huggingface_errors
 import ml_dtypes
 import numpy as np
 import pytest
-
-import huggingface_errors
 import random_bert
-from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.formats import huggingface_names, safetensors_files
-from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.safetensors_files import FileTensor
 from huggingface_directory import (
     DRAWN,
     ENCODER,
@@ -25,6 +20,11 @@ from huggingface_directory import (
     sharded,
     whole,
 )
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.formats import huggingface_names, safetensors_files
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.safetensors_files import FileTensor
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import numpy_bert
 import pytest
 from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, random_params, stored_model
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.data.sequences.batching import ladder
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.attention import attention
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.models.costs import parameter_counts
+from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.data.sequences.batching import ladder
 
 TEXTS = [
     "the cat sat on the mat.",
@@ -332,7 +332,7 @@ def test_without_a_pooler_pooled_is_none():
         (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
         (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"),
         (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
-        (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
+        (lambda m: m.encode("a", max_length=41), "max_length=41 must be between 5 and the 40"),
         (lambda m: m.encode("a", max_length=2), "max_length=2"),
         (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
         (lambda m: m.embed("a", "top"), "layers 'top'"),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from bert_jax import pretraining
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
@@ -31,12 +30,13 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation, run_evaluate
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.loading import load
 from bert_jax.pretraining import pretrain
+from bert_jax.training.evaluation import Evaluation, run_evaluate
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step

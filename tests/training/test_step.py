@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
