@@ -27,7 +27,6 @@ from bert_jax.models.parameters import (
     norm,
     row_tables,
     state_entries,
-    table,
     total_size,
 )
 from bert_jax.models.task import BertForTask
@@ -237,3 +236,34 @@ def test_two_axes_of_one_name_share_one_axis_of_the_mesh():
 def test_the_table_is_read_without_jax():
     code = "import sys, bert_jax.models.costs; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def documented() -> list[str]:
+    """The table in docs/checkpoints.md: modules with equal arrays side by side share a row."""
+    tagger = HeadConfig(kind="tagging", labels=LABELS, crf=True)
+    bilstm = dataclasses.replace(tagger, crf=False, features="weighted_all")
+    plain, features = (bert_parameters(MODELS["pre"], head=head) for head in (tagger, bilstm))
+    modules: dict[str, list[Parameter]] = {}
+    for path, parameter in {**plain, **features}.items():
+        modules.setdefault(path.rpartition("/")[0], []).append(parameter)
+    rows: dict[tuple, list[str]] = {}
+    for module, arrays in modules.items():
+        parent, _, name = module.rpartition("/")
+        leaves = ",".join(parameter.path.rpartition("/")[2] for parameter in arrays)
+        axes = ", ".join(f"[{', '.join(axis.name for axis in parameter.axes)}]" for parameter in arrays)
+        rows.setdefault((parent, leaves, axes), []).append(name)
+    return [
+        f"| `{parent}{'/' if parent else ''}{braced(','.join(names))}/{braced(leaves)}` | {axes} |"
+        for (parent, leaves, axes), names in rows.items()
+    ]
+
+
+def braced(names: str) -> str:
+    return f"{{{names}}}" if "," in names else names
+
+
+def test_the_documentation_shows_this_table():
+    """Copy the rows of a failure into docs/checkpoints.md."""
+    text = (ROOT / "docs" / "checkpoints.md").read_text()
+    found = text.split("| path | axes |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert found == documented(), "\n".join(["expected:", *documented()])
