@@ -120,8 +120,8 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     They are taken from the sharding and not from the process index, so they are right for any mesh and any order of
     devices; two processes that share a copy (tensor axis across hosts) get the same rows.
     """
-    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    spans = sorted({rows.indices(batch_size)[:2] for (rows,) in slices})
+    parts = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    spans = sorted({part[0].indices(batch_size)[:2] for part in parts if part is not None})
     return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in spans])
 
 
