@@ -9,12 +9,11 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
-from bert_jax.models import crf
+from bert_jax.models.crf import without_edges
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import classification, regression, span, tagging
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import ratio, updated
-from bert_jax.data.sequences.features import without_edges
 
 Batch = dict[str, jax.Array]  # as data/sequences/batching.py makes them
 
@@ -74,7 +73,7 @@ def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
     scores = model.apply(params, batch)
     if not model.head.crf:
         return scores
-    paths = crf.best_paths(params["crf"], scores, *without_edges(batch["labels"]), model.head.labels)
+    paths = model.crf(params).best_paths(scores, *without_edges(batch["labels"]), model.head.labels)
     return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)
 
 
@@ -87,7 +86,7 @@ def loss_sums(model: BertForTask, params, batch: Batch, dropout_key: jax.Array |
     if kind == "span":
         return span.loss_sums(scores, labels, batch["attention_mask"], weights)
     if model.head.crf:
-        losses = crf.negative_log_likelihood(params["crf"], scores, *without_edges(labels))
+        losses = model.crf(params).negative_log_likelihood(scores, *without_edges(labels))
         return {"loss": jnp.sum(weights * losses), "weight": jnp.sum(weights[:, None] * (labels >= 0))}
     if kind == "tagging":
         classes, *_ = without_edges(labels)
