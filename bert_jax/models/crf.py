@@ -81,15 +81,15 @@ def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def with_edges(classes: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return int32 labels for tagging: the class of each word, and whether it is the first of its sentence, and the last.
+    """Return int32 labels for tagging: the class of each word, and whether it is the first or the last of its sentence.
 
-    One number each, so that what a CRF has to know of sentences travels in the array that says where the words are.
+    All three are in one number, so that the array that marks the words also tells a CRF where sentences begin and end.
     """
     return (classes << 2 | last << 1 | first).astype(np.int32)
 
 
 def without_edges(labels: Labels) -> tuple[Labels, Labels, Labels]:
-    """Return (classes, first, last) of labels for tagging; where nothing is predicted, the class is -1."""
+    """Return (classes, first, last) of tagging labels, NumPy's or JAX's; the class is -1 where nothing is predicted."""
     return labels >> 2, (labels & 1) > 0, (labels & 2) > 0
 
 
