@@ -9,11 +9,9 @@ from flax import nnx
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, truncated_normal
 from bert_jax.models.model import EncoderOutput
+from bert_jax.models.parameters import POOLED
 
 PADDED_LOGIT = -1e9  # of table rows that stand for no word: never predicted, and exp of it is 0
-
-POOLED = ("classification", "regression", "choice")
-"""Kinds of heads that read the pooled first position; the others read every position."""
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.parameters import ParameterTable
 
 Params = dict[str, Any]
 """Nested dict of float32 arrays; the leaves of encoder/… have a leading axis, one entry per layer."""
@@ -40,6 +41,14 @@ class Model(Protocol):
     @property
     def compute(self) -> ComputeConfig:
         """How the same mathematics is carried out."""
+        ...
+
+    @property
+    def parameters(self) -> ParameterTable:
+        """The path, the named axes and the shape of every array that `init` makes.
+
+        From it follow the partition over devices, what the optimizer does with each array, and the costs (models/costs.py).
+        """
         ...
 
     def init(self, key: jax.Array) -> Params:

@@ -13,8 +13,9 @@ from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.crf import ConditionalRandomField
-from bert_jax.models.heads import POOLED, TaskHead
+from bert_jax.models.heads import TaskHead
 from bert_jax.models.model import Params, arrays, structure
+from bert_jax.models.parameters import POOLED, ParameterTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,11 @@ class BertForTask:
         """The model below the head, without pre-training heads."""
         parts = ("pooler",) if self.head.kind in POOLED else ()
         return BertForPreTraining(self.config, self.compute, parts, self.architecture)
+
+    @functools.cached_property
+    def parameters(self) -> ParameterTable:
+        """Path, named axes and shape of every array that `init` makes."""
+        return self.encoder.pieces.parameters(self.encoder.parts, self.head)
 
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""

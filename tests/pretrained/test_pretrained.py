@@ -8,17 +8,17 @@ import numpy_bert
 import pytest
 from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, random_params, stored_model
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.data.sequences.batching import ladder
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.costs import parameter_counts
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.xla import attention
 from bert_jax.models.pooling import LAYERS_READ, combine
-from bert_jax.config.presets import parameter_counts
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.data.sequences.batching import ladder
 
 TEXTS = [
     "the cat sat on the mat.",
