@@ -81,7 +81,8 @@ def pretrain(config: Config, objective: Callable[[BertForPreTraining, Config], O
     config = _with_vocabulary(config, store)
     training = [_training_examples(store, config, index) for index in range(len(config.phases))]
     trained = (objective or default_objective)(BertForPreTraining(config.model, config.compute), config)
-    model, optimizer = trained.model, make_optimizer(config.optimizer, trained.model.parameters)
+    model = trained.model
+    optimizer = make_optimizer(config.optimizer, model.parameters)
     abstract = abstract_state(model, optimizer, mesh)
     shardings, starts = state_shardings(abstract), phase_starts(config)
     if source is not None:

@@ -80,10 +80,11 @@ def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
 def compiled(model, config, mesh: MeshConfig | None):
     """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
     mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
-    shardings = state_shardings(abstract_state(model, optimizer(config.optimizer, model.parameters), mesh))
+    tx = optimizer(config.optimizer, model.parameters)
+    shardings = state_shardings(abstract_state(model, tx, mesh))
     step = make_train_step(
         default_objective(model, config),
-        optimizer(config.optimizer, model.parameters),
+        tx,
         mesh,
         shardings,
         clip_norm=config.optimizer.clip_norm,
