@@ -5,17 +5,18 @@ line has outside of brackets are required.
 """
 
 import difflib
+import io
 import itertools
 import os
 import sys
 import threading
 import traceback
 
-from bert_jax.console.help import described, overview, usage, version
-from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.config import Config
 from bert_jax.config.checks import check
+from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.console.help import described, overview, usage, version
+from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.errors import UserError
 
 
@@ -370,7 +371,10 @@ def _no_flags(argv: list[str]) -> list[str]:
 def main() -> None:
     from absl import app
 
-    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? for what it lacks, not a traceback
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a terminal that is not UTF-8 shows ? for what it lacks, not a traceback
     app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 

@@ -25,12 +25,12 @@ def ours(directory: str, vocab: str, arrays: str):
     """Tokenizes, writes what the peer reads to `arrays`, and returns a function that takes `steps` steps."""
     import jax
 
-    from bert_jax.devices import sharding
     from bert_jax.config import HeadConfig, MeshConfig, ModelConfig
     from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+    from bert_jax.data.sequences.batching import TrainingBatches
+    from bert_jax.devices import sharding
     from bert_jax.finetuning.programs import make_programs
     from bert_jax.tasks import glue
-    from bert_jax.data.sequences.batching import TrainingBatches
     from bert_jax.tokenization.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(vocab)
@@ -162,7 +162,7 @@ def main() -> None:
             other.wait()
     for side, values in rates.items():
         name = "ours" if side == "ours" else f"transformers, {side} order"
-        ratio = statistics.median(a / b for a, b in zip(rates["ours"], values))
+        ratio = statistics.median(a / b for a, b in zip(rates["ours"], values, strict=True))
         print(
             f"{name}: median {statistics.median(values):.0f} sequences/s, {min(values):.0f} to {max(values):.0f}; "
             f"ours is {ratio:.2f} times as fast"

@@ -74,11 +74,11 @@ def write_base(directory: pathlib.Path) -> None:
     import numpy as np
 
     from bert_jax.checkpoints.fingerprint import leaf_paths
+    from bert_jax.config.presets import model_config
     from bert_jax.formats.conversion import write_bert_jax
     from bert_jax.formats.huggingface import write_huggingface
-    from bert_jax.models.bert import BertForPreTraining
-    from bert_jax.config.presets import model_config
     from bert_jax.formats.stored import StoredArray, StoredModel
+    from bert_jax.models.bert import BertForPreTraining
 
     config = dataclasses.replace(model_config("base"), vocab_size=30_522)
     random = np.random.default_rng(0)
@@ -100,7 +100,10 @@ def show(found: dict[str, list[dict]]) -> None:
             values = [row[measure] for row in rows]
             line += f"   {name} {statistics.median(values):8,.2f} ({min(values):,.2f} to {max(values):,.2f})"
         if "transformers" in found:
-            ratios = [ours[measure] / theirs[measure] for ours, theirs in zip(found["bert_jax"], found["transformers"])]
+            ratios = [
+                ours[measure] / theirs[measure]
+                for ours, theirs in zip(found["bert_jax"], found["transformers"], strict=True)
+            ]
             line += f"   ratio of the first two {statistics.median(ratios):.2f}"
         print(line)
 

@@ -22,8 +22,8 @@ from bert_jax.checkpoints.manager import STEP_NAMES, Manager
 from bert_jax.checkpoints.record import Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import first_lines
-from bert_jax.errors import UserError
 from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.errors import UserError
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 
@@ -80,7 +80,7 @@ class Checkpoints:
         """Committed steps in ascending order; a save in progress or a failed one is not among them."""
         found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
         # A network file system may not show a host yet what another one has committed for it.
-        return sorted(found | {self._saved} - {None})
+        return sorted(found if self._saved is None else found | {self._saved})
 
     def directories(self) -> list[epath.Path]:
         """Of the committed steps, in ascending order."""
@@ -126,13 +126,13 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Raises the UserError of a background save that has failed; costs nothing otherwise. Call it every step."""
-        if self._pending is not None and not self._manager.is_saving_in_progress():
+        if self._pending is not None and self._manager and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
         """Blocks until the save in progress is committed; UserError if it failed."""
         step, self._pending = self._pending, None
-        if step is None:
+        if step is None or self._manager is None:
             return
         try:
             self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
@@ -179,6 +179,7 @@ class Checkpoints:
         abstract = jax.tree.map(_placed, abstract_state)
         refused: dict[int, str] = {}
         for step in reversed(from_first(self.steps())):
+            state = None
             content, problem = attempt(self._record, step)
             if problem is None:
                 self._check_fit(step, misfits(content["arrays"], abstract))

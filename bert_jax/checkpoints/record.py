@@ -9,9 +9,9 @@ import math
 import numpy as np
 from etils import epath
 
+from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, parse_object
-from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 
 FORMAT = 1
 BEST_METRIC = "mlm_loss"

@@ -16,13 +16,13 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.owner import Owner
 from bert_jax.config import Config
 from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, to_dict
+from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.software import versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
-from bert_jax.devices.hosts import any_failure, from_first
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.devices.software import versions
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 HARMLESS = (
@@ -92,6 +92,7 @@ class WorkDirectory:
                 self.write()
                 logging.warning("%s lacked %s, which this run has written again", self.path, ", ".join(missing))
             return False
+        assert self.owner is not None  # `secure` has asked
         self._check_vacant()
         self.path.mkdir(parents=True, exist_ok=True)
         self.owner.take()

@@ -5,7 +5,6 @@ import pathlib
 
 from rich.console import Console
 
-from bert_jax.config.commands import DemoConfig
 from bert_jax.config import (
     CheckpointConfig,
     Config,
@@ -17,6 +16,7 @@ from bert_jax.config import (
     TrainVocabConfig,
 )
 from bert_jax.config.checks import check
+from bert_jax.config.commands import DemoConfig
 
 VOCAB_SIZE = 4_096
 EXAMPLES = (

@@ -6,8 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import presets
-from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config import Config, PhaseConfig, max_predictions, presets
 from bert_jax.config.options import DEFAULT_VOCAB_SIZE
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -117,7 +116,7 @@ def phase_table(config: Config) -> Table:
             config.model, phase.sequence_length, max_predictions(phase, config.masking)
         ).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
-        totals = [a + b for a, b in zip(totals, row)]
+        totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
     if len(config.phases) > 1:
         table.add_row("all", *_run_cells(totals, ""))

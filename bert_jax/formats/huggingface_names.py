@@ -6,6 +6,7 @@ PyTorch keeps a kernel as [outputs, inputs] with the heads of attention side by 
 
 import collections
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -51,7 +52,7 @@ class Place:
     def their_shape(self) -> tuple[int, ...]:
         """Of each array on the other side."""
         ends = np.cumsum((0, *self.groups))
-        return tuple(int(np.prod(self.split[start:end])) for start, end in zip(ends, ends[1:]))
+        return tuple(int(np.prod(self.split[start:end])) for start, end in itertools.pairwise(ends))
 
     def read(self, tensors: dict[str, FileTensor], index: tuple[slice, ...]) -> np.ndarray:
         """The part of our array that `index` names; only the layers and rows it needs are read."""
@@ -59,7 +60,7 @@ class Place:
         if self.layers is None:
             return np.ascontiguousarray(self._read_one(tensors[self.name], bounds))
         layers = range(self.layers)[bounds[0]]
-        shape = tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape))
+        shape = tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape, strict=True))
         values = empty(shape)
         for row, layer in enumerate(layers):
             values[row] = self._read_one(tensors[self.name.format(layer)], bounds[1:])
@@ -67,7 +68,7 @@ class Place:
 
     def _read_one(self, tensor: FileTensor, bounds: list[slice]) -> np.ndarray:
         wanted: list[slice] = [slice(None)] * len(self.split)
-        for part, axis in zip(bounds, self.axes):
+        for part, axis in zip(bounds, self.axes, strict=True):
             wanted[axis] = part
         outer, inner, shape, first = [], [], [], 0
         for count in self.groups:
@@ -103,7 +104,7 @@ def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place
         vector(f"{path}/bias", f"{name}.bias", hidden, layers)
 
     for kind, rows in (
-        ("word", model.vocab_size),
+        ("word", model.need_vocab_size()),
         ("position", model.max_position_embeddings),
         ("token_type", model.type_vocab_size),
     ):

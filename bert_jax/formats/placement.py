@@ -17,8 +17,10 @@ def placed(
     """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
     parts: dict[tuple, np.ndarray] = {}
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
-        spans = tuple(axis.indices(size) for axis, size in zip(index, shape))  # slices have no hash before Python 3.12
+    def part(index) -> np.ndarray:
+        spans = tuple(
+            axis.indices(size) for axis, size in zip(index, shape, strict=True)
+        )  # slices have no hash before Python 3.12
         if spans not in parts:
             values = read(index)
             if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:

@@ -10,13 +10,13 @@ import re
 import numpy as np
 from etils import epath
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
+from bert_jax.formats.stored import StoredArray, StoredModel, without_padding
 from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.formats.tf_names import HEADS, Row, axis_sizes, rows
-from bert_jax.formats.stored import StoredArray, StoredModel, without_padding
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
@@ -200,6 +200,7 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+    assert stored.tokenizer is not None  # _check_expressible has asked
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)
 

@@ -96,7 +96,7 @@ def rows(head: HeadConfig | None) -> tuple[Row, ...]:
 
 def axis_sizes(model: ModelConfig, head: HeadConfig | None) -> dict[str, int]:
     return {
-        "V": model.vocab_size,
+        "V": model.need_vocab_size(),
         "P": model.max_position_embeddings,
         "T": model.type_vocab_size,
         "H": model.hidden_size,

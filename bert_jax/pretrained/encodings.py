@@ -6,10 +6,10 @@ import os
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.errors import UserError
-from bert_jax.data.sequences.texts import as_arrays
 from bert_jax.data.sequences.batching import sequence_lengths
 from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.texts import as_arrays
+from bert_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Collector:
         """`output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
         for row, number in enumerate(numbers):
             size = len(self._features.input_ids[number])
-            for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"])):
+            for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"]), strict=True):
                 whole[number, :size] = part[row, :size]
-            for whole, part in zip(self.maps, output["attentions"]):
+            for whole, part in zip(self.maps, output["attentions"], strict=True):
                 whole[number, :, :size, :size] = part[row, :, :size, :size]
         if output["pooled"] is not None:
             if self.pooled is None:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskOptions
 from bert_jax.data.sequences.features import Features, join, sequence_length
+from bert_jax.errors import UserError
 from bert_jax.tasks.lengths import Uncut
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     second: str | None
     label: str | float | None
     """None where there is none."""
-    index: str
+    index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """What a file of predictions calls the example."""
 
 
@@ -67,11 +67,11 @@ def collect(
     answers = None
     if not (unlabelled and all(record.label is None for record in records)):
         answers = np.array([_answer(record, labels, numbers) for record in records], np.int32 if labels else np.float64)
-    second = [record.second for record in records]
+    second = [record.second for record in records if record.second is not None]
     return Sentences(
         task,
         [record.first for record in records],
-        None if None in second else second,
+        second if len(second) == len(records) else None,
         answers,
         labels,
         [record.index for record in records],
@@ -82,9 +82,10 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     """One sequence an example, the longer sentence cut first."""
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
-    joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second)]
-    lengths = np.array([sequence_length(*pair) for pair in zip(first, second)])
-    labels = examples.answers.astype(np.int32 if examples.labels else np.float32) if examples.has_answers else None
+    joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second, strict=True)]
+    lengths = np.array([sequence_length(*pair) for pair in zip(first, second, strict=True)])
+    answers = examples.answers
+    labels = None if answers is None else answers.astype(np.int32 if examples.labels else np.float32)
     return Features(
         [ids for ids, _ in joined],
         [types for _, types in joined],
@@ -124,7 +125,7 @@ def _answer(record: Record, labels: tuple[str, ...], numbers: dict[str, int]) ->
 
 def _number(record: Record) -> float:
     try:
-        value = float(record.label)
+        value = math.nan if record.label is None else float(record.label)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -19,8 +19,8 @@ import tokenizers
 from etils import epath
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
@@ -224,7 +224,7 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids) -> str:
         parts = []
         for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
-            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]
+            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031 (read once)
         return " ".join(parts)
 
     def continues_word(self) -> np.ndarray:

@@ -5,7 +5,7 @@ rules and abbreviations of some 300 languages come from `sentencex` (Wikimedia),
 """
 
 import re
-from typing import Callable
+from collections.abc import Callable
 
 from bert_jax.errors import UserError
 
@@ -67,7 +67,7 @@ def _split_ignoring_pairs(text: str, language: str) -> list[str]:
 
 def _segment(text: str, language: str) -> list[str]:
     """The sentences of `text`, which joined give `text` again."""
-    from sentencex import segment
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue] (compiled, without types)
 
     try:
         return segment(language, text)

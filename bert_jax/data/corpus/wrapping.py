@@ -4,6 +4,7 @@ A wrapped line does not end at the end of a sentence or a paragraph, so its line
 be found in them. Where a paragraph ends is known without blank lines: at a line after which there was room for a word.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -35,7 +36,7 @@ def find_column(lines: Iterable[str]) -> tuple[int, bool]:
 
 def _is_wrapped(lines: list[str], column: int) -> bool:
     """Whether `column` breaks so many sentences that it must be the reason; needs text with upper and lower case."""
-    pairs = [(line, following) for line, following in zip(lines, lines[1:]) if line and following]
+    pairs = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
     broken = sum(
         following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
         for line, following in pairs

@@ -15,8 +15,8 @@ import numpy as np
 
 from bert_jax.data.examples.chunks import Chunks, DocumentChunks
 from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 from bert_jax.data.examples.truncation import Segments, truncate
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 RANDOM_TRIES = 10
 """Draws of a chunk until one comes from another document; then the last is taken whatever it is, as in the original."""

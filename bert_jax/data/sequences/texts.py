@@ -1,13 +1,14 @@
 """Texts as batches of few shapes, so that a jitted model compiles a few times and not once a length."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from absl import logging
 
-from bert_jax.errors import UserError
 from bert_jax.data.sequences.batching import Batch, evaluation_batches, padded
 from bert_jax.data.sequences.features import Features, join, sequence_length
+from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
@@ -38,7 +39,7 @@ def tokenize(
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
-    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds)]
+    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds, strict=True)]
     sizes = [sequence_length(*pair) for pair in pairs]
     limit = max_length or longest or max(5, *sizes)
     if long := [number for number, size in enumerate(sizes) if size > limit]:
@@ -86,7 +87,7 @@ def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, B
 
 def _padded(rows: list[np.ndarray]) -> np.ndarray:
     whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, row in zip(whole, rows):
+    for target, row in zip(whole, rows, strict=True):
         target[: len(row)] = row
     return whole
 
@@ -96,7 +97,7 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
-    pairs = [row if isinstance(row, tuple) else (row, None) for row in rows]
+    pairs: list[tuple] = [row if isinstance(row, tuple) else (row, None) for row in rows]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
             raise UserError(
@@ -110,23 +111,25 @@ def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[i
     mask = tokenizer.tokens[tokenizer.mask_id]
     return [
         tokenizer.encode_masked(text) if masks and mask in text else ids
-        for text, ids in zip(texts, tokenizer.encode_batch(texts))
+        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
     ]
 
 
 def lowered(texts: Texts) -> Texts:
     """The same texts in lower case, as Python has it."""
-    if isinstance(texts, str):
-        return texts.lower()
-    if isinstance(texts, tuple):
-        return tuple(text.lower() if isinstance(text, str) else text for text in texts)
-    if not isinstance(texts, Iterable):
-        return texts
-    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts]
+    if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable):
+        return _lowered(texts)
+    return [_lowered(text) for text in texts]
+
+
+def _lowered(text: Any) -> Any:
+    if isinstance(text, tuple):
+        return tuple(map(_lowered, text))
+    return text.lower() if isinstance(text, str) else text
 
 
 def check_utf8(*texts: str | None) -> None:
     """Raises UserError for a lone surrogate: the mark of bytes that were no UTF-8."""
     for text in texts:
-        if any("\ud800" <= character <= "\udfff" for character in text or ""):
+        if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")

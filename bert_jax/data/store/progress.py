@@ -7,11 +7,11 @@ import os
 import pathlib
 import re
 import shutil
-from typing import Iterator
+from collections.abc import Iterator
 
 from bert_jax.config.json_form import differences, from_dict, to_dict
-from bert_jax.data.store import writer as store_writer
 from bert_jax.data.corpus.blocks import Position
+from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store.writer import WriterState
 from bert_jax.errors import UserError
@@ -64,7 +64,9 @@ def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
     columns = [source.wrap_column for source in present.sources]
     if len(columns) != len(wanted.sources):
         return ""
-    sources = tuple(dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns))
+    sources = tuple(
+        dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns, strict=True)
+    )
     if dataclasses.replace(wanted, sources=sources) != present:
         return ""
     if any(columns):

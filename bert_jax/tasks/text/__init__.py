@@ -6,15 +6,15 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.data.examples.ordering import permute
 from bert_jax.data.examples.randomness import Stream
-from bert_jax.errors import UserError
-from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.tasks import task_files, in_memory, scores, sentence_examples, tfds_examples
-from bert_jax.tasks.text import text_files
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.tasks import in_memory, scores, sentence_examples, task_files, tfds_examples
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.sentence_examples import Record, Sentences
+from bert_jax.tasks.text import text_files
 
 MAIN_METRIC = {"text": "accuracy"}
 """Of classes; numbers have pearson in its place (`families.main_metric`)."""
@@ -121,10 +121,10 @@ def write_predictions(
         shares = 1 / np.exp(below_best).sum(axis=1)
         rows = [
             f"{index}\t{examples.labels[number]}\t{share:.4f}"
-            for index, number, share in zip(examples.index, found, shares)
+            for index, number, share in zip(examples.index, found, shares, strict=True)
         ]
     else:
-        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found)]
+        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found, strict=True)]
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
