@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/demo
 
-.PHONY: install demo lint format test test-all requirements clean
+.PHONY: install demo lint format docs test test-all requirements clean
 
 install: $(VENV)/.installed
 
@@ -33,6 +33,10 @@ lint: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Offline; a broken link, a missing name or any other warning ends it. The variable silences an advertisement.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 test: install
 	$(BIN)/python -m pytest

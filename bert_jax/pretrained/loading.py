@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices.placement import placed
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.formats.placement import placed
 from bert_jax.formats.stored import StoredModel
 from bert_jax.pretrained.model import PretrainedModel
 

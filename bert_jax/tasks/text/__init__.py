@@ -7,8 +7,8 @@ from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.data.examples.ordering import permute
-from bert_jax.data.examples.randomness import Stream
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks import in_memory, scores, sentence_examples, task_files, tfds_examples
