@@ -71,7 +71,7 @@ def test_remat_reaches_the_step_of_fine_tuning(remat):
     config = FinetuneConfig(compute=ComputeConfig(dtype="float32", remat=remat))
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, MODEL, HEADS["classification"], mesh)
-    transformation = optimizer(config.optimizer)
+    transformation = optimizer(config.optimizer, programs.model.parameters)
     state = abstract_state(programs.model, transformation, mesh)
     step = make_train_step(TaskObjective(programs.model), transformation, mesh, state_shardings(state), clip_norm=1.0)
     program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))
