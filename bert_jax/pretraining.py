@@ -20,7 +20,6 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.presets import parameter_counts
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.devices import hardware, sharding
@@ -37,7 +36,7 @@ from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.announcement import say, say_hardware, show
+from bert_jax.training.announcement import announce, announce_resumption, show
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import Metrics, Rates
@@ -114,10 +113,10 @@ def pretrain(
             state = restored.state
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        _announce(config, corpus, learner)
+        announce(config, corpus, learner.mesh, learner.abstract)
         if report is not None:
             show(report.table())
-        _announce_resumption(config, result.step)
+        announce_resumption(config, result.step)
         # A signal during an evaluation has its step saved without it.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
@@ -322,37 +321,6 @@ def _first_state(
         return state, None
     params, report = initialize(source, learner.abstract.params, tokenizer, state.params)
     return dataclasses.replace(state, params=params), report
-
-
-def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
-    """Print every derived quantity that people check before they leave a run alone."""
-    say_hardware()
-    say(
-        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
-        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
-    )
-    say(
-        f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
-        f"{len(corpus.training[0].documents):,} of them to train on"
-    )
-    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
-        epoch = examples.num_examples(0)
-        say(
-            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
-            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
-        )
-    if learner.mesh.size > 1:
-        show(sharding.table(learner.mesh, learner.abstract.params))
-
-
-def _announce_resumption(config: Config, step: int) -> None:
-    if step:
-        say(
-            f"resuming from step {step:,} of {config.workdir}"
-            if step < config.total_steps
-            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
-        )
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
