@@ -85,7 +85,7 @@ def pretrain(
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
-        table_rows(source, learner.abstract.params, tokenizer)  # raises before anything is compiled
+        table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
     check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
 
     result = Result(0, {}, 0)
@@ -113,7 +113,7 @@ def pretrain(
             state = restored.state
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        announce(config, corpus, learner.mesh, learner.abstract)
+        announce(config, corpus, learner.mesh, learner.objective.model.parameters)
         if report is not None:
             show(report.table())
         announce_resumption(config, result.step)
@@ -130,7 +130,7 @@ def pretrain(
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
                 if result.step == phase.begin and phase.resets_moments:
-                    state = reset_moments(state)
+                    state = reset_moments(state, learner.optimizer)
                 seen = position["examples_seen"] if resumed else 0
                 state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
     return dataclasses.replace(result, exit_code=signals.exit_code)
@@ -148,7 +148,7 @@ class _Learner:
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
-        optimizer = make_optimizer(config.optimizer)
+        optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
 
     @property
@@ -319,7 +319,7 @@ def _first_state(
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     if source is None:
         return state, None
-    params, report = initialize(source, learner.abstract.params, tokenizer, state.params)
+    params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     return dataclasses.replace(state, params=params), report
 
 

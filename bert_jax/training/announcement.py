@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config import Config, resolve_phases
-from bert_jax.config.presets import parameter_counts
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices import hardware, sharding
-from bert_jax.training.state import TrainState
+from bert_jax.models.parameters import ParameterTable, total_size
 
 
 def say(text: str) -> None:
@@ -30,11 +29,11 @@ def show(table: Table) -> None:
         (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
 
 
-def announce(config: Config, corpus: Corpus, mesh: Mesh, abstract: TrainState) -> None:
+def announce(config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable) -> None:
     """Print every derived quantity of a pre-training run that people check before they leave it alone."""
     say_hardware()
     say(
-        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+        f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
     say(
@@ -49,7 +48,7 @@ def announce(config: Config, corpus: Corpus, mesh: Mesh, abstract: TrainState) -
             f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
         )
     if mesh.size > 1:
-        show(sharding.table(mesh, abstract.params))
+        show(sharding.table(mesh, parameters))
 
 
 def announce_resumption(config: Config, step: int) -> None:
