@@ -29,7 +29,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import small_corpus  # noqa: E402
+import small_corpus
 
 ARCHIVE = pathlib.Path(__file__).with_name("old_workdirs.tar.gz")
 CONFIG = {
