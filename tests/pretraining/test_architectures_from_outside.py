@@ -4,21 +4,18 @@ import dataclasses
 import functools
 import pathlib
 
-import jax
 import numpy as np
 import pytest
+from one_device import pretrain
 
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
-from bert_jax.devices import sharding
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.blocks import Block
 from bert_jax.models.feed_forward import FeedForward
 from bert_jax.models.layers import gelu_tanh
-from bert_jax.models.parameters import Axis, bert_parameters
 from bert_jax.objectives.pretraining import default_objective
-from bert_jax.pretraining import pretrain
 from bert_jax.training.sinks import read_rows
 
 
@@ -38,24 +35,14 @@ def architecture(config, compute) -> Architecture:
         layer_inputs={"window": np.array([32, 4, 32])},
     )
 
-    def parameters(*parts_and_head):
-        return {
-            path: dataclasses.replace(entry, axes=(Axis("layer", 2), *entry.axes[1:]))
-            if entry.part == "encoder"
-            else entry
-            for path, entry in bert_parameters(config, *parts_and_head).items()
-        }
-
-    return dataclasses.replace(usual, stack=stack, parameters=parameters)
+    return dataclasses.replace(usual, stack=stack)
 
 
 def objective(_, config):
     return default_objective(BertForPreTraining(config.model, config.compute, architecture=architecture), config)
 
 
-def test_pretrain_trains_evaluates_and_resumes_it(small_store, tmp_path, monkeypatch):
-    make_mesh = sharding.make_mesh
-    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
+def test_pretrain_trains_evaluates_and_resumes_it(small_store, tmp_path):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=3, num_heads=2, max_position_embeddings=32),
         data=DataConfig(path=str(small_store), held_out=0.1, loader="plain"),
