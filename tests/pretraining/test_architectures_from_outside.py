@@ -1,11 +1,10 @@
-"""An architecture defined outside the package trains through `pretrain`, is evaluated, saved and resumed."""
+"""An architecture defined outside the package trains through `pretrain`, is evaluated and saved."""
 
 import dataclasses
 import functools
 import pathlib
 
 import numpy as np
-import pytest
 from one_device import pretrain
 
 from bert_jax.checkpoints.record import read_record
@@ -42,7 +41,7 @@ def objective(_, config):
     return default_objective(BertForPreTraining(config.model, config.compute, architecture=architecture), config)
 
 
-def test_pretrain_trains_evaluates_and_resumes_it(small_store, tmp_path):
+def test_pretrain_trains_evaluates_and_saves_it(small_store, tmp_path):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=3, num_heads=2, max_position_embeddings=32),
         data=DataConfig(path=str(small_store), held_out=0.1, loader="plain"),
@@ -58,4 +57,3 @@ def test_pretrain_trains_evaluates_and_resumes_it(small_store, tmp_path):
     (newest,) = pathlib.Path(config.workdir, "checkpoints").glob("step_*12")
     arrays = read_record(newest / "record")["arrays"]
     assert arrays["params/encoder/attention/query/kernel"]["shape"] == [2, 16, 2, 8]
-    assert pretrain(config, objective=objective).evaluation == pytest.approx(result.evaluation)
