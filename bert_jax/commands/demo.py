@@ -87,7 +87,7 @@ def run_demo(options: DemoConfig) -> int:
         return result.exit_code
 
     console.rule("[bold]4/5 evaluation[/] · documents that training never saw")
-    from bert_jax.training.evaluation import run_evaluate
+    from bert_jax.commands.evaluate import run_evaluate
 
     evaluated = run_evaluate(str(workdir), config)
 

@@ -14,9 +14,10 @@ from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
-from bert_jax.data.sequences.features import Features, with_edges
+from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
+from bert_jax.models.crf import with_edges
 from bert_jax.tasks import plain_text, task_files, tfds_examples
 from bert_jax.tasks.ner import conll, entities
 from bert_jax.tasks.ner.conll import Sentence
