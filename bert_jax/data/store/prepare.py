@@ -277,7 +277,6 @@ def _warn_of_few_documents(number: int) -> None:
     effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
     logging.warning(
         "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
-        "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters "
         "or articles, or evaluate on a store of other text (--data.eval_path)",
         "one document" if number == 1 else f"only {number} documents",
