@@ -14,8 +14,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.record import Damaged
-from bert_jax.formats.placement import placed
-from bert_jax.formats.stored import StoredArray, empty
+from bert_jax.devices.placement import StoredArray, empty, placed
 
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
 

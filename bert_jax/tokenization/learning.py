@@ -15,15 +15,15 @@ import tokenizers
 from etils import epath
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.config import TrainVocabConfig
-from bert_jax.data.examples.documents import held_out_documents
-from bert_jax.errors import UserError
-from bert_jax.tokenization.likelihood import learn_pieces
 from bert_jax.console.progress_bar import progress_bar, track
+from bert_jax.data.held_out import held_out_documents
+from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.tokenization.likelihood import learn_pieces
+from bert_jax.tokenization.report import report
 from bert_jax.tokenization.tokenizer import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-from bert_jax.tokenization.report import report
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands

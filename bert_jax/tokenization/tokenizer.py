@@ -19,8 +19,8 @@ import tokenizers
 from etils import epath
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
@@ -118,7 +118,7 @@ class Tokenizer(abc.ABC):
         Raises:
           UserError: `texts` has a different type.
         """
-        from bert_jax.data.sequences.texts import as_arrays, tokenize  # a module that is built on this one
+        from bert_jax.tokenization.texts import as_arrays, tokenize
 
         return as_arrays(tokenize(self, texts, None, max_length, masks=True))
 

@@ -13,14 +13,14 @@ from test_pretrained import loaded, row_by_row
 
 import bert_jax
 from bert_jax import cli
+from bert_jax.checkpoints.workdir import open_workdir
 from bert_jax.config import ComputeConfig, Config, HeadConfig
+from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.config.finetuning import TaskOptions, task_defaults
-from bert_jax.formats.conversion import convert
+from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.recorded import recorded_options
-from bert_jax.checkpoints.workdir import open_workdir
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SMALL = dataclasses.replace(CONFIG, num_layers=2)

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
-from bert_jax.devices import sharding
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.pretraining import pretrain
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -22,8 +22,8 @@ import functools
 import numpy as np
 
 from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.ordering import invert, permute
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.ordering import invert, permute
+from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 SHORT_CYCLE = 10
 """The choice of documents that are cut short repeats after this many epochs (the original wrote ten copies of the

@@ -4,12 +4,8 @@ import functools
 
 import numpy as np
 
-from bert_jax.data.examples.ordering import permute
-from bert_jax.data.examples.randomness import Stream
+from bert_jax.data.held_out import held_out_documents
 from bert_jax.errors import UserError
-
-# The choice belongs to the store, not to a run: runs with different seeds evaluate on the same documents.
-_HELD_OUT_KEY = 2018
 
 
 class Documents:
@@ -66,15 +62,3 @@ def _numbers(num_documents: int, split: str, held_out: float) -> np.ndarray:
     if split == "held_out" and not chosen.any():
         raise UserError("data.held_out=0 keeps no documents for evaluation; set data.held_out or give data.eval_path")
     return np.flatnonzero(chosen if split == "held_out" else ~chosen)
-
-
-def held_out_documents(num_documents: int, share: float) -> np.ndarray:
-    """Return bool [num_documents]: which documents training never sees, `share` of them and at least one (none for 0).
-
-    The documents of a smaller share are among those of a larger one. `train-vocab` uses the same rule, so the
-    vocabulary is not learned from what a run is evaluated on.
-    """
-    number = min(max(1, round(share * num_documents)), num_documents) if share else 0
-    chosen = np.zeros(num_documents, bool)
-    chosen[permute(np.arange(number), num_documents, _HELD_OUT_KEY, Stream.HELD_OUT)] = True
-    return chosen

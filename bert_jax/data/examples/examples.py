@@ -8,10 +8,10 @@ from bert_jax.config import Config, max_predictions
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.masking import Masking
-from bert_jax.data.examples.ordering import permute
 from bert_jax.data.examples.packing import PackedStream
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_rows, sentence_order_pairs
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.token_rows import SPECIAL, Rows
 from bert_jax.errors import UserError
 

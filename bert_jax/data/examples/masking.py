@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.config import MaskingConfig
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 _COLUMN_BITS = np.uint64((1 << 20) - 1)  # low bits of a random word that carry the column through a sort
 

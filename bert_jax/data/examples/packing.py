@@ -9,10 +9,10 @@ token.
 import numpy as np
 
 from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.ordering import invert, permute
-from bert_jax.data.examples.randomness import Stream, bits, integers
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 from bert_jax.data.examples.truncation import Segments, trim
+from bert_jax.data.ordering import invert, permute
+from bert_jax.data.randomness import Stream, bits, integers
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 
 class PackedStream:

@@ -14,9 +14,9 @@ import dataclasses
 import numpy as np
 
 from bert_jax.data.examples.chunks import Chunks, DocumentChunks
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 from bert_jax.data.examples.truncation import Segments, truncate
+from bert_jax.data.randomness import Stream, bits, integers, uniform
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 RANDOM_TRIES = 10
 """Draws of a chunk until one comes from a different document; the last one is taken regardless, as in the original."""

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.data.examples.randomness import Stream, bits, heads
+from bert_jax.data.randomness import Stream, bits, heads
 
 
 @dataclasses.dataclass(frozen=True)

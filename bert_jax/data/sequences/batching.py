@@ -6,8 +6,8 @@ fill a batch have weight 0 and count in no loss, metric or prediction.
 
 import numpy as np
 
-from bert_jax.data.examples.ordering import permute
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.sequences.features import Features
 
 Batch = dict[str, np.ndarray]

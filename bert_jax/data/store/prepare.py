@@ -22,10 +22,13 @@ from etils import epath
 
 from bert_jax.config import DataConfig, PrepareConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.store import writer as store_writer
+from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.corpus import wrapping
 from bert_jax.data.corpus.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
-from bert_jax.data.examples.documents import held_out_documents
+from bert_jax.data.corpus.readers import find_sources, read_lines
+from bert_jax.data.corpus.sentences import make_splitter
+from bert_jax.data.held_out import held_out_documents
+from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import (
     VERSION,
     FileRecord,
@@ -47,14 +50,11 @@ from bert_jax.data.store.progress import (
     resume,
     write_progress,
 )
-from bert_jax.data.corpus.readers import find_sources, read_lines
-from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.store.store import open_store
-from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.data.store.workers import encoded_blocks
+from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory, sealed, write_atomically
-from bert_jax.console.progress_bar import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0

@@ -128,7 +128,7 @@ class Store:
         return tokenizer
 
 
-def open_store(path, cache: str = "") -> Store:
+def open_store(path: str | os.PathLike, cache: str = "") -> Store:
     """Open the store at `path` and verify its files; a remote one is copied to `cache` first, once.
 
     Args:

@@ -7,6 +7,7 @@ import os
 import difficult_text
 import numpy as np
 import pytest
+import random_bert
 import safetensors.numpy
 import small_corpus
 import tokenizers
@@ -14,19 +15,18 @@ from etils import epath
 from pretrained_model import CONFIG, PARTS, WORDS, stored_model, write_workdir
 from safetensors import safe_open
 
-import random_bert
 from bert_jax import cli
 from bert_jax.config import HeadConfig, TrainVocabConfig
 from bert_jax.data.store.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, sentencepiece_files
-from bert_jax.formats.conversion import convert, new_directory, select, write_bert_jax
+from bert_jax.formats.fit import check_fit
 from bert_jax.formats.huggingface import open_huggingface, write_huggingface
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.formats.fit import check_fit
+from bert_jax.pretrained.conversion import convert, new_directory, select, write_bert_jax
 from bert_jax.pretrained.loading import open_stored
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 from bert_jax.tokenization.learning import run_train_vocab
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 ENCODER = [
     name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name

@@ -7,7 +7,7 @@ Networks of a few bits favour some orders, so a small range is simply sorted by 
 
 import numpy as np
 
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.randomness import Stream, bits
 
 _ROUNDS = 6
 _SMALL = 64
