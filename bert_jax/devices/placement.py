@@ -1,4 +1,4 @@
-"""From parts of a file to an array on devices: each device reads its own, and what several hold is read once."""
+"""Arrays on devices from parts of a file: each device reads its own part, and shared parts are read once."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ def placed(
     read: Callable[[tuple[slice, ...]], np.ndarray],
     dtype=np.float32,
 ) -> jax.Array:
-    """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
+    """Return an array on the devices of `where`; `read` gives each part, and is called once for all copies of it."""
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray:

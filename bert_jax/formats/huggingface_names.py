@@ -1,7 +1,7 @@
-"""What `transformers` calls the parameters of BERT, and how they lie there: one table for both directions.
+"""The names and layouts of BERT's parameters in `transformers`: one table for both directions.
 
-PyTorch keeps a kernel as [outputs, inputs] with the heads of attention side by side, and every layer by itself; ours are
-[inputs, outputs] with an axis of their own for the heads, and the layers of an encoder share one array.
+PyTorch stores a kernel as [outputs, inputs] with the attention heads side by side, and every layer separately; ours are
+[inputs, outputs] with a separate axis for the heads, and all layers of an encoder in one array.
 """
 
 import collections
@@ -19,21 +19,21 @@ DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions
 TIED = {DECODER_TABLE: WORD_TABLE, DECODER_BIAS: "cls.predictions.bias"}  # second names of one array
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
-_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # of LayerNorm, in files converted in 2018 and 2019
+_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where one of our parameters is on the other side.
+    """The counterpart of one of our parameters.
 
-    An array of theirs, reshaped to `split` (its axes in their order, heads apart), has our axes in the order `axes`.
+    Their array, reshaped to `split` (its axes in their order, heads separate), has our axes in the order `axes`.
     """
 
     name: str
-    """With {} for the layer, if `layers` is not None."""
+    """Name, with {} for the layer if `layers` is not None."""
     split: tuple[int, ...]
     groups: tuple[int, ...]
-    """How many axes of `split` each of their axes has become."""
+    """Number of axes of `split` that each of their axes has become."""
     axes: tuple[int, ...]
     layers: int | None = None
 
@@ -43,18 +43,18 @@ class Place:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In our layout."""
+        """Shape in our layout."""
         one = tuple(self.split[axis] for axis in self.axes)
         return one if self.layers is None else (self.layers, *one)
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """Of each array on the other side."""
+        """Shape of each of their arrays."""
         ends = np.cumsum((0, *self.groups))
         return tuple(int(np.prod(self.split[start:end])) for start, end in zip(ends, ends[1:]))
 
     def read(self, tensors: dict[str, FileTensor], index: tuple[slice, ...]) -> np.ndarray:
-        """The part of our array that `index` names; only the layers and rows it needs are read."""
+        """Return the part of our array that `index` names; only the necessary layers and rows are read."""
         bounds = [slice(*part.indices(size)) for part, size in zip(index, self.shape, strict=True)]
         if self.layers is None:
             return np.ascontiguousarray(self._read_one(tensors[self.name], bounds))
@@ -71,7 +71,7 @@ class Place:
             wanted[axis] = part
         outer, inner, shape, first = [], [], [], 0
         for count in self.groups:
-            # Heads and head size lie in one axis of theirs: whole heads are read, the rest is cut afterwards.
+            # Heads and head size share one axis of theirs: whole heads are read, and the rest is cut afterwards.
             block = int(np.prod(self.split[first + 1 : first + count]))
             head = wanted[first]
             outer.append(slice(head.start * block, head.stop * block))
@@ -81,12 +81,12 @@ class Place:
         return tensor.read(tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
-        """One array of theirs from ours (of one layer)."""
+        """Return one of their arrays from ours (of one layer)."""
         return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
 
 
 def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Our path → place, for every parameter that a model of these sizes can have, parts it may lack included."""
+    """Return {our path: place} for every parameter that a model of these sizes can have, including optional parts."""
     hidden, wide, heads, size = model.hidden_size, model.feed_forward_size, model.num_heads, model.head_size
     layer, n = "bert.encoder.layer.{}.", model.num_layers
     places = {}
@@ -133,7 +133,7 @@ def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place
 
 
 def canonical(name: str) -> str:
-    """The name as BertForPreTraining and its sisters have it today: with "bert.", weight and bias, one bias of the decoder."""
+    """Return the current name of a parameter in BertForPreTraining: with "bert.", weight and bias, one decoder bias."""
     for old, new in _OLD_ENDINGS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     if name.startswith(("embeddings.", "encoder.", "pooler.")):
@@ -142,13 +142,13 @@ def canonical(name: str) -> str:
 
 
 def number_of_layers(names) -> int:
-    """Layers of the encoder that the names of a file speak of."""
+    """Return the number of encoder layers that the names in a file mention."""
     layers = {match[1] for name in names if (match := LAYER.match(name))}
     return len(layers)
 
 
 def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
-    """Pairs of stored names that mean one parameter; `names`: stored name → canonical name."""
+    """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
     meanings = collections.defaultdict(list)
     for stored, name in names.items():
         meanings[name].append(stored)

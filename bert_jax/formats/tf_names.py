@@ -1,4 +1,4 @@
-"""What Google's TF1 code of 2018 calls the parameters of BERT, and how they lie there: one table for both directions."""
+"""The names and layouts of BERT's parameters in Google's TF1 code of 2018: one table for both directions."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ class Row(NamedTuple):
     """One parameter on both sides.
 
     Axes: V words, P positions, T token types, H hidden, F feed-forward, A heads, D head size, C outputs of a task head.
-    Where the two sides name the same axes in opposite order an array is transposed, else reshaped.
+    If the two sides have the same axes in opposite order, an array is transposed, else reshaped.
     """
 
     path: str
     axes: str
-    """Of ours; below encoder/ there is one more in front, for the layers."""
+    """Our axes; below encoder/ there is one more in front, for the layers."""
     name: str
-    """With {} for the layer."""
+    """Name, with {} for the layer."""
     their_axes: str
 
     @property
@@ -30,15 +30,15 @@ class Row(NamedTuple):
         return self.axes != self.their_axes == self.axes[::-1]
 
     def names(self, model: ModelConfig) -> list[str]:
-        """Of the variables, one a layer, that together are our parameter."""
+        """Return the names of the variables, one per layer, that together are our parameter."""
         return [self.name.format(layer) for layer in range(model.num_layers)] if self.part == "encoder" else [self.name]
 
     def to_ours(self, values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
-        """One variable (of one layer) in our layout; `sizes` as they are in the file."""
+        """Return one variable (of one layer) in our layout; `sizes` are those of the file."""
         return values.T if self.transposed else values.reshape([sizes[axis] for axis in self.axes])
 
     def to_theirs(self, values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
-        """Inverse of `to_ours`, without the rows that a padded vocabulary has beyond sizes["V"]."""
+        """Return the inverse of `to_ours`, without the rows that a padded vocabulary has beyond sizes["V"]."""
         values = values[: sizes["V"]] if self.axes[0] == "V" else values
         return values.T if self.transposed else values.reshape([sizes[axis] for axis in self.their_axes])
 
@@ -58,7 +58,7 @@ def _norm(path: str, name: str) -> tuple[Row, Row]:
 
 
 def _output(path: str, axes: str, name: str) -> tuple[Row, Row]:
-    """The original multiplies by its output weights transposed."""
+    """Return rows for output weights, by whose transpose the original multiplies."""
     return (
         Row(f"{path}/kernel", axes, f"{name}output_weights", axes[::-1]),
         Row(f"{path}/bias", axes[-1], f"{name}output_bias", axes[-1]),
@@ -90,7 +90,7 @@ HEADS = {"classification": _CLASSIFIER, "regression": _CLASSIFIER, "span": _SQUA
 
 
 def rows(head: HeadConfig | None) -> tuple[Row, ...]:
-    """Every parameter that a pre-training model, or one fine-tuned with this head, can have."""
+    """Return every parameter that a pre-training model, or one fine-tuned with this head, can have."""
     return TABLE if head is None else (*TABLE, *HEADS[head.kind])
 
 

@@ -1,4 +1,4 @@
-"""From a stored model to the parameters of a new run: what fits is loaded, tables are resized, the rest stays fresh."""
+"""Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest stays fresh."""
 
 import dataclasses
 import math
@@ -27,24 +27,24 @@ ARCHITECTURE = {
     "layer_norm_epsilon": "layer_norm_epsilon",
     "norm_position": "norm_position",
 }
-"""Option → attribute of ModelConfig that must be the stored model's: with another value the same parameters compute another
-function. Dropout and initialisation may differ, vocabulary and positions are resized."""
+"""Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
+compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of every parameter. Sizes are numbers of values."""
+    """The origin of every parameter. Sizes are numbers of values."""
 
     path: str
     kind: str
     loaded: dict[str, int]
-    """Path → size of what is there as it was stored."""
+    """Path → size of what was loaded as stored."""
     resized: dict[str, tuple[int, str]]
     """Path → size and how the table was made."""
     fresh: dict[str, int]
-    """Path → size of what the stored model does not have."""
+    """Path → size of what the stored model lacks."""
     ignored: tuple[str, ...]
-    """Stored arrays that the run has no place for."""
+    """Stored arrays that have no counterpart in the run."""
 
     def table(self) -> Table:
         result = Table(title=f"parameters from {self.path} ({self.kind})")
@@ -67,7 +67,7 @@ class Report:
 
 
 def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
-    """Raises one UserError that lists every option in which a run would not be the stored model, ready to paste."""
+    """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
     differing = {
         option: (getattr(config, name), getattr(stored.model, name))
         for option, name in ARCHITECTURE.items()
@@ -79,21 +79,21 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
         )
         options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
         raise UserError(
-            f"init_from={stored.path} is another model than this configuration ({shown}). "
+            f"init_from={stored.path} is a different model from this configuration ({shown}). "
             f"To continue from it, add: {options}"
         )
 
 
 def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
-    """Where the rows of each table come from that depends on vocabulary or length, by path; reads no array.
+    """Return the sources of the rows of each table that depends on vocabulary or length, by path; read no array.
 
     Raises:
-      UserError: no vocabulary, or one that cannot be matched with `tokenizer`'s.
+      UserError: there is no vocabulary, or it cannot be matched with that of `tokenizer`.
     """
     if stored.tokenizer is None:
         raise UserError(
-            f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
-            "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
+            f"init_from={stored.path} has no vocabulary, so the word of each row of its table is unknown; "
+            "put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
         )
     wanted = leaf_paths(abstract_params)
     vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
@@ -104,16 +104,18 @@ def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> di
 
 
 def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
-    """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
+    """Return parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
-      stored: from `open_stored`; has passed `check_fit` and `check_architecture`.
+      stored: model from `open_stored` that has passed `check_fit` and `check_architecture`.
       abstract_params: ShapeDtypeStructs with shardings, on any mesh of any number of hosts.
-      tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
-      fresh: the freshly initialised parameters of the same shapes and shardings; what is not replaced is returned itself.
+      tokenizer: tokenizer of the new data. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay
+        fresh.
+      fresh: freshly initialized parameters with the same shapes and shardings; those that are not replaced are
+        returned.
 
     Raises:
-      UserError: as `table_rows`.
+      UserError: as for `table_rows`.
     """
     sources, fresh_arrays = table_rows(stored, abstract_params, tokenizer), leaf_paths(fresh)
     ignored = (*sorted({*stored.arrays} - {*fresh_arrays}), *stored.ignored)
@@ -137,7 +139,7 @@ def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh
 
 
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
-    """Reads parts of a table whose rows come from `rows`; those after them are the fresh ones, which have the same sharding."""
+    """Return a reader of parts of a table whose rows come from `rows`; those after them are fresh, equally sharded."""
 
     def read(index):
         start, stop, _ = index[0].indices(fresh.shape[0])
@@ -151,7 +153,7 @@ def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
 
 
 def _groups(paths) -> dict[str, list[str]]:
-    """`paths` by what stands for them: several below one top-level name are its arrays and their number."""
+    """Return `paths` by label: several below one top-level name are labelled with their number."""
     tops: dict[str, list[str]] = {}
     for path in paths:
         tops.setdefault(path.split("/")[0], []).append(path)
