@@ -10,19 +10,19 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """One parameter, on disk. Nothing is read until `read` is called."""
+    """One parameter on disk. Nothing is read until `read` is called."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[tuple[slice, ...]], np.ndarray]
-    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything.
-    Nobody changes them afterwards: a device may take their memory over."""
+    """Returns the values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim
+    is everything. Nobody changes them afterwards, because a device may take over their memory."""
 
 
 def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
-    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
+    """Return memory at an address divisible by 64 for values to read, which a CPU device takes over without a copy.
 
-    Of any other it makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
+    It copies any other array, and jax 0.10.2 keeps the original until the garbage collector runs.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
