@@ -40,7 +40,7 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
-        UserError: the sizes do not multiply to the number of devices.
+      UserError: the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
