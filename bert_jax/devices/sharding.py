@@ -8,6 +8,7 @@ have to be split.
 
 import math
 import re
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -36,7 +37,7 @@ RULES = (
 )
 
 
-def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
