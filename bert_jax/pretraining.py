@@ -20,7 +20,6 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.presets import parameter_counts
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.devices import hardware, sharding
@@ -31,6 +30,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import total_size
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -86,7 +86,7 @@ def pretrain(
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
-        table_rows(source, learner.abstract.params, tokenizer)  # raises before anything is compiled
+        table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
     check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
 
     result = Result(0, {}, 0)
@@ -131,7 +131,7 @@ def pretrain(
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
                 if result.step == phase.begin and phase.resets_moments:
-                    state = reset_moments(state)
+                    state = reset_moments(state, learner.optimizer)
                 seen = position["examples_seen"] if resumed else 0
                 state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
     return dataclasses.replace(result, exit_code=signals.exit_code)
@@ -149,7 +149,7 @@ class _Learner:
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
-        optimizer = make_optimizer(config.optimizer)
+        optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
 
     @property
@@ -320,7 +320,7 @@ def _first_state(
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     if source is None:
         return state, None
-    params, report = initialize(source, learner.abstract.params, tokenizer, state.params)
+    params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     return dataclasses.replace(state, params=params), report
 
 
@@ -328,7 +328,7 @@ def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
     """Print every derived quantity that people check before they leave a run alone."""
     say_hardware()
     say(
-        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+        f"model: {total_size(learner.objective.model.parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
     say(
@@ -343,7 +343,7 @@ def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
             f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
         )
     if learner.mesh.size > 1:
-        show(sharding.table(learner.mesh, learner.abstract.params))
+        show(sharding.table(learner.mesh, learner.objective.model.parameters))
 
 
 def _announce_resumption(config: Config, step: int) -> None:

@@ -107,7 +107,7 @@ def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | N
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
-    shardings = sharding.shardings(mesh, model.params)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
     evaluation = Evaluation(default_objective(model.network, config), config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
     training = Examples(store, config, last, split="train" if same else "all")

@@ -57,6 +57,12 @@ class ModelConfig:
     def feed_forward_size(self) -> int:
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
 
+    def need_vocab_size(self) -> int:
+        """Return `vocab_size` of a model that is trained or stored; ValueError where it is still open."""
+        if self.vocab_size is None:
+            raise ValueError("model.vocab_size is still open: a run takes it from its token store")
+        return self.vocab_size
+
     @property
     def padded_vocab_size(self) -> int:
         size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
@@ -237,6 +243,11 @@ class OptimizerConfig:
     """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
     clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
+
+    @property
+    def moments(self) -> int:
+        """Number of values that the optimizer keeps for each parameter: m and v of Adam."""
+        return {"adamw_bert": 2, "adamw": 2, "lamb": 2}[self.name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ class StoredArray:
     is everything. Nobody changes them afterwards, because a device may take over their memory."""
 
 
-def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
-    """Return memory at an address divisible by 64 for values to read, which a CPU device takes over without a copy.
+def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:
+    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
 
     It copies any other array, and jax 0.10.2 keeps the original until the garbage collector runs.
     """
@@ -39,8 +39,10 @@ def placed(
     """Return an array on the devices of `where`; `read` gives each part, and is called once for all copies of it."""
     parts: dict[tuple, np.ndarray] = {}
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
-        spans = tuple(axis.indices(size) for axis, size in zip(index, shape))  # slices have no hash before Python 3.12
+    def part(index) -> np.ndarray:
+        spans = tuple(
+            axis.indices(size) for axis, size in zip(index, shape, strict=True)
+        )  # slices have no hash before Python 3.12
         if spans not in parts:
             values = read(index)
             if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:

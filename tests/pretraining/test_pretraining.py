@@ -16,7 +16,6 @@ import pytest
 from one_device import pretrain, run_evaluate
 
 from bert_jax import pretraining
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
@@ -33,6 +32,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.models.bert import BertForPreTraining
@@ -414,8 +414,8 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-    model, tx = BertForPreTraining(config.model), optimizer(config.optimizer)
+    mesh, model = sharding.make_mesh(config.mesh, jax.devices()[:1]), BertForPreTraining(config.model)
+    tx = optimizer(config.optimizer, model.parameters)
     state = create_state(model, tx, mesh, seed=0)
     step = make_train_step(
         default_objective(model, config),

@@ -229,6 +229,7 @@ def _remaining(sources: list[Source], progress: Progress, text_field: str) -> It
 
 def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
     tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
+    hashes = ((path.name, hash_file(path)) for path in tokenizer_files)
     return Manifest(
         version=VERSION,
         dtype=dtype_for(made_from.tokenizer.vocab_size),
@@ -239,7 +240,7 @@ def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) 
         shards=state.shards,
         files=(
             *state.hashes,
-            *(FileRecord(name=f"tokenizer/{path.name}", sha256=hash_file(path)) for path in tokenizer_files),
+            *(FileRecord(name=f"tokenizer/{name}", sha256=sha256) for name, sha256 in hashes if sha256),
         ),
     )
 

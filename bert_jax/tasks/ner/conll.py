@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks.ner import entities
 from bert_jax.tasks.table_rows import read_text
 
@@ -34,6 +34,12 @@ class Sentence:
     spans: tuple[tuple[int, int], ...] | None = None
     """(start, end) characters of each word in the plain text that it was split from; None for a file of words."""
 
+    def need_tags(self) -> tuple[str, ...]:
+        """Return the tags of a sentence that has them; ValueError if it has none."""
+        if self.tags is None:
+            raise ValueError(f"{self.places[0]}: the sentence has no tags")
+        return self.tags
+
 
 def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
     """Return the sentences of a file; one with a single column has no tags.
@@ -50,7 +56,8 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []
     lines = [*_rows(read_text(file), universal), (0, [])]
-    document = 0 if any(fields[:1] == [DOCUMENT_START] for _, fields in lines) else None
+    parted = any(fields[:1] == [DOCUMENT_START] for _, fields in lines)
+    document = 0
     columns, places, rows = 0, None, []
     for number, fields in lines:
         if fields and fields[0] != DOCUMENT_START:
@@ -60,7 +67,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
             continue
         if rows:
             places = places or _places(columns, universal, data, to_predict, rows[0][0])
-            sentences.append(_sentence(rows, places, document))
+            sentences.append(_sentence(rows, places, document if parted else None))
             rows = []
         if fields:
             document += bool(sentences)  # the part before the first mark is a document, too
@@ -133,12 +140,12 @@ def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentenc
       UserError: a tag is not allowed in its place by the scheme; names file and line.
     """
     if scheme == "auto":
-        scheme = entities.recognise(sentence.tags for sentence in sentences)
+        scheme = entities.recognise(sentence.need_tags() for sentence in sentences)
     for sentence in sentences:
-        if found := entities.fault(sentence.tags, scheme):
+        if found := entities.fault(sentence.need_tags(), scheme):
             word, message = found
             raise UserError(
                 f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
                 "give --data.scheme=… if they are in another scheme"
             )
-    return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.tags))) for sentence in sentences]
+    return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.need_tags()))) for sentence in sentences]
