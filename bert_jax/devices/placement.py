@@ -20,7 +20,7 @@ class StoredArray:
 
 
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:
-    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
+    """Return memory at an address divisible by 64 for values to read, which a CPU device takes over without a copy.
 
     It copies any other array, and jax 0.10.2 keeps the original until the garbage collector runs.
     """
@@ -40,9 +40,8 @@ def placed(
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index) -> np.ndarray:
-        spans = tuple(
-            axis.indices(size) for axis, size in zip(index, shape, strict=True)
-        )  # slices have no hash before Python 3.12
+        # Slices have no hash before Python 3.12.
+        spans = tuple(axis.indices(size) for axis, size in zip(index, shape, strict=True))
         if spans not in parts:
             values = read(index)
             if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:

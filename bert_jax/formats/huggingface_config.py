@@ -76,7 +76,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
             )
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
-        raise UserError(f"{file} has hidden_act={activation!r:.40}; BERT here has {', '.join(ACTIVATIONS)}")
+        raise UserError(f"{file} has hidden_act={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
     sizes: dict[str, Any] = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
     rates: dict[str, Any] = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:

@@ -1,4 +1,4 @@
-"""What `transformers` calls the parameters of BERT, and how they lie there, for both directions.
+"""The names and layouts of BERT's parameters in `transformers`, for both directions.
 
 PyTorch stores a kernel as [outputs, inputs] with the attention heads side by side, and every layer separately; ours are
 [inputs, outputs] with a separate axis for the heads, and all layers of an encoder in one array.
@@ -39,23 +39,23 @@ MODULES = {
     "next_sentence": "cls.seq_relationship",
     "head": "classifier",
 }
-"""Ours → theirs, {} for the layer. Of a span head it is qa_outputs."""
+"""Our modules → theirs, with {} for the layer. That of a span head is qa_outputs."""
 
 ABSENT = {
-    "final_norm": "model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, so this model "
+    "final_norm": "model.norm_position=pre: transformers' BERT only normalizes after each branch (post), so this model "
     "cannot be written for it",
     "crf": "the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax",
     "head/layer_": "the head of this model has a BiLSTM, and transformers has no class for that; use --to=bert_jax",
     "head/mix": "the head of this model mixes layers, and transformers has no class for that; use --to=bert_jax",
 }
-"""Beginnings of paths that have no name there, and why."""
+"""Beginnings of paths that have no counterpart there, and the reasons."""
 
 
 def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return our path → place for every parameter but those below ABSENT.
+    """Return {our path: place} for every parameter except those below ABSENT.
 
     Raises:
-      UserError: a parameter that MODULES does not name.
+      UserError: MODULES does not name a parameter.
     """
     found = {}
     for path, parameter in parameters.items():
@@ -74,7 +74,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
 
 
 def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return `places` of every parameter that a model of these sizes can have, parts it may lack included."""
+    """Return `places` for every parameter that a model of these sizes can have, including optional parts."""
     return places(bert_parameters(model, PRETRAINING_PARTS, head), head)
 
 

@@ -15,7 +15,7 @@ from bert_jax.models.parameters import PRETRAINING_PARTS, TASK_PARTS, ParameterT
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 PADDED_TO = (8, 16, 32, 64, 128)
-"""Multiples to which the rows of a word table are rounded up, for the matrix units of accelerators; 128 is Megatron's."""
+"""Multiples to which the rows of a word table are rounded up for accelerators' matrix units; 128 is Megatron's."""
 PARTS = (*PRETRAINING_PARTS, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 

@@ -192,7 +192,7 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
-    assert stored.tokenizer is not None  # _check_expressible has asked
+    assert stored.tokenizer is not None  # _check_expressible has checked it
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)
 
@@ -212,8 +212,8 @@ def _check_expressible(stored: StoredModel) -> None:
         )
     if model.norm_position != "post":
         raise UserError(
-            f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in our own format "
-            "(--to=bert_jax)"
+            f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in "
+            "bert_jax's own format (--to=bert_jax)"
         )
     if head is not None and head.kind not in names.HEADS:
         raise UserError(

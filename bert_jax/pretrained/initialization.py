@@ -82,10 +82,10 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
 
 
 def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer) -> dict[str, RowSources]:
-    """Return where the rows of each table come from that depends on vocabulary or length, by path; read no array.
+    """Return the sources of the rows of each table that depends on vocabulary or length, by path; read no array.
 
     Args:
-      parameters: of the run.
+      parameters: parameters of the run.
 
     Raises:
       UserError: there is no vocabulary, or it cannot be matched with that of `tokenizer`.
@@ -104,13 +104,15 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
 
 
 def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
-    """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
+    """Return parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
-      stored: from `open_stored`; has passed `check_fit` and `check_architecture`.
+      stored: model from `open_stored` that has passed `check_fit` and `check_architecture`.
       parameters: table of the run's model.
-      tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
-      fresh: the freshly initialised parameters, on any mesh of any number of hosts; what is not replaced is returned itself.
+      tokenizer: tokenizer of the new data. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay
+        fresh.
+      fresh: freshly initialized parameters, on any mesh of any number of hosts; those that are not replaced are
+        returned.
 
     Raises:
       UserError: as for `table_rows`.

@@ -79,7 +79,7 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
 
 
 def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
-    """Return a nested dict of float32 arrays; each device of `mesh` reads its own part (None: the first device has all).
+    """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:
       UserError: an array that a model of this configuration does not have, or has in another shape.
