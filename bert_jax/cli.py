@@ -159,11 +159,11 @@ def evaluate(arguments: list[str]) -> int:
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
-        from bert_jax.training.evaluation import default_config
+        from bert_jax.commands.evaluate import default_config
 
         trained = default_config(workdir)
     config = check(parse(trained, options, *described(evaluate)))
-    from bert_jax.training.evaluation import run_evaluate
+    from bert_jax.commands.evaluate import run_evaluate
 
     run_evaluate(workdir, config)
     return 0

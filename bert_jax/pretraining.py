@@ -2,43 +2,47 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
+from collections.abc import Callable
 
 import jax
 import optax
 from etils import epath
 from rich.console import Console
 
-from bert_jax.devices import hardware, sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_workdir
 from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.curves import draw_curves
+from bert_jax.config.presets import parameter_counts
 from bert_jax.data.examples.examples import Examples, check_epoch
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.data.store.store import Store, open_store
-from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.devices import hardware, sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.optim.optimizers import optimizer as make_optimizer
-from bert_jax.optim.schedules import phase_starts
-from bert_jax.config.presets import parameter_counts
+from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.pretraining import default_objective
+from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.optim.schedules import learning_rate, phase_starts
+from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.training.step import make_train_step
-from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_workdir
 
 PER_HOST = ("data.path", "data.eval_path", "data.cache", "data.loader", "data.prefetch", "init_from")
 """Options that may be different on each host: where copies of the same data lie, and how they are read."""
@@ -54,8 +58,12 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config) -> Result:
+def pretrain(config: Config, objective: Callable[[BertForPreTraining, Config], Objective] | None = None) -> Result:
     """Trains to the last step of the last phase, or until a signal; resumes from what `config.workdir` holds.
+
+    Args:
+      objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
+        `default_objective`. A run that is resumed must be given the same one.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
@@ -72,7 +80,8 @@ def pretrain(config: Config) -> Result:
     tokenizer = store.tokenizer()
     config = _with_vocabulary(config, store)
     training = [_training_examples(store, config, index) for index in range(len(config.phases))]
-    model, optimizer = BertForPreTraining(config.model, config.compute), make_optimizer(config.optimizer)
+    trained = (objective or default_objective)(BertForPreTraining(config.model, config.compute), config)
+    model, optimizer = trained.model, make_optimizer(config.optimizer)
     abstract = abstract_state(model, optimizer, mesh)
     shardings, starts = state_shardings(abstract), phase_starts(config)
     if source is not None:
@@ -85,7 +94,13 @@ def pretrain(config: Config) -> Result:
             open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer)
         )
         checkpoints = closing.enter_context(
-            Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id, lost=workdir.is_lost)
+            Checkpoints(
+                workdir.checkpoints,
+                config.checkpoint,
+                run_id=workdir.run_id,
+                lost=workdir.is_lost,
+                best_metric=trained.terms[0].loss,
+            )
         )
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
@@ -108,11 +123,13 @@ def pretrain(config: Config) -> Result:
         evaluates_first = restored is not None and _lacks_evaluation(config, evaluation_store, result.step)
         if result.step >= config.total_steps and not evaluates_first:
             return result
-        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
+        metrics = closing.enter_context(
+            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=trained.terms)
+        )
         run = _Run(
             config,
             mesh,
-            model,
+            trained,
             optimizer,
             shardings,
             training,
@@ -140,7 +157,7 @@ class _Run:
 
     config: Config
     mesh: jax.sharding.Mesh
-    model: BertForPreTraining
+    objective: Objective
     optimizer: optax.GradientTransformation
     shardings: TrainState
     training: list[Examples]
@@ -166,7 +183,7 @@ def _train_phase(
         None
         if run.evaluation_store is None
         else Evaluation(
-            run.model,
+            run.objective,
             config,
             index,
             run.evaluation_store,
@@ -176,7 +193,18 @@ def _train_phase(
         )
     )
     unigram = None if evaluation is None else evaluation.unigram(examples)
-    train_step = Program(make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings))
+    train_step = Program(
+        make_train_step(
+            run.objective,
+            run.optimizer,
+            mesh,
+            run.shardings,
+            clip_norm=config.optimizer.clip_norm,
+            micro_batches=phase.micro_batches,
+            schedule=functools.partial(learning_rate, config),
+            seed=config.seed,
+        )
+    )
     rates = Rates(_peak_flops())
     reporter = PhaseReporter(run.metrics, rates, config, index)
     stream = batches(
@@ -188,7 +216,7 @@ def _train_phase(
         loader=config.data.loader,
         prefetch=config.data.prefetch,
     )
-    step, evaluated, wanted = begin, {}, False
+    step, evaluated, wanted, main = begin, {}, False, run.objective.terms[0].loss
 
     def save() -> None:
         reporter.finish()
@@ -213,7 +241,7 @@ def _train_phase(
                     with rates.paused():
                         evaluated = evaluation.run(state.params, run.signals)
                         run.metrics.write(step, evaluated, kind="evaluation")
-                        _draw(run.workdir, config, unigram)
+                        _draw(run, unigram)
                 if step == end:
                     break
                 if step > begin:
@@ -221,7 +249,7 @@ def _train_phase(
                         wanted or due(step, config.checkpoint.every_steps) or evaluated and config.checkpoint.keep_best
                     )
                     # A state whose loss is not finite would push out a good one; the next that is finite is saved.
-                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0)):
+                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         save()
                         wanted = False
                 with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
@@ -240,7 +268,7 @@ def _train_phase(
             run.signals.saved(step)
     if step > begin:
         reporter.finish()
-        _draw(run.workdir, config, unigram)
+        _draw(run, unigram)
     # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
     return state, Result(step, evaluated, run.signals.exit_code)
 
@@ -364,10 +392,10 @@ def _announce(
         )
 
 
-def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
-    if workdir.is_ours():
-        name = os.path.basename(os.path.normpath(config.workdir))
-        draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
+def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
+    if run.workdir.is_ours():
+        path, name = run.workdir.path, os.path.basename(os.path.normpath(run.config.workdir))
+        draw_curves(path / "metrics.jsonl", path / "curves.png", run.objective.terms, unigram, title=name)
 
 
 def _peak_flops() -> float | None:

@@ -71,6 +71,7 @@ def check(config: Config) -> Config:
         )
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
+    _check_objective(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
@@ -90,6 +91,19 @@ def check(config: Config) -> Config:
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)
     return config
+
+
+def _check_objective(config: Config) -> None:
+    weights = dataclasses.asdict(config.objective)
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
+    pairs = config.data.sentence_pairs
+    if not weights["mlm_weight"] and (pairs == "none" or not weights["next_sentence_weight"]):
+        raise UserError(
+            f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
+            f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
+        )
 
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:

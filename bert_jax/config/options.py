@@ -185,6 +185,16 @@ class MaskingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """What the losses weigh in their sum, which is minimised; the paper adds them as they are."""
+
+    mlm_weight: float = 1.0
+    """Factor of the loss of the masked words."""
+    next_sentence_weight: float = 1.0
+    """Factor of the loss of the second task (data.sentence_pairs). 0: its head is not trained."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
 
@@ -293,6 +303,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     masking: MaskingConfig = MaskingConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()

@@ -11,11 +11,11 @@ import io
 import pathlib
 import re
 
-from bert_jax.console.help import print_help
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.config.shipped import shipped_configs
+from bert_jax.console.help import print_help
 from bert_jax.errors import UserError
 
 

@@ -16,15 +16,15 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
+from bert_jax.checkpoints.workdir import WorkDirectory, read_json, take
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import differences, first_lines, is_among
+from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.finetuning.results import best, finished_runs
-from bert_jax.devices.hosts import from_first
-from bert_jax.pretrained.loading import place
 from bert_jax.formats.own_checkpoint import open_checkpoint
+from bert_jax.pretrained.loading import place
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.checkpoints.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 HARMLESS = (
@@ -42,6 +42,7 @@ HARMLESS = (
             "grid_learning_rates.",
             "grid_epochs.",
             "batch_size",
+            "micro_batches",
             "learning_rate",
             "epochs",
             "keep",

@@ -11,35 +11,35 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from bert_jax.devices import hardware, sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.workdir import WorkDirectory, id_below, write_json
 from bert_jax.config import CheckpointConfig
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune
 from bert_jax.config.json_form import first_lines, to_dict
+from bert_jax.data.sequences.batching import TrainingBatches
+from bert_jax.devices import hardware, sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices.hosts import check_alike, ending_together, from_first
+from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import from_arguments
-from bert_jax.config.finetuning import FinetuneConfig, check_finetune
-from bert_jax.finetuning.plan import Run, check_cooldown, learning_rates, plan
-from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
+from bert_jax.finetuning.collapse import collapsed, ignores_input
 from bert_jax.finetuning.directory import LATEST, drop_losers, keep, open_workdir, publish, remove
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.training.metrics import Metrics
-from bert_jax.models.task import BertForTask
+from bert_jax.finetuning.plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetuning.prediction import diagnose, predict_logits
+from bert_jax.finetuning.programs import Programs, first_state, fitting_head, make_programs
+from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import StoredModel
+from bert_jax.models.task import BertForTask
 from bert_jax.pretrained.loading import load, open_stored
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.formats.stored import StoredModel
-from bert_jax.devices.signals import Stopped, StopSignals
-from bert_jax.finetuning.programs import Programs, first_state, fitting_head, make_programs
-from bert_jax.training.task_reporter import Reporter
-from bert_jax.data.sequences.batching import TrainingBatches
-from bert_jax.finetuning.collapse import collapsed, ignores_input
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad.windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.checkpoints.workdir import WorkDirectory, id_below, write_json
+from bert_jax.training.metrics import Metrics
+from bert_jax.training.task_reporter import Reporter
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 PER_HOST = ("init_from", *(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir")))
@@ -193,7 +193,7 @@ def train(
         run.batch_size,
         window=config.bucket_window,
         seed=run.seed,
-        multiple=mesh.shape["data"] * mesh.shape["fsdp"],
+        multiple=mesh.shape["data"] * mesh.shape["fsdp"] * config.micro_batches,
     )
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates, mine = (

@@ -1,6 +1,7 @@
 """What all runs of a fine-tuning command share: the model, its compiled functions, the parameters that a run starts from."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -10,16 +11,17 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
-from bert_jax.formats.stored import StoredModel
 from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
-from bert_jax.training.task_step import make_predict_step, make_train_step
+from bert_jax.training.step import make_eval_step, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +57,17 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         mesh,
         abstract,
         initializer(task_model, optimizer, mesh),
-        Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
-        Program(make_predict_step(task_model, mesh, shardings.params)),
+        Program(
+            make_train_step(
+                TaskObjective(task_model),
+                optimizer,
+                mesh,
+                shardings,
+                clip_norm=config.optimizer.clip_norm,
+                micro_batches=config.micro_batches,
+            )
+        ),
+        Program(make_eval_step(functools.partial(predictions, task_model), mesh, shardings.params)),
     )
 
 

@@ -74,6 +74,19 @@ def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
     }
 
 
+def with_edges(classes: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return int32 labels for tagging: the class of each word, and whether it is the first or the last of its sentence.
+
+    All three are in one number, so that the array that marks the words also tells a CRF where sentences begin and end.
+    """
+    return (classes << 2 | last << 1 | first).astype(np.int32)
+
+
+def without_edges(labels):
+    """Return (classes, first, last) of tagging labels, NumPy's or JAX's; the class is -1 where nothing is predicted."""
+    return labels >> 2, (labels & 1) > 0, (labels & 2) > 0
+
+
 class _Words(NamedTuple):
     """The words of each row, moved to the left in order; behind them real and linked are False."""
 

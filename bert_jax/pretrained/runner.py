@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.devices import sharding
 from bert_jax.config import HeadConfig
+from bert_jax.data.sequences.batching import Batch
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining, EncoderOutput
 from bert_jax.models.pooling import combine, pool
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import predictions
 from bert_jax.pretrained.parameters import Parameters
-from bert_jax.training.task_step import predictions
-from bert_jax.data.sequences.batching import Batch
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 

@@ -102,6 +102,16 @@ def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
     assert run_id(run) is None
 
 
+def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(run, tokenizer):
+    values = json.loads((run / "config.json").read_text())
+    del values["objective"]
+    (run / "config.json").write_text(json.dumps(values))
+    start(run, tokenizer)
+    (run / "config.json").write_text(json.dumps(values))  # once more as it was: a start writes it anew
+    with pytest.raises(UserError, match=r"other settings \(objective.mlm_weight: 1.0 → 2.0\)"):
+        start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
+
+
 HARMLESS = {
     "workdir": "/elsewhere",
     "log_every_steps": 3,
@@ -125,6 +135,8 @@ TRAJECTORY = {
     "masking.rate": 0.2,
     "data.held_out": 0.02,
     "data.sentence_pairs": "sop",
+    "objective.mlm_weight": 0.5,
+    "objective.next_sentence_weight": 2.0,
     "data.eval_path": "/other",
     "phases.0.steps": 80,
     "phases.0.batch_size": 512,

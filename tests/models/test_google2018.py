@@ -1,6 +1,7 @@
 """The mode that is the original: the whole step by hand over 50 steps, and a table in the docs that cannot go stale."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 import re
@@ -18,6 +19,8 @@ from bert_jax.config.json_form import differences, to_dict
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.config.presets import google2018, model_config
+from bert_jax.objectives.pretraining import default_objective
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 from test_optimizers import PEAK, STEPS, bert_2018, published
@@ -95,7 +98,15 @@ def test_fifty_steps_are_those_of_the_original(by_hand):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(model, transformation, mesh)
     shardings = state_shardings(abstract)
-    step = make_train_step(model, transformation, CONFIG, 0, mesh, shardings)
+    step = make_train_step(
+        default_objective(model, CONFIG),
+        transformation,
+        mesh,
+        shardings,
+        clip_norm=CONFIG.optimizer.clip_norm,
+        schedule=functools.partial(learning_rate, CONFIG),
+        seed=CONFIG.seed,
+    )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
     state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), shardings)
     history = []

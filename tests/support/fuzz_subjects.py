@@ -26,6 +26,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.checkpoints.workdir import id_below, open_workdir, write_json
+from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
@@ -39,13 +40,13 @@ from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finis
 from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.pretraining import TERMS
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.evaluation import default_config
 from bert_jax.training.sinks import JsonLines, read_rows
 from bert_jax.training.state import abstract_state
 
@@ -146,7 +147,7 @@ def log(directory: pathlib.Path, damaged: str):
     assert [text for row in rows if (text := json.dumps(row)) in whole] == whole
     assert all(type(row["kind"]) is str and type(row["step"]) is int for row in rows)
     assert all(type(value) is float for row in rows for name, value in row.items() if name not in ("kind", "step"))
-    draw_curves(file, directory / "curves.png")
+    draw_curves(file, directory / "curves.png", TERMS)
     JsonLines(epath.Path(file), 3).close()
     assert [row["step"] for row in read_rows(file) if json.dumps(row) in whole] == [
         json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
 
@@ -79,7 +81,17 @@ def compiled(model, config, mesh: MeshConfig | None):
     """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
     mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
     shardings = state_shardings(abstract_state(model, optimizer(config.optimizer), mesh))
-    return mesh, shardings, make_train_step(model, optimizer(config.optimizer), config, 0, mesh, shardings)
+    step = make_train_step(
+        default_objective(model, config),
+        optimizer(config.optimizer),
+        mesh,
+        shardings,
+        clip_norm=config.optimizer.clip_norm,
+        micro_batches=config.phases[0].micro_batches,
+        schedule=functools.partial(learning_rate, config),
+        seed=config.seed,
+    )
+    return mesh, shardings, step
 
 
 @functools.cache
@@ -291,7 +303,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
 
 HOST = """
 import json
-from bert_jax import hardware, sharding
+from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
 import test_step
@@ -305,9 +317,10 @@ print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 def test_evaluation_sums_over_the_global_batch():
     model, config = tiny()
     run = Run(model, config, CUBE)
-    evaluate = make_eval_step(model, run.mesh, run.shardings.params)
+    evaluate = make_eval_step(default_objective(model, config).sums, run.mesh, run.shardings.params)
     sums = jax.device_get(evaluate(run.state.params, sharding.to_global(run.mesh, batch(0), BATCH)))
     still, _ = losses(*tiny(dropout=0.0), SINGLE, steps=1)
-    assert sums["mlm_weight"] == batch(0)["masked_weights"].sum() and sums["next_sentence_count"] == BATCH
-    assert sums["mlm_loss"] / sums["mlm_weight"] == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
-    assert sums["next_sentence_loss"] / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)
+    words, pairs = sums["mlm"], sums["next_sentence"]
+    assert words.weight == batch(0)["masked_weights"].sum() and pairs.weight == BATCH
+    assert words.loss / words.weight == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
+    assert pairs.loss / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)

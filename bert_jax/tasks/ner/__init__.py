@@ -14,12 +14,13 @@ from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
+from bert_jax.models.crf import with_edges
 from bert_jax.files import write_atomically
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.tasks.ner import conll, entities
 from bert_jax.tasks import task_files, plain_text, tfds_examples
 from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.data.sequences.features import Features, with_edges
+from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import Tokenizer
