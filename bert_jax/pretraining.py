@@ -18,7 +18,6 @@ from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_wor
 from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.presets import parameter_counts
 from bert_jax.data.examples.examples import Examples, check_epoch
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.data.store.store import Store, open_store
@@ -30,6 +29,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import total_size
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -81,11 +81,12 @@ def pretrain(config: Config, objective: Callable[[BertForPreTraining, Config], O
     config = _with_vocabulary(config, store)
     training = [_training_examples(store, config, index) for index in range(len(config.phases))]
     trained = (objective or default_objective)(BertForPreTraining(config.model, config.compute), config)
-    model, optimizer = trained.model, make_optimizer(config.optimizer)
+    model = trained.model
+    optimizer = make_optimizer(config.optimizer, model.parameters)
     abstract = abstract_state(model, optimizer, mesh)
     shardings, starts = state_shardings(abstract), phase_starts(config)
     if source is not None:
-        table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
+        table_rows(source, model.parameters, tokenizer)  # raises before anything is compiled
     check_alike(lambda: _fingerprints(config, store, evaluation_store, source))
 
     result = Result(0, {}, 0)
@@ -114,11 +115,11 @@ def pretrain(config: Config, objective: Callable[[BertForPreTraining, Config], O
         )
         report = None
         if restored is None and source is not None:
-            params, report = initialize(source, abstract.params, tokenizer, state.params)
+            params, report = initialize(source, model.parameters, tokenizer, state.params)
             state = dataclasses.replace(state, params=params)
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        _announce(config, mesh, store, training, abstract, result.step, report)
+        _announce(config, mesh, model, store, training, result.step, report)
         # A signal during an evaluation has its step saved without it.
         evaluates_first = restored is not None and _lacks_evaluation(config, evaluation_store, result.step)
         if result.step >= config.total_steps and not evaluates_first:
@@ -144,7 +145,7 @@ def pretrain(config: Config, objective: Callable[[BertForPreTraining, Config], O
             owed = evaluates_first and resumed
             if (owed or result.step < starts[index] + phase.steps) and not result.exit_code:
                 if result.step == starts[index] and phase.moments == "reset":
-                    state = reset_moments(state)
+                    state = reset_moments(state, optimizer)
                 state, result = _train_phase(
                     run, index, state, result.step, position["examples_seen"] if resumed else 0, owed
                 )
@@ -353,7 +354,13 @@ def _fingerprints(config: Config, store: Store, evaluation_store: Store | None, 
 
 
 def _announce(
-    config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int, report: Report | None
+    config: Config,
+    mesh,
+    model: BertForPreTraining,
+    store: Store,
+    training: list[Examples],
+    step: int,
+    report: Report | None,
 ) -> None:
     """Every derived quantity that people check before they leave a run alone."""
     if jax.process_index() != 0:
@@ -363,7 +370,7 @@ def _announce(
     print_ = lambda text: console.print(text, markup=False, soft_wrap=True)
     print_(f"{device}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
     print_(
-        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+        f"model: {total_size(model.parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
     print_(
@@ -380,7 +387,7 @@ def _announce(
     # A pipe or a log file has no width of its own, and rich would take 80 columns.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
     if device.num_devices > 1:
-        wide.print(sharding.table(mesh, abstract.params))
+        wide.print(sharding.table(mesh, model.parameters))
     if report is not None:
         wide.print(report.table())
     if step:

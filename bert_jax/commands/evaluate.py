@@ -99,7 +99,7 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = len(config.phases) - 1
-    shardings = sharding.shardings(mesh, model.params)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
     evaluation = Evaluation(default_objective(model.network, config), config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
     training = Examples(store, config, last, split="train" if same else "all")

@@ -239,6 +239,11 @@ class OptimizerConfig:
     clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
 
+    @property
+    def moments(self) -> int:
+        """Number of values that the optimizer keeps for each parameter: m and v of Adam."""
+        return {"adamw_bert": 2, "adamw": 2, "lamb": 2}[self.name]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:

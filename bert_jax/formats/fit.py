@@ -3,7 +3,8 @@
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.task import BertForTask
 from bert_jax.formats.stored import StoredModel, check_vocabulary
 

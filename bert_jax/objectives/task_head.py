@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import crf
+from bert_jax.models.crf import without_edges
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import classification, regression, span, tagging
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -42,10 +42,10 @@ class TaskObjective:
         if head.kind == "span":
             return span.loss_sums(scores, labels, batch["attention_mask"], weights)
         if head.crf:
-            losses = crf.negative_log_likelihood(params["crf"], scores, *crf.without_edges(labels))
+            losses = self.model.crf(params).negative_log_likelihood(scores, *without_edges(labels))
             return Sums(jnp.sum(weights * losses), jnp.sum(tagging.word_weights(labels, weights)))
         if head.kind == "tagging":
-            classes, *_ = crf.without_edges(labels)
+            classes, *_ = without_edges(labels)
             return tagging.loss_sums(scores, classes, weights)
         return classification.loss_sums(scores, labels, weights)
 
@@ -58,5 +58,5 @@ def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
     scores = model.apply(params, batch)
     if not model.head.crf:
         return scores
-    paths = crf.best_paths(params["crf"], scores, *crf.without_edges(batch["labels"]), model.head.labels)
+    paths = model.crf(params).best_paths(scores, *without_edges(batch["labels"]), model.head.labels)
     return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)

@@ -18,7 +18,8 @@ from bert_jax.data.sequences.texts import as_features, batches
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.conversion import new_directory, write_bert_jax

@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config import EmbeddingConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.models.blocks import Block
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.model import structure
 from bert_jax.formats.stored import describe_embedding
 
 TABLE_WIDTH = 110  # columns
@@ -34,8 +36,10 @@ class Layer:
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """What the layer makes of states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
+        stack = bert_architecture(self.config, ComputeConfig()).stack
         block = nnx.merge(_block_structure(self.config), self.params)
-        return block(jnp.asarray(x), jnp.asarray(attention_mask), None, collect=False)[0]
+        mask = AttentionMask(padding=jnp.asarray(attention_mask))
+        return block(jnp.asarray(x), mask, None, stack.attend, collect=False)[0]
 
     def __repr__(self) -> str:
         return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
@@ -102,7 +106,7 @@ def _nearby(path: str) -> str:
 
 @functools.lru_cache
 def _block_structure(config: ModelConfig) -> nnx.GraphDef:
-    return nnx.graphdef(jax.eval_shape(lambda: Block(config, jax.random.key(0))))
+    return structure(lambda: bert_architecture(config, ComputeConfig()).stack.block(jax.random.key(0)))
 
 
 def _text(heading: str, table: Table) -> str:

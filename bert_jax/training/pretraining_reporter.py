@@ -5,9 +5,9 @@ from absl import logging
 
 from bert_jax.config import Config, PhaseConfig, max_predictions
 from bert_jax.errors import UserError
-from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.models.costs import training_flops
 from bert_jax.optim.schedules import phase_starts
-from bert_jax.config.presets import training_flops
+from bert_jax.training.metrics import Metrics, Rates
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
 

@@ -17,6 +17,7 @@ from bert_jax.console.command_line import load_config
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.models.parameters import entries
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.pretrained import conversion
 from bert_jax.pretrained.conversion import write_bert_jax
@@ -84,7 +85,7 @@ def expected(directory, store, length: int) -> dict[str, float]:
         open_store(str(store)),
         "all",
         mesh,
-        sharding.shardings(mesh, model.params),
+        sharding.shardings(mesh, entries(model.network.parameters, model.params)),
     )
     words, pairs = [], []
     for batch in batches._batches():

@@ -10,13 +10,9 @@ import pytest
 from test_finetuning import (
     Killed,
     MODEL,
-    compile_once,
-    one_device,
-    pretrained,
     run_config,
     sentences,  # noqa: F401 (fixtures)
-    two_seeds,
-)
+    )
 
 from bert_jax.finetuning import loop
 from bert_jax.checkpoints.checkpoint import Checkpoints

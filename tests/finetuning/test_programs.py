@@ -72,7 +72,7 @@ def test_remat_reaches_the_step_of_fine_tuning(remat):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, MODEL, HEADS["classification"], mesh)
     shardings = state_shardings(programs.abstract)
-    transformation = optimizer(config.optimizer)
+    transformation = optimizer(config.optimizer, programs.model.parameters)
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), programs.abstract)
     step = make_train_step(TaskObjective(programs.model), transformation, mesh, shardings, clip_norm=1.0)
     program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))

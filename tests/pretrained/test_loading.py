@@ -184,7 +184,7 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
     counting = dataclasses.replace(stored, arrays={path: counted(path, array) for path, array in stored.arrays.items()})
     whole, parts = leaf_paths(place(stored)), leaf_paths(place(counting, mesh))
     for path, array in parts.items():
-        spec = partition_spec(mesh, path, array.shape)[0]
+        spec = partition_spec(mesh, stored.parameters[path])[0]
         assert array.sharding.spec == spec and np.array_equal(array, whole[path]), path
         pieces = np.prod([mesh.shape[axis] for axis in spec if axis] or [1])
         assert len(reads[path]) == pieces, f"{path} was read {len(reads[path])} times, it has {pieces} parts"

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from bert_jax import pretraining
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
@@ -32,6 +31,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.commands.evaluate import run_evaluate
 from bert_jax.objectives.pretraining import default_objective
@@ -432,7 +432,8 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh, model, tx = sharding.make_mesh(config.mesh), BertForPreTraining(config.model), optimizer(config.optimizer)
+    mesh, model = sharding.make_mesh(config.mesh), BertForPreTraining(config.model)
+    tx = optimizer(config.optimizer, model.parameters)
     state = create_state(model, tx, mesh, seed=0)
     step = make_train_step(
         default_objective(model, config),

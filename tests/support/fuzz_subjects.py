@@ -83,7 +83,8 @@ def one_device() -> jax.sharding.Mesh:
 
 @functools.cache
 def abstract():
-    return abstract_state(BertForPreTraining(CONFIG.model), optimizer(CONFIG.optimizer), one_device())
+    model = BertForPreTraining(CONFIG.model)
+    return abstract_state(model, optimizer(CONFIG.optimizer, model.parameters), one_device())
 
 
 def bits(tree) -> str:

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config import HeadConfig
+from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.objectives.task_head import TaskObjective, predictions
@@ -16,6 +16,7 @@ from bert_jax.tasks.ner import conll
 from bert_jax.tasks import ner
 from bert_jax.data.sequences.batching import padded
 from bert_jax.models.crf import without_edges
+from bert_jax.models.task import BertForTask
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
@@ -298,6 +299,9 @@ class Emissions:
 
     def apply(self, params, batch, dropout_key=None):
         return params["pieces"][batch["input_ids"]]
+
+    def crf(self, params):
+        return BertForTask(ModelConfig(vocab_size=len(PIECES)), self.head).crf(params)
 
 
 def with_crf(examples, favoured):

@@ -22,7 +22,7 @@ from bert_jax.training.step import make_train_step
 
 def one_step(micro_batches: int) -> dict[str, float]:
     model, config = test_step.tiny(dropout=0.0)
-    objective, transformation = OutsideObjective(model), optimizer(config.optimizer)
+    objective, transformation = OutsideObjective(model), optimizer(config.optimizer, model.parameters)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(objective.model, transformation, mesh)
     shardings = state_shardings(abstract)

@@ -80,10 +80,11 @@ def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
 def compiled(model, config, mesh: MeshConfig | None):
     """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
     mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
-    shardings = state_shardings(abstract_state(model, optimizer(config.optimizer), mesh))
+    tx = optimizer(config.optimizer, model.parameters)
+    shardings = state_shardings(abstract_state(model, tx, mesh))
     step = make_train_step(
         default_objective(model, config),
-        optimizer(config.optimizer),
+        tx,
         mesh,
         shardings,
         clip_norm=config.optimizer.clip_norm,
@@ -109,7 +110,7 @@ class Run:
 
     def __init__(self, model, config, mesh: MeshConfig | None):
         self.mesh, self.shardings, self.step = compiled(model, config, mesh)
-        abstract = abstract_state(model, optimizer(config.optimizer), self.mesh)
+        abstract = abstract_state(model, optimizer(config.optimizer, model.parameters), self.mesh)
         state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
         self.state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), self.shardings)
 
@@ -163,7 +164,9 @@ def test_micro_batches_move_no_row_to_another_device():
     model, config = tiny(dropout=0.0, micro_batches=2)
     mesh, _, step = compiled(model, config, MeshConfig(data=8))
     rows = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch(0).items()}
-    program = step.lower(abstract_state(model, optimizer(config.optimizer), mesh), rows).compile().as_text()
+    program = (
+        step.lower(abstract_state(model, optimizer(config.optimizer, model.parameters), mesh), rows).compile().as_text()
+    )
     assert "all-reduce" in program  # of gradients and sums
     assert not any(word in program for word in ("all-gather", "all-to-all", "collective-permute"))
 
@@ -199,7 +202,7 @@ def test_metrics_equal_a_hand_calculation_over_the_whole_batch(whole_batch):
 def test_first_steps_follow_the_optimizer_applied_by_hand(whole_batch):
     """Gradient of the plain loss, clipped, through the optimizer, times the scheduled rate."""
     model, config = tiny(dropout=0.0)
-    transformation = optimizer(config.optimizer)
+    transformation = optimizer(config.optimizer, model.parameters)
 
     def loss(params, arrays):
         output = model.apply(params, arrays)
