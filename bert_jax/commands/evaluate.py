@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
+import jax
 from absl import logging
 from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.workdir import read_settings
-from bert_jax.config import Config, PhaseConfig
+from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.store import open_store
@@ -68,16 +70,19 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def run_evaluate(workdir: str, config: Config) -> Evaluated:
+def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | None = None) -> Evaluated:
     """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
 
     On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
     converted model was trained on is unknown: it is measured on all documents, with the objectives and the length of `config`.
 
+    Args:
+      devices: what the mesh is made of; by default every device of every process.
+
     Raises:
       UserError: no checkpoint, no store, a store made with another vocabulary, or a model without a head to measure.
     """
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(config.mesh, devices)
     model = load(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config
@@ -98,7 +103,7 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
         )
     # The split and the objectives are the run's own; options given now choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
-    last = len(config.phases) - 1
+    last = resolve_phases(config)[-1]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
     evaluation = Evaluation(default_objective(model.network, config), config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
@@ -115,7 +120,7 @@ def run_evaluate(workdir: str, config: Config) -> Evaluated:
     if not is_run:
         documents += (
             "; what it was trained on is unknown, it may have seen them. Sequences of "
-            f"{config.phases[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
+            f"{resolve_phases(config)[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
         )
     _print(evaluated, workdir, path, documents)
     return evaluated

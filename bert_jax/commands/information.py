@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.options import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
 
@@ -111,12 +111,12 @@ def phase_table(config: Config) -> Table:
     """Return the tokens and floating-point operations of each phase of the run."""
     table = _table("The run", "phase", "steps", "batch × length", "sequences", "tokens", "FLOP")
     totals = [0, 0, 0, 0]
-    for index, phase in enumerate(config.phases):
+    for phase in resolve_phases(config):
         sequences = phase.steps * phase.batch_size
-        flops = costs.training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
+        flops = costs.training_flops(config.model, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row)]
-        table.add_row(str(index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
+        table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
     if len(config.phases) > 1:
         table.add_row("all", *_run_cells(totals, ""))
     return table

@@ -20,10 +20,8 @@ from bert_jax.config.options import (
     PrepareConfig,
     ScheduleConfig,
     TrainVocabConfig,
-    max_predictions,
-    schedule_length,
-    warmup_steps,
 )
+from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
 
 __all__ = [
     "CheckpointConfig",
@@ -38,11 +36,13 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
+    "Phase",
     "PhaseConfig",
     "PrepareConfig",
     "ScheduleConfig",
     "TrainVocabConfig",
     "max_predictions",
+    "resolve_phases",
     "schedule_length",
     "warmup_steps",
 ]

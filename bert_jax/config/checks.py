@@ -12,8 +12,7 @@ from bert_jax.config import (
     OptimizerConfig,
     PhaseConfig,
     ScheduleConfig,
-    schedule_length,
-    warmup_steps,
+    resolve_phases,
 )
 from bert_jax.errors import UserError
 
@@ -136,10 +135,11 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     if index == 0 and phase.moments == "reset":
         raise UserError("phases.0.moments=reset: there are no moments yet at the start of the first phase")
     if index == 0 or phase.schedule == "restart":
-        length = schedule_length(config, index)
-        if warmup_steps(config, index) + config.schedule.cooldown_steps > length:
+        resolved = resolve_phases(config)[index]
+        length, warmup = resolved.schedule_length, resolved.warmup_steps
+        if warmup + config.schedule.cooldown_steps > length:
             raise UserError(
-                f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
+                f"{prefix}warmup_steps={warmup} (and schedule.cooldown_steps="
                 f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
                 f"for example to {max(1, length // 100)}"
             )

@@ -6,7 +6,6 @@ both; `config.checks.check` checks the result once, at the end.
 """
 
 import dataclasses
-import math
 from typing import Literal
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
@@ -396,29 +395,3 @@ class PrepareConfig:
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     bad_utf8: Literal["error", "replace"] = "error"
     """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
-
-
-def schedule_length(config: Config, first: int) -> int:
-    """Return the number of steps of the schedule that begins with phase `first` and ends where a phase restarts it."""
-    length = config.phases[first].steps
-    for phase in config.phases[first + 1 :]:
-        if phase.schedule == "restart":
-            break
-        length += phase.steps
-    return length
-
-
-def warmup_steps(config: Config, first: int) -> int:
-    """Return the number of warm-up steps of the schedule that begins with phase `first`."""
-    given = config.phases[first].warmup_steps
-    return schedule_length(config, first) // 100 if given is None else given
-
-
-def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
-    """Return the width of the masked-position arrays.
-
-    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512).
-    """
-    if phase.max_predictions is not None:
-        return phase.max_predictions
-    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))

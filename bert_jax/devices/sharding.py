@@ -7,6 +7,7 @@ sizes they fit on a device, and only the moments have to be split.
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden
 """Axis of a parameter → axis of the mesh. Of two axes that ask for the same one the first gets it; all others are whole."""
 
 
-def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
@@ -120,8 +121,8 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     They are taken from the sharding and not from the process index, so they are right for any mesh and any order of
     devices; two processes that share a copy (tensor axis across hosts) get the same rows.
     """
-    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    spans = sorted({rows.indices(batch_size)[:2] for (rows,) in slices})
+    parts = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    spans = sorted({part[0].indices(batch_size)[:2] for part in parts if part is not None})
     return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in spans])
 
 

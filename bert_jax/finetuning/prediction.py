@@ -94,8 +94,11 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
     return [np.logaddexp.reduce(rows, axis=0) - np.float32(np.log(len(rows))) for rows in members]
 
 
-def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
+def run_predict(workdirs: str, config: PredictConfig, devices: Sequence[jax.Device] | None = None) -> dict[str, float]:
     """Predict `config.input` with the model in a directory, or the mean of several (commas between); write `config.output`.
+
+    Args:
+      devices: what the mesh is made of; by default every device of every process.
 
     Returns:
       The task's metrics, printed too, where the input has labels; else {}.
@@ -122,7 +125,7 @@ def run_predict(workdirs: str, config: PredictConfig) -> dict[str, float]:
         )
     console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
     _say_what_is_cut(features, "", console)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(config.mesh, devices)
     logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}

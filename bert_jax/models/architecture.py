@@ -23,7 +23,7 @@ from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward
 from bert_jax.models.kernels import xla
 from bert_jax.models.layers import LayerNorm, gelu_erf, gelu_tanh
-from bert_jax.models.parameters import ParameterTable, bert_parameters
+from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.stack import Stack
 
@@ -44,8 +44,8 @@ class Architecture:
     """Makes the norm behind the last layer; None for layers that end in one."""
     activation: Activation
     """Of the masked-language-model head."""
-    parameters: Callable[..., ParameterTable]
-    """Makes the table of every array, from the parts beside the encoder and, for a fine-tuned model, its HeadConfig."""
+    parameters: ParameterTable
+    """Every array of embeddings, layers and final norm; with parameters that layers share, "layer" counts the sets."""
     dtype: jnp.dtype
     """Of activations and matrix products; parameters, softmax and loss are float32."""
 
@@ -68,7 +68,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
         activation=activation,
-        parameters=functools.partial(bert_parameters, config),
+        parameters=encoder_parameters(config),
         dtype=_dtype(compute),
     )
 

@@ -16,7 +16,13 @@ from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
 from bert_jax.models.model import EncoderOutput, Params, arrays, structure
-from bert_jax.models.parameters import PRETRAINING_PARTS, ParameterTable
+from bert_jax.models.parameters import (
+    PRETRAINING_PARTS,
+    Axis,
+    ParameterTable,
+    pretraining_parameters,
+    with_axis,
+)
 from bert_jax.models.stack import run_stack, stacked_blocks
 
 
@@ -100,12 +106,13 @@ class BertForPreTraining:
     @property
     def dtype(self) -> jnp.dtype:
         """Of activations and matrix products."""
-        return self.pieces.dtype
+        return self._pieces.dtype
 
     @functools.cached_property
     def parameters(self) -> ParameterTable:
-        """Path, named axes and shape of every array that `init` makes."""
-        return self.pieces.parameters(self.parts)
+        """As `Model.parameters`."""
+        layers = Axis("layer", self._pieces.stack.num_blocks)
+        return {**with_axis(self._pieces.parameters, layers), **pretraining_parameters(self.config, self.parts)}
 
     def init(self, key: jax.Array) -> Params:
         """As `Model.init`."""
@@ -180,15 +187,14 @@ class BertForPreTraining:
                 f"{longest} tokens, or use a model with more positions"
             )
         mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
-        return bert.encode(self.pieces, input_ids, token_type_ids, mask, dropout_key, collect)
+        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect)
 
     @functools.cached_property
-    def pieces(self) -> Architecture:
-        """What the encoder is made of."""
+    def _pieces(self) -> Architecture:
         return self.architecture(self.config, self.compute)
 
     def _fresh(self, key: jax.Array) -> Bert:
-        return Bert(self.config, self.pieces, self.parts, key)
+        return Bert(self.config, self._pieces, self.parts, key)
 
     @functools.cached_property
     def _structure(self) -> nnx.GraphDef[Bert]:

@@ -45,10 +45,7 @@ class Model(Protocol):
 
     @property
     def parameters(self) -> ParameterTable:
-        """The path, the named axes and the shape of every array that `init` makes.
-
-        From it follow the partition over devices, what the optimizer does with each array, and the costs (models/costs.py).
-        """
+        """Path, named axes and shape of every array that `init` makes; partition, optimizer and counts follow from it."""
         ...
 
     def init(self, key: jax.Array) -> Params:

@@ -92,11 +92,24 @@ def bert_parameters(
       parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler brings it.
       head: of a fine-tuned model.
     """
+    if head is not None and head.kind in POOLED:
+        parts = (*parts, "pooler")
+    task = {} if head is None else task_parameters(config, head)
+    return {**encoder_parameters(config), **pretraining_parameters(config, parts), **task}
+
+
+def encoder_parameters(config: ModelConfig) -> ParameterTable:
+    """Return the entries of embeddings, layers and final norm."""
+    hidden = Axis("hidden", config.hidden_size)
+    final_norm = norm("final_norm", hidden) if config.norm_position == "pre" else ()
+    return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
+
+
+def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> ParameterTable:
+    """Return the entries of those of PRETRAINING_PARTS that are in `parts`."""
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
-    entries = [*_embeddings(config, hidden, vocab), *_encoder(config, hidden)]
-    if config.norm_position == "pre":
-        entries += norm("final_norm", hidden)
-    if "pooler" in parts or (head is not None and head.kind in POOLED):
+    entries: list[Parameter] = []
+    if "pooler" in parts:
         entries += linear("pooler", (hidden,), (hidden,))
     if "mlm" in parts:
         entries += linear("mlm/dense", (hidden,), (hidden,))
@@ -104,14 +117,17 @@ def bert_parameters(
         entries += [Parameter("mlm/bias", (vocab,), decays=False)]
     if "next_sentence" in parts:
         entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
-    if head is not None:
-        entries += _head(config, head)
     return table(entries)
 
 
-def _embeddings(config: ModelConfig, hidden: Axis, vocab: Axis):
+def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
+    """Return the entries of the head of a fine-tuned model and of its CRF."""
+    return table(_head(config, head))
+
+
+def _embeddings(config: ModelConfig, hidden: Axis):
     for name, rows in (
-        ("word", vocab),
+        ("word", Axis("vocab", config.padded_vocab_size)),
         ("position", Axis("position", config.max_position_embeddings)),
         ("token_type", Axis("token_type", config.type_vocab_size)),
     ):
@@ -160,6 +176,16 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
         count = 4 if head.features == "weighted_last_four" else config.num_layers
         yield Parameter("head/mix/weights", (Axis("mixed_layer", count),))
         yield Parameter("head/mix/scale", ())
+
+
+def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
+    """Return the table with every axis of that name in the size of `axis`."""
+
+    def resized(parameter: Parameter) -> Parameter:
+        axes = tuple(axis if each.name == axis.name else each for each in parameter.axes)
+        return dataclasses.replace(parameter, axes=axes)
+
+    return table(map(resized, parameters.values()))
 
 
 def total_size(parameters: ParameterTable) -> int:

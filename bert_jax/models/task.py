@@ -15,7 +15,7 @@ from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead
 from bert_jax.models.model import Params, arrays, structure
-from bert_jax.models.parameters import POOLED, ParameterTable
+from bert_jax.models.parameters import POOLED, ParameterTable, task_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,8 @@ class BertForTask:
 
     @functools.cached_property
     def parameters(self) -> ParameterTable:
-        """Path, named axes and shape of every array that `init` makes."""
-        return self.encoder.pieces.parameters(self.encoder.parts, self.head)
+        """As `Model.parameters`."""
+        return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
 
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""

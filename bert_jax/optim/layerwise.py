@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.errors import UserError
 from bert_jax.models.parameters import TASK_PARTS, Parameter, ParameterTable, entries
 
 
@@ -11,7 +12,17 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
     """Multiply updates by decay^d.
 
     d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the embeddings.
+
+    Raises:
+      UserError: layers share parameters, which have no depth then.
     """
+    for parameter in parameters.values():
+        axis = parameter.axis("layer")
+        if axis is not None and parameter.shape[axis] != num_layers:
+            raise UserError(
+                f"layer_decay={decay} needs parameters of its own for each of {num_layers} layers, and "
+                f"{parameter.path} is {list(parameter.shape)}; use layer_decay=1"
+            )
 
     def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:
         if parameter.embedding:

@@ -63,10 +63,10 @@ def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> opt
     def init(params):
         return UncorrectedAdamState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
 
-    def update(gradients, state, params=None):
+    def update(updates, state, params=None):
         del params
-        mu = optax.tree.update_moment(gradients, state.mu, beta1, 1)
-        nu = optax.tree.update_moment_per_elem_norm(gradients, state.nu, beta2, 2)
+        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), UncorrectedAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)

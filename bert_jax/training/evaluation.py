@@ -5,7 +5,7 @@ import operator
 import jax
 import numpy as np
 
-from bert_jax.config import Config
+from bert_jax.config import Config, Phase
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.devices import sharding
@@ -23,9 +23,9 @@ UNIGRAM_SEQUENCES = 20_000
 class Evaluation:
     """Sequences of one split at the length of one phase, with fixed masks; `run` measures parameters on them."""
 
-    def __init__(self, objective: Objective, config: Config, phase_index: int, store, split: str, mesh, shardings):
+    def __init__(self, objective: Objective, config: Config, phase: Phase, store, split: str, mesh, shardings):
         self.terms = objective.terms
-        self.examples = Examples(store, config, phase_index, split=split, seed=EVALUATION_SEED)
+        self.examples = Examples(store, config, phase, split=split, seed=EVALUATION_SEED)
         self.mesh = mesh
         rows = mesh.shape["data"] * mesh.shape["fsdp"]
         wanted = min(config.evaluation.sequences, self.examples.num_examples(0))

@@ -27,13 +27,18 @@ def abstract_state(model, optimizer: optax.GradientTransformation, mesh: Mesh) -
     Raises:
       UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has another shape for it.
     """
-    shapes = jax.eval_shape(lambda: _initial(model, optimizer, seed=0))
-    where = TrainState(
-        step=sharding.replicated(mesh),
-        params=sharding.shardings(mesh, entries(model.parameters, shapes.params)),
-        optimizer_state=sharding.shardings(mesh, state_entries(model.parameters, shapes.optimizer_state)),
+    shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
+
+    def placed(leaf, where) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    params = sharding.shardings(mesh, entries(parameters, shapes.params))
+    optimizer_state = sharding.shardings(mesh, state_entries(parameters, shapes.optimizer_state))
+    return TrainState(
+        step=jax.tree.map(placed, shapes.step, sharding.replicated(mesh)),
+        params=jax.tree.map(placed, shapes.params, params),
+        optimizer_state=jax.tree.map(placed, shapes.optimizer_state, optimizer_state),
     )
-    return jax.tree.map(lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes, where)
 
 
 def state_shardings(abstract: TrainState) -> TrainState:

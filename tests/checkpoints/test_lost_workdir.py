@@ -9,18 +9,17 @@ import sys
 import time
 
 import pytest
+from one_device import finetune, pretrain
 from test_finetuning import compile_once, pretrained, run_config as task_config  # noqa: F401 (fixtures)
-from test_pretraining import finished, one_device, rows, run_config  # noqa: F401 (fixtures)
+from test_pretraining import finished, rows, run_config  # noqa: F401 (fixtures)
 from test_workdir import HOLD, contents
 
-from bert_jax.finetuning import loop
+from bert_jax.finetuning import training
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.errors import UserError
-from bert_jax.finetuning.loop import finetune
 from bert_jax.training.metrics import Metrics
 from bert_jax.pretrained.loading import load
-from bert_jax.pretraining import pretrain
 
 # Orbax drops its other writes, never awaited, when the first one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -150,7 +149,7 @@ def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, 
 def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):  # noqa: F811
     """They were those of the first epoch, and the second is no better."""
     work = tmp_path / "work"
-    monkeypatch.setattr(loop, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
+    monkeypatch.setattr(training, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
     with pytest.raises(
         UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"

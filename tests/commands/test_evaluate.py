@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import numpy_bert
 import pytest
@@ -12,7 +11,7 @@ from test_prediction import write_model
 
 from bert_jax import cli
 from bert_jax.commands.evaluate import default_config
-from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig
+from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.console.command_line import load_config
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
@@ -25,12 +24,6 @@ from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    make_mesh = sharding.make_mesh
-    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
 
 
 @pytest.fixture
@@ -81,7 +74,7 @@ def expected(directory, store, length: int) -> dict[str, float]:
     batches = Evaluation(
         default_objective(model.network, config),
         config,
-        0,
+        resolve_phases(config)[0],
         open_store(str(store)),
         "all",
         mesh,

@@ -1,17 +1,15 @@
 """A SentencePiece vocabulary through the whole job by the command line: train-vocab, prepare, pretrain, fill-mask."""
 
-import functools
 import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 import sentencepiece
 
 import small_corpus
+from one_device import pretrain_by_words
 from bert_jax import cli
-from bert_jax.devices import sharding
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.examples import Examples
@@ -48,9 +46,7 @@ def place(tmp_path_factory) -> pathlib.Path:
             }
         )
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", functools.partial(sharding.make_mesh, devices=jax.devices()[:1]))
-        command("pretrain", f"{place}/config.json", f"--workdir={place}/run")
+    pretrain_by_words(f"{place}/config.json", f"--workdir={place}/run")
     return place
 
 

@@ -5,6 +5,7 @@ import re
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
@@ -148,20 +149,22 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
     jax.tree.map(np.testing.assert_array_equal, state, plain)
 
 
-def test_reset_moments_equals_a_fresh_optimizer():
-    adamw, mesh = optimizer(OptimizerConfig(), MODEL.parameters), sharding.make_mesh(MeshConfig(fsdp=2))
+@pytest.mark.parametrize(
+    "transformation",
+    [optimizer(OptimizerConfig(), MODEL.parameters), optax.scale_by_rss(initial_accumulator_value=0.5)],
+)
+def test_reset_moments_equals_a_fresh_optimizer(transformation):
+    """Also of an optimizer whose state does not begin with zeros."""
+    mesh = sharding.make_mesh(MeshConfig(fsdp=2))
     used = jax.tree.map(
         lambda leaf: jax.device_put(np.full(leaf.shape, 7, leaf.dtype), leaf.sharding),
-        abstract_state(MODEL, adamw, mesh),
+        abstract_state(MODEL, transformation, mesh),
     )
-    reset = reset_moments(used, adamw)
+    reset = reset_moments(used, transformation)
     assert reset.step == 7
-    jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, adamw.init(used.params))
+    jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, transformation.init(used.params))
     jax.tree.map(np.testing.assert_array_equal, reset.params, used.params)
-    assert (
-        reset.optimizer_state[0].mu["pooler"]["kernel"].sharding
-        == used.optimizer_state[0].mu["pooler"]["kernel"].sharding
-    )
+    assert jax.tree.map(lambda leaf: leaf.sharding, reset) == jax.tree.map(lambda leaf: leaf.sharding, used)
 
 
 @pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, tensor=-1)])

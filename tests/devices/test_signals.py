@@ -10,14 +10,14 @@ import sys
 import time
 
 import pytest
+from one_device import pretrain
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.pretraining import pretrain
 from bert_jax.devices.signals import Stopped, StopSignals
-from test_pretraining import one_device, rows, run_config  # noqa: F401
+from test_pretraining import rows, run_config
 
 # What a run is busy with for as long as the test wants; the number of seconds ends a process that nobody has ended.
 COMPILES = """
@@ -29,7 +29,7 @@ jax.stages.Lowered.compile = compile_
 """
 RESTORES = """
 import time
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoints.checkpoint import Checkpoints
 def restore(*unused):
     print("Orbax is busy", flush=True)
     for _ in range(6000): time.sleep(0.1)
@@ -37,7 +37,7 @@ Checkpoints.restore = restore
 """
 EVALUATES = """
 import itertools, time
-from bert_jax.evaluation import Evaluation
+from bert_jax.training.evaluation import Evaluation
 make = Evaluation._batches
 def batches(self):
     first = next(make(self))

@@ -8,7 +8,8 @@ import tempfile
 import jax
 import numpy as np
 import pytest
-from test_finetuning import FAST, assert_same_weights, compile_once, one_device, pretrained, sentences  # noqa: F401 (fixtures)
+from one_device import finetune
+from test_finetuning import FAST, assert_same_weights, compile_once, pretrained, sentences  # noqa: F401 (fixtures)
 
 import bert_jax
 from bert_jax.devices import hardware
@@ -49,7 +50,7 @@ def in_memory(home, tmp_path_factory):
         workdir=tmp_path_factory.mktemp("memory") / "work",
         **OPTIONS,
     )
-    return arguments, bert_jax.finetune("text", **arguments)
+    return arguments, finetune("text", **arguments)
 
 
 def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
@@ -62,7 +63,7 @@ def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
         data=TaskDataConfig(train=str(home / "data/train.tsv"), dev=str(home / "data/dev.tsv")),
         **FAST | {"epochs": 1, "log_every_steps": 5},
     )
-    other = bert_jax.finetune(files)
+    other = finetune(files)
     assert_same_weights(result.path, other.path)
     assert result.path == str(arguments["workdir"]) and repr(result) == f"Result(exit_code=0, path={result.path!r})"
     for name in ("metrics", "data", "labels", "hyperparameters"):
@@ -76,11 +77,11 @@ def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
 def test_the_contents_decide_whether_a_run_is_resumed(in_memory):
     arguments, result = in_memory
     same = {"dev": [list(row) for row in arguments["dev"]], "train": iter(arguments["train"])}
-    again = bert_jax.finetune("text", **arguments | same)
+    again = finetune("text", **arguments | same)
     assert again.results["runs"] == result.results["runs"], "finished: nothing was trained"
     changed = [*arguments["train"][:-1], (arguments["train"][-1][0] + " again", arguments["train"][-1][1])]
     with pytest.raises(UserError, match="other data.*features_fingerprint"):
-        bert_jax.finetune("text", **arguments | {"train": changed})
+        finetune("text", **arguments | {"train": changed})
     config = json.loads((arguments["workdir"] / "config.json").read_text())["finetune"]
     assert config["data"]["train"] == config["data"]["dev"] == IN_MEMORY
 
@@ -88,12 +89,10 @@ def test_the_contents_decide_whether_a_run_is_resumed(in_memory):
 def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(UserError, match="there is no"):
-        bert_jax.finetune("text", train=[("a", "x"), ("b", "y")], dev=[("a", "x")], init_from="nowhere")
+        finetune("text", train=[("a", "x"), ("b", "y")], dev=[("a", "x")], init_from="nowhere")
     assert not list(tmp_path.iterdir()), "nothing was begun"
     numbers = [(text, len(text)) for text, _ in rows_of(sentences(64, 3))]
-    result = bert_jax.finetune(
-        "text", train=numbers, dev=numbers[:16], init_from=home / "saved", regression=True, **OPTIONS
-    )
+    result = finetune("text", train=numbers, dev=numbers[:16], init_from=home / "saved", regression=True, **OPTIONS)
     assert f"no workdir was given: results and weights go to {result.path}" in capsys.readouterr().out
     assert [str(path) for path in tmp_path.iterdir()] == [result.path] and result.results["main_metric"] == "pearson"
     assert isinstance(result.model.predict("a text")[0], float)
@@ -104,7 +103,7 @@ def test_several_hosts_are_given_a_workdir(monkeypatch):
     monkeypatch.setattr(hardware, "initialize_distributed", lambda: None)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UserError, match="several hosts need one workdir that all of them see: give workdir="):
-        bert_jax.finetune("mrpc", dir="nowhere", init_from="nowhere")
+        finetune("mrpc", dir="nowhere", init_from="nowhere")
 
 
 def test_an_interrupted_run_has_no_model():

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 import small_corpus
+from one_device import finetune, run_predict
 from scipy.special import softmax
 
 import bert_jax
@@ -26,8 +27,7 @@ from bert_jax.config.predicting import PredictConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
-from bert_jax.finetuning.loop import finetune
-from bert_jax.finetuning.prediction import average, run_predict
+from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, Parameter, table
@@ -50,15 +50,6 @@ FAST = {
     "log_every_steps": 1,
     "bucket_window": 1,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """Runs take one of the eight virtual devices, as on a laptop."""
-    make_mesh = sharding.make_mesh
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
-        yield make_mesh
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -411,9 +402,8 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     assert (tmp_path / "work" / "checkpoints").is_dir()
 
 
-def test_devices_share_the_batches(two_seeds, pretrained, tmp_path, one_device, monkeypatch):
+def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
-    monkeypatch.setattr(sharding, "make_mesh", lambda mesh: one_device(mesh, jax.devices()[:4]))
     config = dataclasses.replace(
         two_seeds[0],
         workdir=str(tmp_path / "work"),
@@ -424,8 +414,7 @@ def test_devices_share_the_batches(two_seeds, pretrained, tmp_path, one_device, 
         batch_size=62,
         epochs=1,
     )
-    finetune(config)
-    monkeypatch.setattr(sharding, "make_mesh", lambda mesh: one_device(mesh, jax.devices()[:1]))
+    loop.finetune(config, devices=jax.devices()[:4])
     finetune(dataclasses.replace(config, workdir=str(tmp_path / "one"), mesh=MeshConfig()))
     logs = (read_rows(next((tmp_path / name).glob("runs/*/metrics.jsonl"))) for name in ("one", "work"))
     one, many = ([row["loss"] for row in log if row["kind"] == "train"] for log in logs)
@@ -493,7 +482,7 @@ def test_stabilisers(pretrained):
         }
         for value in (1.0, 2.0)
     )
-    mesh = sharding.make_mesh(MeshConfig())
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     old, new = (jax.device_put(tree, sharding.replicated(mesh)) for tree in (old, new))
     mixed = with_fresh_layers(old, new, 2, parameters)
     assert mixed["encoder"]["x"][:, 0].tolist() == [1, 2, 2]

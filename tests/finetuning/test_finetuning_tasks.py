@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 import small_corpus
-from test_finetuning import FAST, compile_once, one_device, pretrained, weights  # noqa: F401 (fixtures)
+from one_device import finetune, run_predict
+from test_finetuning import FAST, compile_once, pretrained, weights  # noqa: F401 (fixtures)
 
 import bert_jax
 from bert_jax.finetuning import loop
 from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.predicting import PredictConfig
-from bert_jax.finetuning.prediction import run_predict
 from bert_jax.data.sequences.batching import ladder
 
 GARDEN = small_corpus.TOPICS["garden"][0]
@@ -145,7 +145,7 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
         data=TaskDataConfig(train=str(train), dev=str(dev)),
         **FAST | changes,
     )
-    results = loop.finetune(config).results
+    results = finetune(config).results
     assert results["metrics"][results["main_metric"]] > least and results["collapsed"] is None
     for program in (made[0].train_step, made[0].predict_step):
         assert len(program.compiled) <= len(ladder(config.options.max_length))
@@ -188,7 +188,7 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: 
         data=TaskDataConfig(dir=str(tmp_path)),
         **FAST | {"epochs": 4},
     )
-    results = loop.finetune(config).results
+    results = finetune(config).results
     assert results["metrics"]["accuracy"] > 0.5 < results["metrics"]["mismatched_accuracy"]
 
     config = dataclasses.replace(
@@ -198,10 +198,10 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: 
         data=TaskDataConfig(dir=str(tmp_path / "AX")),
     )
     with pytest.raises(UserError, match="mnli holds another run or its results"):
-        loop.finetune(dataclasses.replace(config, workdir=config.init_from))
+        finetune(dataclasses.replace(config, workdir=config.init_from))
     assert json.loads((tmp_path / "mnli/results.json").read_text()) == results
     capsys.readouterr()
-    results = loop.finetune(config).results
+    results = finetune(config).results
     (file,) = (tmp_path / "ax/predictions/dev").iterdir()
     said = [line.split("\t")[1] for line in file.read_text().splitlines()[1:]]
     expected = metrics.matthews_corrcoef([label for *_, label in asked], said)

@@ -5,8 +5,8 @@ import dataclasses
 import json
 
 import pytest
+from one_device import finetune, run_predict
 from pretrained_model import CONFIG, TOKENIZER, random_params
-from test_finetuning import one_device  # noqa: F401 (fixture)
 
 from bert_jax.finetuning import prediction
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -14,10 +14,8 @@ from bert_jax.config import MeshConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
-from bert_jax.finetuning.loop import finetune
 from bert_jax.models.task import BertForTask
 from bert_jax.config.predicting import InputFormConfig, PredictConfig
-from bert_jax.finetuning.prediction import run_predict
 from bert_jax.tasks.families import family
 
 LABELS = {

@@ -9,9 +9,12 @@ import numpy as np
 import numpy_bert
 import pytest
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 from small_model import FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
-from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
@@ -20,8 +23,12 @@ from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
+from bert_jax.models.parameters import Axis, linear, table
 from bert_jax.models.stack import Stack
 from bert_jax.models.task import BertForTask
+from bert_jax.optim.layerwise import scale_by_depth
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.training.state import abstract_state
 
 DEEP = dataclasses.replace(SMALL, num_layers=3)
 WAYS = [ComputeConfig(dtype="float32", layers=layers, remat=remat) for layers, remat in
@@ -53,9 +60,14 @@ WINDOWS = np.array([LENGTH, 2, 1])
 
 
 def local(config: ModelConfig, compute: ComputeConfig) -> Architecture:
-    plain = bert_architecture(config, compute).stack.block
-    return with_stack(
-        config, compute, block=lambda key: LocalBlock(plain(key)), layer_inputs={"window": WINDOWS[: config.num_layers]}
+    usual = bert_architecture(config, compute)
+    plain, windows = usual.stack.block, {"window": WINDOWS[: config.num_layers]}
+    entries = usual.parameters.values()
+    return dataclasses.replace(
+        with_stack(config, compute, block=lambda key: LocalBlock(plain(key)), layer_inputs=windows),
+        parameters=table(
+            dataclasses.replace(each, path=each.path.replace("encoder/", "encoder/block/")) for each in entries
+        ),
     )
 
 
@@ -165,9 +177,14 @@ def modern(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """GeGLU, rotary positions with two bases, and no table of positions."""
     block = functools.partial(RotaryBlock, config, feed_forward=functools.partial(GatedFeedForward, config))
     bases = {"base": np.resize(np.array([160_000.0, 10_000.0], np.float32), config.num_layers)}
+    usual = with_stack(config, compute, block=block, layer_inputs=bases)
+    layer, hidden = Axis("layer", config.num_layers), Axis("hidden", config.hidden_size)
+    gate = linear("encoder/feed_forward/gate", (hidden,), (Axis("intermediate", config.feed_forward_size),), (layer,))
+    kept = [entry for path, entry in usual.parameters.items() if path != "embeddings/position/table"]
     return dataclasses.replace(
-        with_stack(config, compute, block=block, layer_inputs=bases),
+        usual,
         embeddings=functools.partial(Embeddings, config, positions=None),
+        parameters=table([*kept, *gate]),
     )
 
 
@@ -202,6 +219,30 @@ def test_an_architecture_from_outside_trains(architecture):
         params = jax.tree.map(lambda leaf, slope: leaf - 0.1 * slope, params, gradient)
         losses.append(float(loss))
     assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("architecture", [local, shared, all_shared, modern])
+def test_an_architecture_from_outside_is_partitioned_by_its_table(architecture):
+    """The same rules as by hand: hidden over fsdp, feed-forward width and heads over tensor, layers whole."""
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    for model in (
+        BertForPreTraining(EVEN, FLOAT32, architecture=architecture),
+        BertForTask(EVEN, HeadConfig(kind="span"), FLOAT32, architecture),
+    ):
+        lamb = optimizer(OptimizerConfig(name="lamb"), model.parameters)
+        state = abstract_state(model, lamb, mesh)
+        shapes = {path: leaf.shape for path, leaf in leaf_paths(state.params).items()}
+        assert {path: parameter.shape for path, parameter in model.parameters.items()} == shapes
+        specs = {path: leaf.sharding.spec for path, leaf in leaf_paths(state.params).items()}
+        wide = [path for path in specs if path.endswith(("intermediate/kernel", "gate/kernel"))]
+        assert len(wide) == (2 if architecture is modern else 1)
+        assert all(specs[path] == P(None, "fsdp", "tensor") for path in wide)
+
+
+def test_layers_that_share_parameters_have_no_depth():
+    model = BertForPreTraining(DEEP, FLOAT32, architecture=shared)
+    with pytest.raises(UserError, match=r"layer_decay=0.9 .* 3 layers, and encoder/.* is \[2, "):
+        scale_by_depth(0.9, 3, model.parameters)
 
 
 def test_a_task_model_takes_an_architecture():

@@ -9,9 +9,9 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from one_device import pretrain_by_words
 
 from bert_jax import cli
-from bert_jax.devices import sharding
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.checkpoints.fingerprint import leaf_paths
@@ -31,14 +31,6 @@ CONFIG = {
 TIMES = re.compile(r"_per_second|seconds_left|mfu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-    make_mesh = sharding.make_mesh
-    with pytest.MonkeyPatch.context() as patch:  # compiles sooner than eight
-        patch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
-        yield
-
-
 @pytest.fixture(scope="module")
 def place(small_store, tmp_path_factory) -> pathlib.Path:
     """A source run of three steps, and the same corpus once more with a vocabulary that four words were added to."""
@@ -55,7 +47,7 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
         "--sentences=lines",
         "--workers=1",
     )
-    run("pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/source")
+    pretrain_by_words(f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/source")
     return place
 
 
@@ -65,7 +57,6 @@ def run(*words: str) -> None:
 
 def continued(place: pathlib.Path, store: pathlib.Path, name: str, *options: str) -> tuple[str, ...]:
     return (
-        "pretrain",
         f"{place}/config.json",
         f"--data.path={store}",
         f"--workdir={place}/{name}",
@@ -84,7 +75,7 @@ def rows(workdir: pathlib.Path, kind: str = "train") -> list[dict]:
 
 def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsys):
     """The first update has a learning rate of 0: the evaluation after it measures what was loaded, to the last bit."""
-    run(*continued(place, small_store, "same", "--steps=1"))
+    pretrain_by_words(*continued(place, small_store, "same", "--steps=1"))
     printed = capsys.readouterr().out
     assert "encoder/… (16 arrays)" in printed and "resized" not in printed and "fresh" not in printed
     (there,), (here,) = rows(place / "source", "evaluation"), rows(place / "same", "evaluation")
@@ -101,7 +92,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     command = continued(
         place, place / "extended", "whole", "--steps=4", "--checkpoint.every_steps=1", "--checkpoint.keep_last=5"
     )
-    run(*command)
+    pretrain_by_words(*command)
     assert "204 entries: 200 kept, 4 new, each the mean of its pieces" in capsys.readouterr().out
     _check_rows(load(place / "source"), load(place / "whole" / "checkpoints" / "step_000000001"))
 
@@ -110,7 +101,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
         shutil.rmtree(place / "cut" / "checkpoints" / f"step_{step:09d}")
     os.rename(place / "source", tmp_path / "gone")
     try:
-        run(*(word.replace("/whole", "/cut") for word in command))
+        pretrain_by_words(*(word.replace("/whole", "/cut") for word in command))
     finally:
         os.rename(tmp_path / "gone", place / "source")
     printed = capsys.readouterr().out
@@ -118,7 +109,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     assert rows(place / "cut") == rows(place / "whole") and len(rows(place / "cut")) == 4
     assert rows(place / "cut", "evaluation") == rows(place / "whole", "evaluation")
 
-    assert cli._run(["bert-jax", *command, "--init_from=elsewhere"]) == 2
+    assert cli._run(["bert-jax", "pretrain", *command, "--init_from=elsewhere"]) == 2
     error = capsys.readouterr().err
     assert f"init_from: {place}/source → elsewhere" in error and "another --workdir" in error
 

@@ -13,6 +13,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from one_device import pretrain, run_evaluate
 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -33,14 +34,12 @@ from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.commands.evaluate import run_evaluate
-from bert_jax.objectives.pretraining import default_objective
-from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load
-from bert_jax.pretraining import pretrain
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step
@@ -60,23 +59,6 @@ def run_config(store, workdir, **changes) -> Config:
         checkpoint=CheckpointConfig(every_steps=4, keep_last=2),
     )
     return dataclasses.replace(base, **changes)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """Runs here take one of the eight virtual devices, as on a laptop; `all_devices` gives them back."""
-    make_mesh = sharding.make_mesh
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sharding, "make_mesh", lambda config, devices=None: make_mesh(config, devices or jax.devices()[:1])
-        )
-        yield
-
-
-@pytest.fixture
-def all_devices(monkeypatch, one_device):
-    make_mesh = sharding.make_mesh.__closure__[0].cell_contents
-    monkeypatch.setattr(sharding, "make_mesh", make_mesh)
 
 
 def rows(workdir, kind="train"):
@@ -381,15 +363,15 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
     )  # pipeline, two programs, two saves; the last state comes after it
 
 
-def test_the_mesh_may_change_between_starts(small_store, tmp_path, all_devices):
+def test_the_mesh_may_change_between_starts(small_store, tmp_path):
     """Saved on a mesh of 8 × 1 × 1, continued on one of 2 × 2 × 2: the losses of one device up to the order of float32 sums."""
     changes = {"checkpoint": CheckpointConfig(every_steps=4, keep_last=5, keep_best=0)}
     config = run_config(small_store, tmp_path / "elastic", mesh=MeshConfig(data=8), **changes)
-    pretrain(config)
+    pretraining.pretrain(config)
     on_eight = rows(config.workdir)
     for step in (8, 12):
         os.rename(tmp_path / "elastic" / "checkpoints" / f"step_{step:09d}", tmp_path / f"taken_{step}")
-    pretrain(dataclasses.replace(config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
+    pretraining.pretrain(dataclasses.replace(config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
     continued = rows(config.workdir)
     assert continued[:4] == on_eight[:4] and continued[4:] != on_eight[4:]
     for ours, theirs in zip(continued, on_eight, strict=True):
@@ -432,7 +414,7 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh, model = sharding.make_mesh(config.mesh), BertForPreTraining(config.model)
+    mesh, model = sharding.make_mesh(config.mesh, jax.devices()[:1]), BertForPreTraining(config.model)
     tx = optimizer(config.optimizer, model.parameters)
     state = create_state(model, tx, mesh, seed=0)
     step = make_train_step(

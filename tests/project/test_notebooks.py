@@ -5,14 +5,12 @@ import re
 import shutil
 import sys
 
-import jax
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
+from one_device import pretrain
 
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
-from bert_jax.devices import sharding
-from bert_jax.pretraining import pretrain
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
@@ -34,10 +32,7 @@ def workdir(small_store, tmp_path_factory) -> pathlib.Path:
         phases=(PhaseConfig(steps=4, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=1),),
         evaluation=EvaluationConfig(every_steps=0),
     )
-    make_mesh = sharding.make_mesh
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1]))
-        pretrain(config)
+    pretrain(config)
     return place
 
 

@@ -7,12 +7,12 @@ import dataclasses
 
 import jax
 import numpy as np
-
 import random_bert
+from oracles import make_huggingface_oracle
+
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model, next_sentence
-from oracles import make_huggingface_oracle
 
 
 def ours(name: str, activation: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import difficult_text
 import pytest
 from google_tokenization import google_basic
 from pretrained_model import CONFIG
-from test_finetuning import compile_once, one_device  # noqa: F401 (fixtures)
+from test_finetuning import compile_once  # noqa: F401 (fixture)
 from test_prediction import LABELS, write_model
 
 import bert_jax

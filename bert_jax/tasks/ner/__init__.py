@@ -113,7 +113,7 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
 
 
 def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
-    source = f"{data.tfds}, split {tfds.split_name(data, split)}"
+    source = f"{data.tfds}, split {tfds_examples.split_name(data, split)}"
     sentences = []
     for index, example in enumerate(
         tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)
