@@ -5,6 +5,7 @@ outside brackets are required.
 """
 
 import difflib
+import io
 import itertools
 import os
 import sys
@@ -366,7 +367,8 @@ def _no_flags(argv: list[str]) -> list[str]:
 def main() -> None:
     from absl import app
 
-    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? in place of a traceback
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 shows ? in place of a traceback
+        sys.stdout.reconfigure(errors="replace")
     app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 

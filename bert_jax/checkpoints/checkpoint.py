@@ -84,7 +84,7 @@ class Checkpoints:
         """Return the committed steps in ascending order; a save in progress or a failed one is not among them."""
         found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
         # A network file system may not yet show one host what another host has committed.
-        return sorted(found | {self._saved} - {None})
+        return sorted(found if self._saved is None else found | {self._saved})
 
     def directories(self) -> list[epath.Path]:
         """Return the directories of the committed steps, in ascending order."""
@@ -130,13 +130,13 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Raise the UserError of a background save that has failed; cheap enough to call at every step."""
-        if self._pending is not None and not self._manager.is_saving_in_progress():
+        if self._pending is not None and self._manager and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
         """Block until the save in progress is committed; raise a UserError if it failed."""
         step, self._pending = self._pending, None
-        if step is None:
+        if step is None or self._manager is None:
             return
         try:
             self._manager.wait_until_finished()  # check_for_errors() does not report failed writes (Orbax 0.12.8)
@@ -186,6 +186,7 @@ class Checkpoints:
         abstract = jax.tree.map(_placed, abstract_state)
         refused: dict[int, str] = {}
         for step in reversed(from_first(self.steps())):
+            state = None
             content, problem = attempt(self._record, step)
             if problem is None:
                 self._check_fit(step, misfits(content["arrays"], abstract))

@@ -78,6 +78,7 @@ class WorkDirectory:
                 self.write()
                 logging.warning("%s lacked %s, which this run has written again", self.path, ", ".join(missing))
             return False
+        assert self.owner is not None  # `secure` has asked
         self._check_vacant()
         self.path.mkdir(parents=True, exist_ok=True)
         self.owner.take()

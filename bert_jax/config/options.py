@@ -57,6 +57,12 @@ class ModelConfig:
     def feed_forward_size(self) -> int:
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
 
+    def need_vocab_size(self) -> int:
+        """Return `vocab_size` of a model that is trained or stored; ValueError where it is still open."""
+        if self.vocab_size is None:
+            raise ValueError("model.vocab_size is still open: a run takes it from its token store")
+        return self.vocab_size
+
     @property
     def padded_vocab_size(self) -> int:
         size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size

@@ -97,7 +97,7 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
     for name in row_tables(bert_parameters(model), "vocab"):
         if name in arrays:
-            arrays[name] = _first_rows(arrays[name], model.vocab_size)
+            arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None

@@ -89,13 +89,14 @@ def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> Mo
     Raises:
       UserError: see `check_vocabulary`.
     """
-    if tokenizer is None or tokenizer.vocab_size == model.vocab_size:
+    rows = model.need_vocab_size()
+    if tokenizer is None or tokenizer.vocab_size == rows:
         return model
-    check_vocabulary(tokenizer.vocab_size, model.vocab_size, path)
+    check_vocabulary(tokenizer.vocab_size, rows, path)
     logging.warning(
         "%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
         path,
-        model.vocab_size - tokenizer.vocab_size,
+        rows - tokenizer.vocab_size,
         tokenizer.vocab_size,
     )
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)

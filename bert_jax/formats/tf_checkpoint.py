@@ -192,6 +192,7 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+    assert stored.tokenizer is not None  # _check_expressible has asked
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)
 

@@ -6,6 +6,7 @@ import functools
 import io
 import math
 import os
+from typing import overload
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
 from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
+from bert_jax.formats.stored import describe_embedding
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.model import structure
-from bert_jax.formats.stored import describe_embedding
 
 TABLE_WIDTH = 110  # columns
 
@@ -54,7 +55,13 @@ class Layers(collections.abc.Sequence):
     def __len__(self) -> int:
         return self._config.num_layers
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Layer]: ...
+
+    def __getitem__(self, index: int | slice) -> Layer | list[Layer]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
@@ -111,6 +118,7 @@ def _block_structure(config: ModelConfig) -> nnx.GraphDef:
 
 def _text(heading: str, table: Table) -> str:
     # In a notebook rich would show the table there and then, not write it to the file.
-    console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None, force_jupyter=False)
+    file = io.StringIO()
+    console = Console(file=file, width=TABLE_WIDTH, color_system=None, force_jupyter=False)
     console.print(table)
-    return f"{heading}\n{console.file.getvalue().rstrip()}"
+    return f"{heading}\n{file.getvalue().rstrip()}"

@@ -39,8 +39,8 @@ def flip_bits(step: pathlib.Path) -> None:
     """In a hundred places of every file with arrays: which file holds parameters, and which optimizer state, is left to chance."""
     for file in (step / "state" / "ocdbt.process_0" / "d").iterdir():
         contents = bytearray(file.read_bytes())
-        for place in range(1, 101):
-            contents[len(contents) * place // 101] ^= 1
+        for number in range(1, 101):
+            contents[len(contents) * number // 101] ^= 1
         file.write_bytes(contents)
 
 
@@ -104,9 +104,9 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
 def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
     """In a work directory; a step that lies away from any run opens by itself."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    written = {place: write_workdir(place, step, run_id=place.name) for place, step in ((ours, 2), (theirs, 5))}
-    for place in written:
-        (place / "run.json").write_text(json.dumps({"run_id": place.name}))
+    written = {home: write_workdir(home, step, run_id=home.name) for home, step in ((ours, 2), (theirs, 5))}
+    for home in written:
+        (home / "run.json").write_text(json.dumps({"run_id": home.name}))
     for number in ("5", "7"):
         shutil.copytree(theirs / "checkpoints" / "step_000000005", ours / "checkpoints" / f"step_00000000{number}")
     assert_are(load(ours).params, written[ours][2])

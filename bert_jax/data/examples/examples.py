@@ -120,12 +120,12 @@ class Examples:
         if len(present) == 1:
             return self._rows_of_epoch(int(present[0]), indices)
         groups = [np.flatnonzero(epochs == epoch) for epoch in present]
-        parts = [self._rows_of_epoch(int(epoch), indices[group]) for epoch, group in zip(present, groups)]
+        parts = [self._rows_of_epoch(int(epoch), indices[group]) for epoch, group in zip(present, groups, strict=True)]
         return Rows.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
     def _rows_of_epoch(self, epoch: int, indices: np.ndarray) -> Rows:
         keys = bits(self.seed, Stream.TRUNCATION, epoch, indices)
-        if self.sentence_pairs == "none":
+        if isinstance(self.source, PackedStream):
             return self.source.rows(epoch, indices, keys)
         pairs = next_sentence_pairs if self.sentence_pairs == "nsp" else sentence_order_pairs
         return pair_rows(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)

@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 import shutil
-from typing import Iterator
+from collections.abc import Iterator
 
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
@@ -65,7 +65,9 @@ def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
     columns = [source.wrap_column for source in present.sources]
     if len(columns) != len(wanted.sources):
         return ""
-    sources = tuple(dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns))
+    sources = tuple(
+        dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns, strict=True)
+    )
     if dataclasses.replace(wanted, sources=sources) != present:
         return ""
     if any(columns):
