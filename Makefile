@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/demo
 
-.PHONY: install demo test test-all clean
+.PHONY: install demo lint format test test-all requirements clean
 
 install: $(VENV)/.installed
 
@@ -18,18 +18,33 @@ $(VENV)/.installed: pyproject.toml requirements.txt
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . ; \
 	else \
 	  echo "installing the newest versions that pyproject.toml allows (about 2 GB on disk)" && \
-	  $(BIN)/python -m pip install --quiet -e '.[test]' ; \
+	  $(BIN)/python -m pip install --quiet -e '.[dev]' ; \
 	fi
 	touch $@
 
 demo: install
 	$(BIN)/bert-jax demo --workdir=$(WORKDIR)
 
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 test: install
 	$(BIN)/python -m pytest
 
 test-all: install
 	$(BIN)/python -m pytest -m slow
+
+# Pins that are in the file stay unless pyproject.toml excludes them; delete the file first to take the newest of everything.
+requirements:
+	uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command 'make requirements' \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --extra dev --no-emit-package bert-jax --output-file requirements.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -4,42 +4,129 @@ The names below are loaded on first use, so that importing the package, or askin
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Config": "config",
-    "ModelConfig": "config",
-    "DataConfig": "config",
-    "MaskingConfig": "config",
-    "PhaseConfig": "config",
-    "OptimizerConfig": "config",
-    "ScheduleConfig": "config",
-    "MeshConfig": "config",
-    "ComputeConfig": "config",
-    "CheckpointConfig": "config",
-    "EvaluationConfig": "config",
-    "UserError": "errors",
-    "model_config": "config.presets",
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:  # what type checkers and editors read; a test compares it with the two lists below
+    from bert_jax.config import (
+        CheckpointConfig,
+        ComputeConfig,
+        Config,
+        DataConfig,
+        EvaluationConfig,
+        HeadConfig,
+        MaskingConfig,
+        MeshConfig,
+        ModelConfig,
+        OptimizerConfig,
+        PhaseConfig,
+        PrepareConfig,
+        ScheduleConfig,
+        TrainVocabConfig,
+    )
+    from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+    from bert_jax.config.predicting import InputFormConfig, PredictConfig
+    from bert_jax.config.presets import model_config
+    from bert_jax.data.examples.examples import Examples
+    from bert_jax.data.store.prepare import run_prepare as prepare
+    from bert_jax.data.store.store import open_store
+    from bert_jax.errors import UserError
+    from bert_jax.finetuning.loop import finetune
+    from bert_jax.finetuning.prediction import run_predict as predict
+    from bert_jax.formats.conversion import convert
+    from bert_jax.models.bert import BertForPreTraining
+    from bert_jax.pretrained.loading import load
+    from bert_jax.pretrained.model import PretrainedModel
+    from bert_jax.pretraining import pretrain
+    from bert_jax.tokenization.learning import run_train_vocab as train_vocab
+    from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+    from bert_jax.training.evaluation import run_evaluate as evaluate
+
+_HOMES = {  # public name: its module, and its name there where that is another
     "BertForPreTraining": "models.bert",
-    "pretrain": "pretraining",
-    "load": "pretrained.loading",
-    "PretrainedModel": "pretrained.model",
-    "convert": "formats.conversion",
-    "open_store": "data.store.store",
+    "CheckpointConfig": "config",
+    "ComputeConfig": "config",
+    "Config": "config",
+    "DataConfig": "config",
+    "EvaluationConfig": "config",
     "Examples": "data.examples.examples",
-    "load_tokenizer": "tokenization.tokenizer",
-    "finetune": "finetuning.loop",
     "FinetuneConfig": "config.finetuning",
+    "HeadConfig": "config",
+    "InputFormConfig": "config.predicting",
+    "MaskingConfig": "config",
+    "MeshConfig": "config",
+    "ModelConfig": "config",
+    "OptimizerConfig": "config",
+    "PhaseConfig": "config",
+    "PredictConfig": "config.predicting",
+    "PrepareConfig": "config",
+    "PretrainedModel": "pretrained.model",
+    "ScheduleConfig": "config",
     "TaskDataConfig": "config.finetuning",
     "TaskOptions": "config.finetuning",
+    "Tokenizer": "tokenization.tokenizer",
+    "TrainVocabConfig": "config",
+    "UserError": "errors",
+    "convert": "formats.conversion",
+    "evaluate": "training.evaluation:run_evaluate",
+    "finetune": "finetuning.loop",
+    "load": "pretrained.loading",
+    "load_tokenizer": "tokenization.tokenizer",
+    "model_config": "config.presets",
+    "open_store": "data.store.store",
+    "predict": "finetuning.prediction:run_predict",
+    "prepare": "data.store.prepare:run_prepare",
+    "pretrain": "pretraining",
     "task_defaults": "config.finetuning",
+    "train_vocab": "tokenization.learning:run_train_vocab",
 }
-__all__ = sorted(_HOMES)
+
+__all__ = [
+    "BertForPreTraining",
+    "CheckpointConfig",
+    "ComputeConfig",
+    "Config",
+    "DataConfig",
+    "EvaluationConfig",
+    "Examples",
+    "FinetuneConfig",
+    "HeadConfig",
+    "InputFormConfig",
+    "MaskingConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PhaseConfig",
+    "PredictConfig",
+    "PrepareConfig",
+    "PretrainedModel",
+    "ScheduleConfig",
+    "TaskDataConfig",
+    "TaskOptions",
+    "Tokenizer",
+    "TrainVocabConfig",
+    "UserError",
+    "convert",
+    "evaluate",
+    "finetune",
+    "load",
+    "load_tokenizer",
+    "model_config",
+    "open_store",
+    "predict",
+    "prepare",
+    "pretrain",
+    "task_defaults",
+    "train_vocab",
+]
 
 
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"bert_jax.{_HOMES[name]}"), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(f"bert_jax.{module}"), attribute or name)
 
 
 def __dir__() -> list[str]:

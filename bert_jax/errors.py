@@ -1,5 +1,7 @@
 """The one exception class that people see."""
 
+import importlib.util
+
 
 class UserError(Exception):
     """Something the user can put right: a bad option, file, store, checkpoint or work directory.
@@ -7,3 +9,20 @@ class UserError(Exception):
     The message is one paragraph: what was wrong, the value seen, the value expected, the way out. The command line
     prints it as `error: …` and exits with status 2; a traceback is shown only with `--debug`.
     """
+
+
+def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> None:
+    """Check that a library of an optional extra of bert_jax is installed; it is not imported.
+
+    Args:
+      purpose: what needs it, the beginning of the message.
+      otherwise: another way out, if there is one.
+
+    Raises:
+      UserError: it is not; the message names the extra.
+    """
+    if importlib.util.find_spec(library) is None:
+        raise UserError(
+            f"{purpose} needs {library}, which is not installed; pip install 'bert_jax[{extra}]' brings it"
+            + (f", and {otherwise}" if otherwise else "")
+        )

@@ -16,6 +16,7 @@ from bert_jax.console.help import print_help
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.config.shipped import shipped_configs
 from bert_jax.errors import UserError
 
 
@@ -55,15 +56,18 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
 
 
 def load_config(path: str) -> Config:
-    """The Config that a file under configs/ returns from `get_config()`, or the config.json of a work directory.
+    """Return the Config that `path` stands for: a file with `get_config()`, a config.json, or the name of a shipped one.
 
     A Python file is the user's own code and is run as such; give JSON where the file comes from someone else.
+
+    Raises:
+      UserError: no such file or name, or a file without a configuration.
     """
     file = pathlib.Path(path)
     if not file.is_file():
-        near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
-        there = f"; {file.parent} has {', '.join(near)}" if near else ""
-        raise UserError(f"no configuration file {path!r}{there}")
+        file = shipped_configs().get(path, file)
+    if not file.is_file():
+        raise UserError(_no_config(path))
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
@@ -77,6 +81,16 @@ def load_config(path: str) -> Config:
     if not isinstance(config, Config):
         raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
     return config
+
+
+def _no_config(path: str) -> str:
+    """Return what to say where there is neither a file `path` nor a shipped configuration of that name."""
+    shipped, file = shipped_configs(), pathlib.Path(path)
+    close = difflib.get_close_matches(file.stem, shipped, n=1)
+    hint = f"; perhaps you meant {close[0]}" if close else ""
+    near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() and file.name != path else []
+    there = f"; {file.parent} has {', '.join(near)}" if near else ""
+    return f"no configuration file {path!r}{hint}{there}; those that come with bert_jax: {', '.join(shipped)}"
 
 
 def configured(arguments: list[str], usage: str, description: str = "") -> Config:

@@ -10,6 +10,8 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable
 
+from bert_jax import __version__
+
 
 def usage(command: Callable) -> str:
     """Return what a command is called with: the first line of its docstring."""
@@ -38,11 +40,7 @@ def overview(commands: Iterable[Callable]) -> str:
 
 def version() -> str:
     """Return what `bert-jax --version` prints; jax is not imported."""
-    try:
-        ours = importlib.metadata.version("bert_jax")
-    except importlib.metadata.PackageNotFoundError:
-        ours = "from a source tree that is not installed"
-    return f"bert_jax {ours} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
+    return f"bert_jax {__version__} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
 
 
 def _paragraphs(command: Callable) -> list[str]:

@@ -7,7 +7,7 @@ import platform
 import subprocess
 
 PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-PACKAGE_DIRECTORY = pathlib.Path(__file__).resolve().parent
+PACKAGE_DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 
 
 def versions() -> dict[str, str | None]:

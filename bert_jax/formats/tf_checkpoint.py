@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
 from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.formats.tf_names import HEADS, Row, axis_sizes, rows
@@ -190,9 +190,11 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     """Writes bert_config.json, bert_model.ckpt.* and the vocabulary into the fresh directory `destination` (local or gs://).
 
     Raises:
-      UserError: the original's code could not compute this model, or the files cannot be written.
+      UserError: the original's code could not compute this model, TensorFlow is not installed, or the files cannot be
+        written.
     """
     _check_expressible(stored)
+    need_extra("tensorflow", "tensorflow", "writing Google's TF1 format")
     destination, model = epath.Path(destination), stored.model
     vocabulary_file.make_directory(destination)
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}

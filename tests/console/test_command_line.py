@@ -17,7 +17,7 @@ import typing
 import docstring_parser
 import pytest
 
-from bert_jax import cli
+from bert_jax import __version__, cli
 from bert_jax.console import log
 from bert_jax.config.commands import (
     ConvertConfig,
@@ -97,6 +97,10 @@ def test_configuration_files(tmp_path):
     assert configured([str(ROOT / "configs/bert_mini.py"), "--steps=7"], "x").phases[0].steps == 7
     with pytest.raises(UserError, match="bert_base.py"):
         load_config(str(ROOT / "configs/bert_bse.py"))
+    here = tmp_path / "notes.txt"
+    here.write_text("x = 1")
+    with pytest.raises(UserError, match="expected a .py file"):
+        load_config(str(here))
     wrong = tmp_path / "wrong.py"
     wrong.write_text("x = 1")
     with pytest.raises(UserError, match=r"must define get_config\(\)"):
@@ -105,6 +109,17 @@ def test_configuration_files(tmp_path):
     broken.write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load_config(str(broken))
+
+
+def test_shipped_configurations_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = sorted(file.stem for file in (ROOT / "configs").glob("*.py"))
+    for name in names:
+        assert load_config(name) == load_config(str(ROOT / "configs" / f"{name}.py"))
+    with pytest.raises(UserError, match=f"perhaps you meant bert_base.*: {', '.join(names)}$"):
+        load_config("bert_bse")
+    (tmp_path / "bert_base").mkdir()  # a work directory of that name does not hide it
+    assert load_config("bert_base").model.num_layers == 12
 
 
 def test_the_command_prints_one_error_line_and_exits_with_2():
@@ -265,8 +280,7 @@ def test_usage_lists_every_command(capsys):
 
 def test_version_names_the_package_jax_and_python(capsys):
     assert printed_by(capsys, "--version") == (
-        f"bert_jax {importlib.metadata.version('bert_jax')} "
-        f"(jax {importlib.metadata.version('jax')}, Python {platform.python_version()})\n"
+        f"bert_jax {__version__} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})\n"
     )
 
 

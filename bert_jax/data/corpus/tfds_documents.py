@@ -3,7 +3,7 @@
 import re
 from typing import Iterator
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_extra
 
 _NAME = re.compile(r"tfds:(?P<name>\w+(/[\w.\-]+)?(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 _WIKI40B_MARKER = re.compile(r"^_START_(ARTICLE|SECTION|PARAGRAPH)_$", re.MULTILINE)
@@ -45,7 +45,8 @@ def _is_text(feature) -> bool:
 def load(name: str, directory: str | None = None):
     """(tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
 
-    `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`.
+    `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`, and if the extra
+    `tensorflow` is not installed.
     """
     match = _NAME.fullmatch(name)
     if not match:
@@ -53,6 +54,8 @@ def load(name: str, directory: str | None = None):
             f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
         )
     split = match["split"] or "train"
+    for library in ("tensorflow", "tensorflow_datasets"):
+        need_extra(library, "tensorflow", name)
     import tensorflow_datasets
 
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.data.examples.examples import Batch, Examples, check_epoch
-from bert_jax.errors import UserError
+from bert_jax.errors import need_extra
 
 _TF_THREADS = 2  # the work is numpy under Python's lock, so more would only wait for each other
 
@@ -36,17 +36,14 @@ def batches(
         making a batch is raised as it was by the call that asks for that batch.
     """
     check_epoch(examples, batch_size)
-    has_tensorflow = importlib.util.find_spec("tensorflow") is not None
-    if loader == "tf.data" and not has_tensorflow:
-        raise UserError(
-            "data.loader='tf.data' needs TensorFlow, which is not installed; data.loader=plain makes the same batches"
-        )
+    if loader == "tf.data":
+        need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
     rows = np.asarray(rows, np.int64)
 
     def make(number: int) -> Batch:
         return examples.batch(first_position + number * batch_size + rows)
 
-    through_tensorflow = has_tensorflow and loader != "plain"
+    through_tensorflow = loader != "plain" and importlib.util.find_spec("tensorflow") is not None
     return (
         _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
     )

@@ -1,0 +1,69 @@
+"""The public names: the same in all their lists, each there, and seen by type checkers."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import bert_jax
+
+SOURCE = pathlib.Path(bert_jax.__file__)
+
+
+def typed_names() -> dict[str, str]:
+    """What the TYPE_CHECKING block of the package imports: {public name: module, and name there where that is another}."""
+    block = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
+    return {
+        alias.asname or alias.name: f"{node.module}:{alias.name}".removesuffix(f":{alias.asname or alias.name}")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_the_lists_of_public_names_agree():
+    homes = {name: f"bert_jax.{home}" for name, home in bert_jax._HOMES.items()}
+    assert typed_names() == homes
+    assert bert_jax.__all__ == sorted(homes)
+    assert {*bert_jax.__all__} <= {*dir(bert_jax)}
+
+
+@pytest.mark.parametrize("name", bert_jax.__all__)
+def test_each_public_name_is_there_and_explained(name):
+    value = getattr(bert_jax, name)
+    assert value.__doc__ and value.__module__.startswith("bert_jax.")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'pretrian'"):
+        bert_jax.pretrian  # noqa: B018 (the access is what is tested)
+
+
+def test_importing_the_package_loads_no_library():
+    seen = "import sys, bert_jax; print(sorted({'jax', 'numpy', 'flax', 'tensorflow', 'tyro'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_type_checker_sees_the_public_names(tmp_path):
+    pytest.importorskip("basedpyright", reason="the type checker is of the extra `lint`")
+    (tmp_path / "uses.py").write_text(
+        "import bert_jax\n"
+        + "".join(f"bert_jax.{name}\n" for name in bert_jax.__all__)
+        + "bert_jax.Config(sed=1)\nbert_jax.pretrian\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.basedpyright]\ntypeCheckingMode = "standard"\nextraPaths = ["{SOURCE.parents[1]}"]\n'
+        'reportUnusedExpression = "none"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    assert len(errors) == 2, done.stdout
+    assert '"sed"' in errors[0] and '"pretrian"' in errors[1]
