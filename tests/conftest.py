@@ -1,16 +1,21 @@
-"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice."""
+"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice; compiled programs are shared."""
 
 import os
 import pathlib
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Tests count compilations and read compiled programs; those of the cache itself switch it on in processes of their own.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+# One cache of compiled programs for all workers and the processes that tests start. A size makes JAX lock it.
+COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="compiled-"))
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import pytest
 
+# The processes that tests start only read: one that is killed as it writes would leave a torn program.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "inf"
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -34,6 +39,7 @@ def shared_data() -> pathlib.Path:
 def small_store(tmp_path_factory) -> pathlib.Path:
     """A token store made by the real commands from 300 small documents; vocab.txt lies beside it."""
     import small_corpus
+
     from bert_jax.config import PrepareConfig, TrainVocabConfig
     from bert_jax.data.store.prepare import run_prepare
     from bert_jax.tokenization.learning import run_train_vocab
@@ -47,3 +53,31 @@ def small_store(tmp_path_factory) -> pathlib.Path:
         )
     )
     return place / "store"
+
+
+@pytest.fixture(scope="session")
+def finished(small_store, tmp_path_factory):
+    """A pre-training run that nothing interrupted: its configuration and result."""
+    from one_device import pretrain
+    from small_pretraining import run_config
+
+    config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
+    return config, pretrain(config)
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory) -> pathlib.Path:
+    """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
+    import small_finetuning
+
+    return small_finetuning.write(tmp_path_factory.mktemp("finetuning"))
+
+
+@pytest.fixture(scope="session")
+def two_seeds(pretrained, tmp_path_factory):
+    """A finished fine-tuning of two seeds, all weights kept: its configuration and results."""
+    from one_device import finetune
+    from small_finetuning import run_config
+
+    config = run_config(pretrained, tmp_path_factory.mktemp("two") / "work", seeds=2, keep="all")
+    return config, finetune(config).results

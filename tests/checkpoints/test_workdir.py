@@ -17,15 +17,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 from etils import epath
+from held_workdir import HOLD, contents
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.checkpoints.workdir import open_workdir, read_config
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.owner import Owner
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.checkpoints.workdir import open_workdir, read_config
 
 CONFIG = Config(
     model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512))
@@ -250,16 +251,6 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
     assert not (tmp_path / "own").exists()
 
 
-HOLD = """
-import sys, time
-from etils import epath
-from bert_jax.owner import Owner
-held = Owner(epath.Path(sys.argv[1]))
-print(flush=True)
-time.sleep(60)
-"""
-
-
 def test_one_live_writer_and_takeover_after_kill(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -387,12 +378,6 @@ def taken(request, tmp_path, tokenizer, monkeypatch):
 
 def no_locks(*unused):
     raise OSError("no locks here")
-
-
-def contents(path) -> dict:
-    """Of the files that make it a work directory; owner.json changes as it is renewed."""
-    files = (file for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name)
-    return {file: file.read_bytes() for file in files}
 
 
 LOSSES = {

@@ -8,9 +8,9 @@ import sys
 import nbformat
 import pytest
 import rich.console
+from loaded_model import loaded
 from nbclient import NotebookClient
 from pretrained_model import CONFIG, stored_model
-from test_pretrained import loaded
 
 from bert_jax.console import progress_bar as module
 from bert_jax.console.progress_bar import progress_bar, track

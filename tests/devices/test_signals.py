@@ -11,13 +11,13 @@ import time
 
 import pytest
 from one_device import pretrain
+from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.devices.signals import Stopped, StopSignals
-from test_pretraining import rows, run_config
+from bert_jax.training.evaluation import Evaluation
 
 # What a run is busy with for as long as the test wants; the number of seconds ends a process that nobody has ended.
 COMPILES = """

@@ -15,15 +15,15 @@ import subprocess
 import sys
 
 import difficult_text
+import huggingface_errors
 import numpy as np
 import pytest
+import random_bert
 import small_corpus
 from etils import epath
+from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
-from test_conversion import MODELS, make, without_specials
 
-import huggingface_errors
-import random_bert
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import write_huggingface
@@ -31,8 +31,8 @@ from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.pretrained.loading import place
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.learning import run_train_vocab
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
 ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 CLASSES = {
@@ -50,7 +50,7 @@ CLASSES = {
     "encoder of it": "AutoModel",
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
-TEXTS = [*without_specials(difficult_text.texts()), *small_corpus.documents(5)]
+TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
 FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
 

@@ -7,20 +7,20 @@ import re
 
 import jax
 import numpy as np
-import pytest
-
 import numpy_bert
-from bert_jax.devices import sharding
-from bert_jax.console.command_line import load_config
+import pytest
+from published_optimizers import PEAK, STEPS, bert_2018, published
+
 from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import differences, to_dict
+from bert_jax.config.presets import google2018, model_config
+from bert_jax.console.command_line import load_config
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.config.presets import google2018, model_config
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
-from test_optimizers import PEAK, STEPS, bert_2018, published
 
 ROOT = pathlib.Path(__file__).parents[2]
 ROWS, LENGTH, MASKED, WORDS = 4, 8, 3, 24

@@ -13,18 +13,16 @@ import jax
 import numpy as np
 import pytest
 from one_device import pretrain, run_evaluate
+from small_pretraining import MODEL, rows, run_config
 
 from bert_jax import pretraining
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
     Config,
-    DataConfig,
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
-    ModelConfig,
     PhaseConfig,
     PrepareConfig,
 )
@@ -32,39 +30,15 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.loading import load
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step
-
-MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64)
-TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"}
-
-
-def run_config(store, workdir, **changes) -> Config:
-    base = Config(
-        model=MODEL,
-        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
-        workdir=str(workdir),
-        log_every_steps=1,
-        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
-        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
-        checkpoint=CheckpointConfig(every_steps=4, keep_last=2),
-    )
-    return dataclasses.replace(base, **changes)
-
-
-def rows(workdir, kind="train"):
-    """What was logged, without the clock's share of it."""
-    return [
-        {name: value for name, value in row.items() if name not in TIMES}
-        for row in read_rows(pathlib.Path(workdir) / "metrics.jsonl")
-        if row["kind"] == kind
-    ]
 
 
 def start(config: Config) -> subprocess.Popen:
@@ -102,13 +76,6 @@ def wait_for_row(config: Config, step: int, process: subprocess.Popen, seconds: 
         time.sleep(0.02)
     process.kill()
     raise AssertionError(f"step {step} was not reached")
-
-
-@pytest.fixture(scope="module")
-def finished(small_store, tmp_path_factory):
-    """A run that nothing interrupted."""
-    config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
-    return config, pretrain(config)
 
 
 def test_a_work_directory_holds_what_was_promised(finished):

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import CheckpointConfig, ModelConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.formats.stored import StoredArray, StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.formats.stored import StoredArray, StoredModel
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 WORDS = (
@@ -56,3 +56,10 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = No
                 step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5}
             )
     return written
+
+
+def contents(stored) -> dict[str, bytes]:
+    return {
+        path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
+        for path, array in stored.arrays.items()
+    }
