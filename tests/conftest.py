@@ -2,21 +2,36 @@
 
 import os
 import pathlib
-import tempfile
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# One cache of compiled programs for all workers and the processes that tests start. A size makes JAX lock it.
-COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="compiled-"))
-os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)
+# Compiled programs are kept as for users, below build/: one cache for all workers and the processes that tests start.
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 
+import jax
 import pytest
 
-# The processes that tests start only read: one that is killed as it writes would leave a torn program.
+from bert_jax.devices.compilation_cache import use_compilation_cache
+
+use_compilation_cache()
+if jax.config.jax_compilation_cache_dir is not None:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(jax.config.jax_compilation_cache_max_size)
+# The processes that tests start only read it: one that is killed as it writes would leave a torn program.
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "inf"
-SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+
+SHARED_DATA = ROOT.parent / "shared" / "data"
+LONGEST_FIRST = ("pretraining", "finetuning", "checkpoints/test_lost_workdir", "training", "pretrained", "models")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Begin with the files that take minutes, so that no worker is left alone with one of them at the end."""
+    files = [*LONGEST_FIRST, ""]
+    items.sort(key=lambda item: next(i for i, name in enumerate(files) if f"tests/{name}" in item.nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,13 +6,13 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 from held_workdir import HOLD, contents
 from one_device import finetune, pretrain
 from small_finetuning import run_config as task_config
 from small_pretraining import rows, run_config
+from waiting import wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
@@ -55,11 +55,8 @@ def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):
     assert read_record(steps / "step_000000012" / "record")["step"] == 12
 
 
-def wait_for_steps(directory, *steps: int, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while Checkpoints(directory / "checkpoints", read_only=True).steps() != list(steps):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_steps(directory, *steps: int) -> None:
+    wait_until(lambda: Checkpoints(directory / "checkpoints", read_only=True).steps() == list(steps))
 
 
 def once_saving(monkeypatch, step: int, action) -> None:

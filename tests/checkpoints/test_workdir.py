@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 from held_workdir import HOLD, contents
+from waiting import wait_until
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -273,10 +274,7 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
     with pytest.raises(UserError, match=f"process {os.getpid()} "):
         Owner(epath.Path(tmp_path))
     renewed = json.loads(file.read_text())["renewed"]
-    deadline = time.monotonic() + 30
-    while json.loads(file.read_text())["renewed"] == renewed:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: json.loads(file.read_text())["renewed"] != renewed)
     assert json.loads(file.read_text())["renewed"] > renewed
     first.release()
     assert not file.exists()
@@ -441,10 +439,7 @@ def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
         monkeypatch.setattr(
             Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1]
         )
-    deadline = time.monotonic() + 300
-    while len(renewals) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: len(renewals) >= 3)
     assert not any(renewals) and file.read_text() == theirs
     with pytest.raises(UserError, match="is being written by process 1 on elsewhere"):
         ours.take()

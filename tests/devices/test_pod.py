@@ -6,12 +6,12 @@ import pathlib
 import re
 import shutil
 import signal
-import time
 import types
 
 import pytest
 from pod import STARTED, finish, launch, logs, start
 from small_pretraining import rows, run_config
+from waiting import wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
@@ -99,11 +99,8 @@ def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_
     assert not work.exists()
 
 
-def wait_for_text(config, text: str, process, seconds: float = 400):
-    deadline = time.monotonic() + seconds
-    while text not in logs(config):
-        assert process.poll() is None and time.monotonic() < deadline, logs(config)
-        time.sleep(0.02)
+def wait_for_text(config, text: str, process):
+    wait_until(lambda: text in logs(config), lambda: process.poll() is None, lambda: logs(config))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -114,7 +111,7 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     processes = launch(config, 2)
     wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
-    assert finish(processes, config, 180) == [143, 143], logs(config)
+    assert finish(processes, config) == [143, 143], logs(config)
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
     # The notice may take long enough to reach the hosts that they have begun to train.
@@ -181,12 +178,13 @@ def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(
     first, second = (work / "runs" / f"batch16_rate0.002_epochs10_seed{seed}" for seed in (0, 1))
     arguments = task(pretrained, work, "--epochs=10")
     processes = start(arguments, work, 2)
-    deadline = time.monotonic() + 240
-    while len(read_rows(second / "metrics.jsonl")) < 40:
-        assert processes[0].poll() is None and time.monotonic() < deadline, logs(here)
-        time.sleep(0.02)
+    wait_until(
+        lambda: len(read_rows(second / "metrics.jsonl")) >= 40,
+        lambda: processes[0].poll() is None,
+        lambda: logs(here),
+    )
     processes[1].send_signal(signal.SIGINT)
-    assert finish(processes, here, 180) == [143, 130], logs(here)
+    assert finish(processes, here) == [143, 130], logs(here)
     stopped = Checkpoints(second / "training", read_only=True).latest_step()
     assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 200
     before = (first / "metrics.jsonl").read_bytes()

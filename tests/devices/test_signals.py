@@ -12,6 +12,7 @@ import time
 import pytest
 from one_device import pretrain
 from small_pretraining import rows, run_config
+from waiting import SECONDS, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
@@ -24,7 +25,7 @@ COMPILES = """
 import time, jax
 def compile_(*unused, **options):
     print("XLA is busy", flush=True)
-    time.sleep(600)
+    time.sleep(3600)
 jax.stages.Lowered.compile = compile_
 """
 RESTORES = """
@@ -32,7 +33,7 @@ import time
 from bert_jax.checkpoints.checkpoint import Checkpoints
 def restore(*unused):
     print("Orbax is busy", flush=True)
-    for _ in range(6000): time.sleep(0.1)
+    for _ in range(36000): time.sleep(0.1)
 Checkpoints.restore = restore
 """
 EVALUATES = """
@@ -42,7 +43,7 @@ make = Evaluation._batches
 def batches(self):
     first = next(make(self))
     print("evaluating", flush=True)
-    for _ in range(6000):
+    for _ in range(36000):
         time.sleep(0.1)
         yield first
 Evaluation.unigram = lambda *unused: {"mlm_loss": 1.0, "perplexity": 2.7, "mlm_accuracy": 0.1}
@@ -77,17 +78,14 @@ class Process:
         self.wait_until(lambda: text in self.output)
 
     def wait_until(self, condition) -> None:
-        deadline = time.monotonic() + 300
-        while not condition():
-            assert self._process.poll() is None and time.monotonic() < deadline, self.output
-            time.sleep(0.02)
+        wait_until(condition, lambda: self._process.poll() is None, lambda: self.output)
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
     def exit_code(self) -> int:
         """Of a process that ends long before what it was busy with."""
-        return self._process.wait(200)
+        return self._process.wait(SECONDS / 2)
 
 
 def steps(config) -> list[int]:

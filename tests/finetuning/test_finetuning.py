@@ -6,13 +6,12 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 import types
 
 import jax
 import numpy as np
 import pytest
+from dying import dying
 from one_device import finetune, run_predict
 from scipy.special import softmax
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sentences, weights
@@ -234,9 +233,6 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
     arguments = [
-        sys.executable,
-        "-m",
-        "bert_jax",
         "finetune",
         "text",
         f"--init_from={pretrained / 'pretrained'}",
@@ -249,22 +245,15 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
         "--log_every_steps=1",
     ]
     environment = {**os.environ, "XLA_FLAGS": ""}
-    subprocess.run(
-        [*arguments, f"--workdir={tmp_path / 'whole'}"], env=environment, check=True, stdout=subprocess.DEVNULL
-    )
-    process = subprocess.Popen(
-        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, stdout=subprocess.DEVNULL
-    )
-    log = tmp_path / "killed/runs/batch16_rate0.001_epochs15_seed0/metrics.jsonl"
-    while len(read_rows(log)) < 40:
-        assert process.poll() is None, "it ended by itself"
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+
+    def run(name: str, dies_after: int = 0) -> int:
+        command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
+
+    assert run("whole") == 0
+    assert run("killed", dies_after=40) == -signal.SIGKILL
     assert not (tmp_path / "killed/results.json").exists()
-    subprocess.run(
-        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, check=True, stdout=subprocess.DEVNULL
-    )
+    assert run("killed") == 0
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
 
 

@@ -23,6 +23,7 @@ import small_corpus
 from etils import epath
 from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
+from waiting import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.conversion import select
@@ -68,7 +69,7 @@ def peer() -> str:
 def run(peer: str, script: str, *words) -> None:
     """Runs a script of oracles/ in the peer's environment."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=500, env=environment)
+    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=SECONDS, env=environment)
 
 
 @pytest.fixture(scope="module")

@@ -11,20 +11,20 @@ import jax
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
+from waiting import SECONDS
 
 import bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
-from bert_jax.errors import UserError
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.formats import huggingface, tf_checkpoint
-from bert_jax.formats.conversion import convert
-from bert_jax.pretrained import loading
-from bert_jax.formats import own_checkpoint
-from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained.loading import load, open_stored, place
-from bert_jax.formats.stored import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
+from bert_jax.errors import UserError
+from bert_jax.formats import huggingface, own_checkpoint, tf_checkpoint
+from bert_jax.formats.conversion import convert
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import StoredArray
+from bert_jax.pretrained import loading
+from bert_jax.pretrained.loading import load, open_stored, place
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
@@ -420,7 +420,9 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
         "import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS
+    )
     assert json.loads(done.stdout) == [], done.stderr
 
 

@@ -6,14 +6,15 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import jax
 import numpy as np
 import pytest
+from dying import dying
 from one_device import pretrain, run_evaluate
 from small_pretraining import MODEL, rows, run_config
+from waiting import SECONDS, wait_until
 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -41,13 +42,13 @@ from bert_jax.training.state import abstract_state, create_state, state_sharding
 from bert_jax.training.step import make_train_step
 
 
-def start(config: Config) -> subprocess.Popen:
+def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
     """The same run in a process of its own with one device, through the command line."""
     file = pathlib.Path(config.workdir).with_suffix(".json")
     file.write_text(json.dumps(to_dict(config)))
     with open(log_of(config), "w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "bert_jax", "pretrain", str(file)],
+            dying(dies_after, "pretrain", str(file)),
             env={**os.environ, "XLA_FLAGS": ""},
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -58,7 +59,7 @@ def log_of(config: Config) -> pathlib.Path:
     return pathlib.Path(config.workdir).with_suffix(".log")
 
 
-def finish(process: subprocess.Popen, config: Config, seconds: float = 240) -> tuple[int, str]:
+def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS / 2) -> tuple[int, str]:
     """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
     try:
         return process.wait(seconds), log_of(config).read_text()
@@ -66,16 +67,9 @@ def finish(process: subprocess.Popen, config: Config, seconds: float = 240) -> t
         process.kill()
 
 
-def wait_for_row(config: Config, step: int, process: subprocess.Popen, seconds: float = 240):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise AssertionError(log_of(config).read_text())
-        if any(row["step"] >= step for row in rows(config.workdir)):
-            return
-        time.sleep(0.02)
-    process.kill()
-    raise AssertionError(f"step {step} was not reached")
+def wait_for_row(config: Config, step: int, process: subprocess.Popen):
+    reached = lambda: any(row["step"] >= step for row in rows(config.workdir))
+    wait_until(reached, lambda: process.poll() is None, lambda: log_of(config).read_text())
 
 
 def test_a_work_directory_holds_what_was_promised(finished):
@@ -165,14 +159,8 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
 
     config = run_config(small_store, tmp_path / "killed", **changes)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, loader="tf.data"))
-    process = start(config)
-    wait_for_row(config, 45, process)
-    while not list((tmp_path / "killed" / "checkpoints").glob("step_*[0-9]")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    assert rows(config.workdir)[-1]["step"] < 200, "killed too late to show anything"
+    assert finish(start(config, dies_after=45), config)[0] == -signal.SIGKILL
+    assert 45 <= rows(config.workdir)[-1]["step"] < 200
     code, output = finish(start(config), config)
     assert code == 0, output
     assert "resuming from step" in output
@@ -192,7 +180,7 @@ def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
     process = start(config)
     wait_for_row(config, 3, process)
     process.send_signal(number)
-    ended, output = finish(process, config, 120)
+    ended, output = finish(process, config)
     assert ended == code, output
     last = rows(config.workdir)[-1]["step"]
     assert load(config.workdir).history["step"] == last

@@ -8,7 +8,7 @@ from etils import epath
 from bert_jax.checkpoints.owner import Owner
 held = Owner(epath.Path(sys.argv[1]))
 print(flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 

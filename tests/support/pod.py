@@ -3,9 +3,10 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
+
+from waiting import SECONDS, free_port
 
 from bert_jax.config.json_form import to_dict
 
@@ -23,9 +24,7 @@ def launch(config, hosts: int) -> list[subprocess.Popen]:
 
 def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
     """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     for host in range(hosts):
         environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
@@ -53,7 +52,7 @@ def logs(config) -> str:
     return "\n".join(path.read_text() for path in pathlib.Path(config.workdir).parent.glob("*.log"))
 
 
-def finish(processes, config, seconds: float = 240) -> list[int]:
+def finish(processes, config, seconds: float = SECONDS) -> list[int]:
     try:
         return [process.wait(seconds) for process in processes]
     except subprocess.TimeoutExpired:

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -13,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from waiting import SECONDS, free_port
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
@@ -255,9 +255,7 @@ def test_the_state_is_donated_and_stays_sharded():
 @pytest.mark.slow
 def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
     """Two processes of two devices each, joined as on a pod, against one device."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     script = tmp_path / "host.py"
     script.write_text(HOST)
     environment = os.environ | {
@@ -279,7 +277,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
         for index in range(2)
     ]
     try:
-        outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
+        outputs = [json.loads(host.communicate(timeout=SECONDS)[0].splitlines()[-1]) for host in hosts]
     finally:
         for host in hosts:
             host.kill()

@@ -1,0 +1,27 @@
+"""Waiting for other processes: a deadline only ends what hangs, however busy the machine; and a port for several of them."""
+
+import random
+import socket
+import time
+
+SECONDS = 1000  # less than pytest's own limit, which would end the worker's other tests too
+
+
+def wait_until(condition, alive=lambda: True, said=lambda: "") -> None:
+    """Return as soon as `condition()` holds; fail with `said()` when `alive()` does not, or at the deadline."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert alive() and time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on, below those that the system gives to other workers and connections."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
