@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test compares it wit
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
-    from bert_jax.formats.conversion import convert
+    from bert_jax.pretrained.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.loading import load
     from bert_jax.pretrained.model import PretrainedModel
@@ -68,7 +68,7 @@ _HOMES = {  # public name: its module, and its name there where that is another
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
     "UserError": "errors",
-    "convert": "formats.conversion",
+    "convert": "pretrained.conversion",
     "evaluate": "training.evaluation:run_evaluate",
     "finetune": "finetuning.loop",
     "load": "pretrained.loading",

@@ -1,7 +1,7 @@
 """`bert-jax COMMAND …`: one short function per command; each imports what it needs, so that `--help` answers at once.
 
-The docstring of a command is its help: what it is called with, what it does, what its words mean. Options that its first
-line has outside of brackets are required.
+The docstring of a command is its help: its usage, what it does, what its words mean. Options that its first line has
+outside brackets are required.
 """
 
 import difflib
@@ -11,18 +11,18 @@ import sys
 import threading
 import traceback
 
-from bert_jax.console.help import described, overview, usage, version
-from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.config import Config
 from bert_jax.config.checks import check
+from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
+from bert_jax.console.help import described, overview, usage, version
+from bert_jax.console.log import quiet_libraries, show_libraries
 from bert_jax.errors import UserError
 
 
 def demo(arguments: list[str]) -> int:
     """demo [--workdir=DIR]
 
-    Run the whole job in minutes, on text that Python itself carries.
+    Run every step from vocabulary to filled-in masks within minutes, on text that comes with Python.
     """
     from bert_jax.config.commands import DemoConfig
 
@@ -51,7 +51,7 @@ def extend_vocab(arguments: list[str]) -> int:
 
     Add the words of a domain to a vocabulary. Every entry keeps its id.
 
-    Give one of --input=CORPUS, in which the words are found, and --words=FILE, which lists them.
+    Give either --input=CORPUS, to find the words in, or --words=FILE, which lists them.
     """
     from bert_jax.config.commands import ExtendVocabConfig
 
@@ -134,7 +134,7 @@ def config(arguments: list[str]) -> int:
 def pretrain(arguments: list[str]) -> int:
     """pretrain CONFIG --data.path=STORE --workdir=DIR
 
-    Pre-train a model on a token store. The same command resumes a run that was interrupted.
+    Pre-train a model on a token store. The same command resumes an interrupted run.
 
     CONFIG is a shipped configuration such as bert_base, a .py file (its get_config() returns a bert_jax.Config), or the
     config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows CONFIG's own values
@@ -150,13 +150,12 @@ def pretrain(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """evaluate WORKDIR --data.path=STORE
 
-    Print held-out loss, perplexity and accuracies of a pre-trained model, beside those of word frequencies alone.
+    Print held-out loss, perplexity and accuracies of a pre-trained model, next to those of word frequencies alone.
 
-    WORKDIR is the work directory of a pre-training run, of which the newest checkpoint is evaluated, or the directory that
-    `bert-jax convert --to=bert_jax` wrote. Of the options below, those of data.path, data.cache, evaluation, compute and mesh
-    are used; everything else is as the model was trained. A converted model that no run of ours has trained is measured with
-    --sequence_length, masking and data.sentence_pairs as given too.
-    """
+    WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or a directory that
+    `bert-jax convert --to=bert_jax` wrote. Of the options below, only data.path, data.cache, evaluation, compute and
+    mesh are used; everything else is as in training. For a converted model that bert_jax has not trained,
+    --sequence_length, masking and data.sentence_pairs are used too."""
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
@@ -173,10 +172,10 @@ def evaluate(arguments: list[str]) -> int:
 def fill_mask(arguments: list[str]) -> int:
     """fill-mask MODEL TEXT
 
-    Print the likeliest words for each [MASK] of a text.
+    Print the most likely words for each [MASK] in a text.
 
-    MODEL is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
-    files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
+    MODEL is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory, or
+    Google's TF1 files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
     """
     from bert_jax.config.commands import FillMaskConfig
 
@@ -192,13 +191,12 @@ def fill_mask(arguments: list[str]) -> int:
 def finetune(arguments: list[str]) -> int:
     """finetune TASK --init_from=MODEL --workdir=DIR [--data.dir=DIR]
 
-    Fine-tune a model on a task: one run, several seeds or a grid. The same command resumes what was interrupted.
+    Fine-tune a model on a task: one run, several seeds or a grid. The same command resumes after an interruption.
 
-    TASK is one of: {tasks}. With `bert-jax finetune TASK --help` the defaults below are those of that task.
+    TASK is one of: {tasks}. `bert-jax finetune TASK --help` shows the defaults of that task.
 
-    The examples come from --data.dir=DIR, which holds the task's files under their original names, from --data.train=FILE and
-    --data.dev=FILE, or from --data.tfds=NAME.
-    """
+    The examples come from --data.dir=DIR, which holds the task's files under their original names, from
+    --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME."""
     from bert_jax.config.finetuning import TASKS, FinetuneConfig, check_finetune, task_defaults
 
     task, options = positional(arguments, usage(finetune), "TASK")
@@ -213,10 +211,10 @@ def finetune(arguments: list[str]) -> int:
 def predict(arguments: list[str]) -> int:
     """predict WORKDIR[,WORKDIR…] [--input=FILE | --text=TEXT] [--output=FILE]
 
-    Print the answers of a fine-tuned model, or of the mean of several, or write them to a file.
+    Print the answers of a fine-tuned model, or of the average of several, or write them to a file.
 
-    WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, with commas between them
-    and no spaces, are averaged. Give one of --input=FILE and --text=TEXT.
+    WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, separated by commas
+    without spaces, are averaged. Give either --input=FILE or --text=TEXT.
     """
     from bert_jax.config.predicting import PredictConfig
 
@@ -231,10 +229,10 @@ def predict(arguments: list[str]) -> int:
 def results(arguments: list[str]) -> int:
     """results DIR…
 
-    Print a table over tasks of what `bert-jax finetune` left, with the paper's published row beside it.
+    Print the results of `bert-jax finetune` as a table over tasks, together with the row that the paper published.
 
-    DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is a row of the table, or
-    several rows if it holds several results of one task.
+    DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is one row of the
+    table, or several rows if it holds several results of one task.
     """
     from bert_jax.config.commands import ResultsConfig
 
@@ -250,17 +248,16 @@ def results(arguments: list[str]) -> int:
 def convert(arguments: list[str]) -> int:
     """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1
 
-    Write the same model for other programs. Every parameter keeps its value to the last bit.
+    Write a model in another format. Every parameter keeps its value to the last bit.
 
-    SOURCE is whatever bert_jax.load opens: a work directory or checkpoint of ours, a Hugging Face directory, or Google's TF1
-    files. DESTINATION is a new directory.
-    """
+    SOURCE is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory,
+    or Google's TF1 files. DESTINATION is a new directory."""
     from bert_jax.config.commands import ConvertConfig
 
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(ConvertConfig, options, *described(convert))
-    from bert_jax.formats.conversion import convert as run
+    from bert_jax.pretrained.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0
@@ -285,7 +282,7 @@ COMMANDS = {
 
 
 def _command(name: str):
-    """Return the command of this name; UserError with the nearest one if there is none."""
+    """Return the command with this name; raise a UserError that suggests the nearest one if there is none."""
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         raise UserError(
@@ -297,7 +294,7 @@ def _command(name: str):
 
 
 def _answer(words: list[str]) -> int:
-    """Run the command in `words`, or print what is asked for in its place; return the exit status."""
+    """Run the command in `words`, or print the help or version that they ask for; return the exit status."""
     if not words or words[0] in ("-h", "--help") or words[0] == "help" and (not words[1:] or asks_for_help(words[1:2])):
         print(overview(COMMANDS.values()))
     elif words[0] == "--version":
@@ -335,24 +332,23 @@ def _run(argv: list[str]) -> int:
         if debug or not _of_cloud_storage(error, words):
             raise
         print(
-            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the network and "
-            "your credentials (--debug shows the whole traceback)",
+            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the "
+            "network and your credentials (--debug shows the whole traceback)",
             file=sys.stderr,
         )
         return 2
 
 
 def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
-    """Whether `error` comes from a library that reads gs:// for us; each has classes of its own for what OSError would say."""
+    """Return whether `error` comes from a library that reads gs://, each of which has its own classes of errors."""
     library = type(error).__module__.split(".")[0]
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
 def _left(status: int) -> int:
-    """`status`; ends the process here if a signal has ended the command while XLA compiles, which Python would wait for."""
-    if any(
-        thread.name.startswith("compiling") for thread in threading.enumerate()
-    ):  # signals.COMPILING, which would import jax
+    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait."""
+    # The name is signals.COMPILING, whose import would import jax.
+    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -362,7 +358,7 @@ def _left(status: int) -> int:
 def _no_flags(argv: list[str]) -> list[str]:
     from absl import flags
 
-    flags.FLAGS.mark_as_parsed()  # options are tyro's; absl gives logging and exit handling
+    flags.FLAGS.mark_as_parsed()  # tyro parses the options; absl only handles logging and exit
     show_libraries() if "--debug" in argv else quiet_libraries()
     return argv
 
@@ -370,7 +366,7 @@ def _no_flags(argv: list[str]) -> list[str]:
 def main() -> None:
     from absl import app
 
-    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? for what it lacks, not a traceback
+    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? in place of a traceback
     app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 

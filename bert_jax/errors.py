@@ -1,13 +1,13 @@
-"""The one exception class that people see."""
+"""The only exception class that users see."""
 
 import importlib.util
 
 
 class UserError(Exception):
-    """Something the user can put right: a bad option, file, store, checkpoint or work directory.
+    """A mistake that the user can correct: a bad option, file, store, checkpoint or work directory.
 
     The message is one paragraph: what was wrong, the value seen, the value expected, the way out. The command line
-    prints it as `error: …` and exits with status 2; a traceback is shown only with `--debug`.
+    prints it as `error: …` and exits with status 2; it shows a traceback only with `--debug`.
     """
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON that is validated as it is read, the user's cache directory."""
+"""Atomic writing of files, validated reading of JSON written by other programs, and the user's cache directory."""
 
 import collections
 import hashlib
@@ -12,14 +12,14 @@ from etils import epath
 
 from bert_jax.errors import UserError
 
-LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries has a tenth of that
+LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
 
 
 def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
-    """Writes `contents` to `file` (local or gs://) beside it first: no reader and no crash ever sees half of it.
+    """Write `contents` to `file` (local or gs://) by way of a file beside it, so that no reader ever sees half of it.
 
     Raises:
-      OSError: the file could not be written; what stood there before still does.
+      OSError: the file could not be written; its previous contents are unchanged.
     """
     file = epath.Path(file)
     partial = file.parent / f"{file.name}.partial"
@@ -39,7 +39,7 @@ def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
 def cache_directory() -> pathlib.Path:
     """Return the user's directory for what can be made again: $XDG_CACHE_HOME/bert_jax, by default ~/.cache/bert_jax.
 
-    It may not exist yet, and may not be writable. A user without a home directory has one among the temporary files.
+    It may not exist yet, and may not be writable. For a user without a home directory it is in the temporary directory.
     """
     try:
         return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
@@ -48,10 +48,10 @@ def cache_directory() -> pathlib.Path:
 
 
 def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict:
-    """Return the JSON object in a file that may hold anything.
+    """Return the JSON object in an untrusted file.
 
     Raises:
-      UserError: unreadable, or no such object (see `parse_object`); `remedy` ends the message.
+      UserError: the file is unreadable or holds no such object (see `parse_object`); `remedy` ends the message.
     """
     file = epath.Path(file)
     try:
@@ -66,11 +66,11 @@ def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict
 
 
 def parse_object(text: bytes) -> dict:
-    """Return the JSON object that UTF-8 `text` spells.
+    """Return the JSON object in UTF-8 `text`.
 
     Raises:
-      ValueError: not JSON or no object; names that occur twice, numbers beyond 64 bits, half a surrogate pair, or nesting
-        without end, which no writer means and few readers expect. The message lacks its subject, the file.
+      ValueError: `text` is not JSON or not an object, or has duplicate names, numbers beyond 64 bits, half a surrogate
+        pair or endless nesting, none of which a writer intends. The message lacks its subject, the file.
     """
     try:
         values = json.loads(text.decode(), parse_int=_integer, parse_float=_float, object_pairs_hook=_unique)
@@ -79,7 +79,7 @@ def parse_object(text: bytes) -> dict:
     except (json.JSONDecodeError, UnicodeError) as error:
         raise ValueError(f"is not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("is not JSON: nested without end") from None
+        raise ValueError("is not JSON: nested too deeply") from None
     if not isinstance(values, dict):
         raise ValueError(f"must hold a JSON object, not {values!r:.60}")
     return values
@@ -106,15 +106,15 @@ def _unique(pairs: list[tuple]) -> dict:
 
 
 def sealed(values: dict) -> dict:
-    """Return `values`, which JSON can hold, with a "checksum" over all of them for `unsealed` to check."""
+    """Return `values`, which JSON can represent, with a "checksum" of all of them, which `unsealed` checks."""
     return {**values, "checksum": checksum(values)}
 
 
 def unsealed(values: dict) -> dict:
-    """Return `values` without their "checksum"; those written by earlier versions have none.
+    """Return `values` without their "checksum", which those written by earlier versions lack.
 
     Raises:
-      UserError: the values are not those that were sealed.
+      UserError: the values have changed since they were sealed.
     """
     contents = {key: value for key, value in values.items() if key != "checksum"}
     if "checksum" in values and values["checksum"] != checksum(contents):
@@ -123,5 +123,5 @@ def unsealed(values: dict) -> dict:
 
 
 def checksum(values: dict) -> str:
-    """Return the SHA-256 of values that JSON can hold, in hexadecimal."""
+    """Return the SHA-256 of values that JSON can represent, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

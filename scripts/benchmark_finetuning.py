@@ -25,12 +25,12 @@ def ours(directory: str, vocab: str, arrays: str):
     """Tokenizes, writes what the peer reads to `arrays`, and returns a function that takes `steps` steps."""
     import jax
 
-    from bert_jax.devices import sharding
     from bert_jax.config import HeadConfig, MeshConfig, ModelConfig
     from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+    from bert_jax.data.sequences.batching import TrainingBatches
+    from bert_jax.devices import sharding
     from bert_jax.finetuning.programs import make_programs
     from bert_jax.tasks import glue
-    from bert_jax.data.sequences.batching import TrainingBatches
     from bert_jax.tokenization.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(vocab)

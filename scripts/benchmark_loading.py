@@ -74,11 +74,11 @@ def write_base(directory: pathlib.Path) -> None:
     import numpy as np
 
     from bert_jax.checkpoints.fingerprint import leaf_paths
-    from bert_jax.formats.conversion import write_bert_jax
-    from bert_jax.formats.huggingface import write_huggingface
-    from bert_jax.models.bert import BertForPreTraining
     from bert_jax.config.presets import model_config
+    from bert_jax.formats.huggingface import write_huggingface
     from bert_jax.formats.stored import StoredArray, StoredModel
+    from bert_jax.models.bert import BertForPreTraining
+    from bert_jax.pretrained.conversion import write_bert_jax
 
     config = dataclasses.replace(model_config("base"), vocab_size=30_522)
     random = np.random.default_rng(0)

@@ -11,7 +11,7 @@ ODD = {
     "": "is not JSON",
     "[]": "must hold a JSON object, not []",
     "null": "not None",
-    '{"a": ' * 100_000: "nested without end",
+    '{"a": ' * 100_000: "nested too deeply",
     '{"a": 1e400}': "beyond 64 bits, 1e400",
     '{"a": -9223372036854775809}': "beyond 64 bits",
     '{"a": 1' + "0" * 5_000 + "}": "beyond 64 bits, 1000",

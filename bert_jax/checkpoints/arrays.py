@@ -1,7 +1,7 @@
-"""The arrays of a checkpoint, each read by itself from the OCDBT database that Orbax writes.
+"""The arrays of a checkpoint, each read separately from the OCDBT database that Orbax writes.
 
 Orbax's restore reads them all in one event loop and closes it when the first one fails: every other read in flight then
-prints a traceback of its own, and no message names the array that is damaged.
+prints a traceback, and no message names the damaged array.
 """
 
 import concurrent.futures
@@ -14,17 +14,16 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.record import Damaged
-from bert_jax.formats.placement import placed
-from bert_jax.formats.stored import StoredArray, empty
+from bert_jax.devices.placement import StoredArray, empty, placed
 
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
 
 
 def open_array(state: epath.Path, path: str) -> StoredArray:
-    """Return one array of the directory `state`; Orbax joins the parts of a name by dots.
+    """Return one array of the directory `state`; Orbax joins the parts of a name with dots.
 
     Raises:
-      Damaged: no such array, or none that can be read; reading it may raise this, too.
+      Damaged: there is no such array, or it cannot be read; reading it later may raise this, too.
     """
     import tensorstore
 
@@ -35,7 +34,7 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
     def finished(future):
         try:
             return future.result()
-        except (ValueError, OSError) as error:  # a page that may begin with a status such as DATA_LOSS
+        except (ValueError, OSError) as error:  # its text is a page that may begin with a status such as DATA_LOSS
             logging.info("%s: %s", path, error)
             status = re.match("[A-Z_]+(?=: )", str(error))
             raise Damaged(f"the array {path} cannot be read" + (f" ({status[0]})" if status else "")) from None
@@ -52,10 +51,10 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
 
 
 def read_arrays(state: epath.Path, abstract):
-    """Return the arrays that `abstract`, a pytree of ShapeDtypeStructs with shardings, names; each device reads its part.
+    """Return the arrays for `abstract`, a pytree of ShapeDtypeStructs with shardings; each device reads its part.
 
     Raises:
-      Damaged: an array cannot be read, or has another shape or type.
+      Damaged: an array cannot be read, or has a different shape or type.
     """
 
     def read(path, leaf):

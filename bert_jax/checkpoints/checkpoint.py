@@ -1,8 +1,8 @@
-"""Checkpoints of a run over Orbax: atomic, checked when they are read, and never a reason to lose the older ones.
+"""Checkpoints of a run with Orbax: atomic, checked when they are read, and never at the expense of older ones.
 
-A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (checkpoint_record.py).
-What this adds to Orbax: changed bytes are noticed, a damaged newest step gives way to an older good one, a failed
-background save is reported at the next step, and a model that does not fit is refused by the names of its parameters.
+A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (record.py). This adds
+to Orbax: changed bytes are noticed, a damaged newest step gives way to an older good one, a failed background save is
+reported at the next step, and an error about a model that does not fit names its parameters.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """What a checkpoint held. `state` is the tree that was asked for, on the devices that were asked for."""
+    """Contents of a checkpoint. `state` is the requested tree on the requested devices."""
 
     step: int
     state: Any
@@ -40,13 +40,14 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints below one directory (local or gs://). At most one writer; any number with read_only=True.
+    """The checkpoints below one directory (local or gs://): one writer, and any number of readers (read_only=True).
 
-    Several writers in one program need directories of different names.
+    Several writers in one program need directories with different names.
 
     Args:
-      run_id: every step carries it; one that carries another is not restored.
-      lost: whether the directory was deleted or renamed, which is no error of a save: `reload` comes before the next one.
+      run_id: id in every step of the run; a step with a different id is not restored.
+      lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
+        the next.
     """
 
     def __init__(
@@ -77,26 +78,26 @@ class Checkpoints:
             ) from error
 
     def steps(self) -> list[int]:
-        """Committed steps in ascending order; a save in progress or a failed one is not among them."""
+        """Return the committed steps in ascending order; a save in progress or a failed one is not among them."""
         found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
-        # A network file system may not show a host yet what another one has committed for it.
+        # A network file system may not yet show one host what another host has committed.
         return sorted(found | {self._saved} - {None})
 
     def directories(self) -> list[epath.Path]:
-        """Of the committed steps, in ascending order."""
+        """Return the directories of the committed steps, in ascending order."""
         return [self._step_directory(step) for step in self.steps()]
 
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
 
     def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
-        """Copies `state` and writes it in the background; False if this step is already there.
+        """Copy `state` and write it in the background; return False if this step already exists.
 
         Args:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
-          position: where the data stream stands, e.g. {"examples_seen": n, "phase": i}.
+          position: position in the data stream, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` decides which steps of the latest phase are the best.
+          metrics: held-out metrics at this step; `mlm_loss` determines the best steps of the latest phase.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -104,7 +105,7 @@ class Checkpoints:
         self.wait()
         if self._manager is None and self._lost():
             raise UserError(
-                f"{self.directory} was deleted or renamed while it was written to; start the same command again"
+                f"{self.directory} was deleted or renamed while it was being written; start the same command again"
             )
         if self._manager is None:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
@@ -125,30 +126,29 @@ class Checkpoints:
         return True
 
     def poll(self) -> None:
-        """Raises the UserError of a background save that has failed; costs nothing otherwise. Call it every step."""
+        """Raise the UserError of a background save that has failed; cheap enough to call at every step."""
         if self._pending is not None and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
-        """Blocks until the save in progress is committed; UserError if it failed."""
+        """Block until the save in progress is committed; raise a UserError if it failed."""
         step, self._pending = self._pending, None
         if step is None:
             return
         try:
-            self._manager.wait_until_finished()  # check_for_errors() stays silent about failed writes (Orbax 0.12.8)
+            self._manager.wait_until_finished()  # check_for_errors() does not report failed writes (Orbax 0.12.8)
         except WRITE_ERRORS as error:
             self._ranks.pop(step, None)
-            self._manager = None  # it would raise the same error again from every later call, close() included
+            self._manager = None  # every later call, even close(), would raise the same error again
             if self._lost():
                 return
             raise self._write_error(step, error) from error
         self._saved = step
 
     def reload(self) -> None:
-        """Forget the steps that are no longer there: the directory was deleted or renamed (`WorkDirectory.secure`)."""
-        with contextlib.suppress(
-            UserError
-        ):  # a save that was under way went with the directory; the next one follows at once
+        """Forget the steps that no longer exist because the directory was deleted or renamed."""
+        # A save in progress was lost with the directory; the next one follows immediately.
+        with contextlib.suppress(UserError):
             self.wait()
         self._saved = None
         if self._manager is None:
@@ -168,12 +168,16 @@ class Checkpoints:
         self.close()
 
     def restore(self, abstract_state) -> Restored | None:
-        """Newest good step in the shape of `abstract_state` (jax.ShapeDtypeStruct with shardings); None if there is none.
+        """Return the newest good step in the shape of `abstract_state`, or None if there is none.
 
-        The parameters alone are opened by `stored_checkpoint.open_checkpoint`.
+        `own_checkpoint.open_checkpoint` reads the parameters alone.
+
+        Args:
+          abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
 
         Raises:
-          UserError: the newest readable step belongs to another model, or every step is damaged or another run's.
+          UserError: the newest readable step belongs to a different model, or every step is damaged or of a different
+            run.
         """
         self.wait()
         abstract = jax.tree.map(_placed, abstract_state)
@@ -221,12 +225,12 @@ class Checkpoints:
             more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
             raise UserError(
                 f"checkpoint of step {step} in {self.directory} does not fit this model: "
-                f"{'; '.join(lines[:5])}{more}. Use the model settings it was made with (config.json beside it), "
+                f"{'; '.join(lines[:5])}{more}. Use its own model settings (config.json beside it), "
                 "or another --workdir"
             )
 
     def _set_aside(self, refused: dict[int, str]) -> None:
-        """Renames refused steps, so that the run can save them again; not deleted, as the fault may have been passing."""
+        """Rename refused steps, so that the run can save them again; they are kept, as the fault may be temporary."""
         if self._manager is None or not refused:
             return
         if jax.process_index() == 0:
@@ -254,12 +258,12 @@ class Checkpoints:
         reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
         return UserError(
             f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
-            "Bring the directory back from a copy, or start anew with another --workdir"
+            "Restore the directory from a copy, or start a new run with another --workdir"
         )
 
 
 def attempt(read, *args) -> tuple[Any, str | None]:
-    """Return (value, None) or (None, reason), the same verdict on every host: all walk back to an older step together."""
+    """Return (value, None) or (None, reason), the same on every host, so that all go back to an older step together."""
     value, problem = None, None
     try:
         value = read(*args)
@@ -282,7 +286,7 @@ def _placed(leaf) -> jax.ShapeDtypeStruct:
 
 
 def _reason(error: Exception) -> str:
-    """Why a file was not written: the operating system's words, which TensorStore puts behind several long paths."""
+    """Return why a file was not written: the operating system's words, which TensorStore puts after long paths."""
     code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
     return _first_line(error) if code is None else os.strerror(int(code))
 

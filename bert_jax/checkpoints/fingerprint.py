@@ -1,7 +1,7 @@
 """A checksum of array contents that is the same on every mesh and number of hosts.
 
-Every element is hashed together with its place in the global array and the hashes are added as wrapping integers.
-Integer sums commute, so the order of reduction, and with it the sharding, cannot change the result; a flipped bit, a
+Every element is hashed together with its position in the global array, and the hashes are added as wrapping integers.
+Integer sums commute, so the order of reduction, and therefore the sharding, cannot change the result; a flipped bit, a
 zeroed block or two exchanged elements do.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)
-PIECE = 1 << 18  # elements that `host_fingerprint` hashes at a time: one program serves arrays of every shape
+PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves arrays of every shape
 
 
 def leaf_paths(tree) -> dict:
-    """Flat view of any pytree: `params/embeddings/word/table` → leaf."""
+    """Return a flat view of any pytree: `params/embeddings/word/table` → leaf."""
     return {"/".join(_name(key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
@@ -30,15 +30,15 @@ def _name(key) -> str:
 
 
 def fingerprint(tree) -> dict[str, str]:
-    """{path: 16 hexadecimal digits} of every leaf; blocks until the arrays are there."""
+    """Return {path: 16 hexadecimal digits} for every leaf; block until the arrays are computed."""
     leaves = leaf_paths(tree)
-    # Fetched one by one: a hundred programs with collectives in flight at once deadlock on virtual CPU devices (jax 0.10.2).
+    # Fetched one by one: a hundred programs with collectives in flight deadlock on virtual CPU devices (jax 0.10.2).
     words = [jax.device_get(_hasher(getattr(leaf, "sharding", None))(leaf)) for leaf in leaves.values()]
     return {path: "".join(f"{int(word):08x}" for word in pair) for path, pair in zip(leaves, words)}
 
 
 def host_fingerprint(array: np.ndarray) -> str:
-    """The 16 digits that `fingerprint` gives an array of 32-bit elements; compiles one program for all shapes, not one each."""
+    """Return the 16 digits that `fingerprint` gives an array of 32-bit elements, by one program for all shapes."""
     words, sums = np.ascontiguousarray(array).reshape(-1).view(np.uint32), np.zeros(2, np.uint32)
     for start in range(0, words.size, PIECE):
         piece = words[start : start + PIECE]
@@ -48,7 +48,7 @@ def host_fingerprint(array: np.ndarray) -> str:
 
 
 def stored_fingerprint(arrays: dict) -> str:
-    """SHA-256 over the values of a stored model (StoredArray by path), read one array at a time: the same in every format."""
+    """Return the SHA-256 over the values of a stored model, {path: StoredArray}, which is the same in all formats."""
     digest = hashlib.sha256()
     for path in sorted(arrays):
         array = arrays[path]
@@ -59,7 +59,7 @@ def stored_fingerprint(arrays: dict) -> str:
 
 @jax.jit
 def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Array:
-    """uint32 [2]: the share of the first `size` of `words`, which begin at place `start` of their array."""
+    """Return uint32 [2]: the hash of the first `size` of `words`, which begin at index `start` of their array."""
     index = jnp.arange(PIECE, dtype=jnp.uint32)
     hashes = (_mix(words ^ _mix(start + index + np.uint32(seed))) for seed in SEEDS)
     return jnp.stack([jnp.sum(jnp.where(index < size, each, 0), dtype=jnp.uint32) for each in hashes])
@@ -67,14 +67,14 @@ def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Arra
 
 @functools.lru_cache(maxsize=None)
 def _hasher(sharding):
-    """One program a sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
+    """Return one program per sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
     if isinstance(sharding, NamedSharding):  # replicated, so that every host can read it
         return jax.jit(_hash, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.jit(_hash)
 
 
 def _hash(x) -> jax.Array:
-    """uint32 [2] of one array, one number a seed."""
+    """Return uint32 [2] for one array: one number per seed."""
     words = _words(jnp.asarray(x))
     position, stride = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
@@ -84,7 +84,7 @@ def _hash(x) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits of `x` as uint32; 64-bit elements become two words on a new last axis."""
+    """Return the bits of `x` as uint32; 64-bit elements become two words on a new last axis."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == jnp.bool_:
@@ -94,7 +94,7 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _mix(h: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3 (Appleby, public domain): every input bit changes half of the output bits."""
+    """Return the finalizer of MurmurHash3 (Appleby, public domain): every input bit changes half of the output bits."""
     h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)
     return h ^ (h >> 16)

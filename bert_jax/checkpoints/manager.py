@@ -1,4 +1,4 @@
-"""Orbax's checkpoint manager as `Checkpoints` uses it: which steps stay, and what several hosts must not mix up."""
+"""Orbax's checkpoint manager as `Checkpoints` uses it: which steps to keep, and what several hosts must not confuse."""
 
 import dataclasses
 
@@ -11,11 +11,12 @@ STEP_NAMES = ocp.path.step.standard_name_format(step_prefix="step", step_format_
 
 
 class Manager(ocp.CheckpointManager):
-    """Saves what it is told to, in the background, into directories that appear with one rename.
+    """Saves steps on request, in the background, into directories that appear with one rename.
 
     Args:
-      directory: local or gs://; hosts take the barriers of two managers for one another's unless these have other names.
-      ranks: of the steps with a held-out loss, lower is better; the caller adds to it and takes away.
+      directory: local or gs://; two managers in one program need directories with different names, or their barriers
+        collide.
+      ranks: rank of each step with a held-out loss, lower being better; the caller adds and removes entries.
     """
 
     def __init__(self, directory: epath.Path, config: CheckpointConfig, ranks: dict[int, tuple[int, float]]):
@@ -23,7 +24,7 @@ class Manager(ocp.CheckpointManager):
             step_name_format=STEP_NAMES,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
-            lightweight_initialize=True,  # what Orbax notes about each step is not needed, and may be damaged
+            lightweight_initialize=True,  # Orbax's own notes about each step are not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
             multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name),
@@ -35,18 +36,18 @@ class Manager(ocp.CheckpointManager):
         )
 
     def reached_preemption(self, step: int) -> bool:
-        """False: whether a preempted run saves is for the training loop to decide (signals.py).
+        """Return False: the training loop decides whether a preempted run saves (signals.py).
 
-        Orbax would ask JAX's preemption service, with a step, from its background thread with one that is long past. The
-        service takes the number of the last call, whoever made it, so that all hosts would agree on one that the loop never
-        comes to, and go on.
+        Orbax would also query JAX's preemption service, from a background thread and with an outdated step number. The
+        service records the number of the last call, whoever made it, so all hosts would agree on a step that the loop
+        never reaches, and continue.
         """
         return False
 
 
 @dataclasses.dataclass
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest `last` steps and the `best` ones of lowest rank."""
+    """Keeps the newest `last` steps and the `best` steps with the lowest rank."""
 
     last: int
     best: int

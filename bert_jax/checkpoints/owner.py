@@ -1,7 +1,7 @@
-"""One live writer a work directory: `owner.json` names it, and is let go however the process ends.
+"""One live writer per work directory: `owner.json` names it, and is released however the process ends.
 
 On a file system the kernel holds a lock on that file and frees it even after kill -9. An object store (gs://) has no
-locks: there the owner renews a time stamp, and is taken for dead when it has not done so for STALE_SECONDS.
+locks: there the owner renews a time stamp, and counts as dead if it has not done so for STALE_SECONDS.
 """
 
 import datetime
@@ -24,10 +24,10 @@ KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, floa
 
 
 class Owner:
-    """Held by the process that writes to `directory`; release() gives it back.
+    """Ownership of `directory` by the process that writes to it; release() ends it.
 
     Raises:
-      UserError: another live process holds it; names its host and process id.
+      UserError: another live process owns it; the message names its host and process id.
     """
 
     def __init__(self, directory: epath.Path):
@@ -46,18 +46,18 @@ class Owner:
             self._lock()
 
     def holds(self) -> bool:
-        """Return whether owner.json still is this process's own: it, or the directory, may have been deleted or replaced."""
+        """Return whether owner.json is still this process's own and was not deleted or replaced."""
         try:
             if self._file is not None:
                 return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
             return self._path.exists() and _parsed(self._path.read_bytes()).get("id") == self._facts["id"]
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # out of reach for a moment is not lost
+        except OSError:  # temporarily out of reach, not lost
             return True
 
     def take(self) -> None:
-        """Take the directory again, after `holds` has said no.
+        """Take the directory again after `holds` has returned False.
 
         Raises:
           UserError: another live process has taken it.
@@ -71,7 +71,7 @@ class Owner:
                 self._claim()
 
     def release(self) -> None:
-        if self._file is not None:  # the file stays: unlinking it would let two processes lock two files of that name
+        if self._file is not None:  # the file stays: without it, two processes could lock two files of that name
             self._file.close()
             self._file = None
         if self._thread is not None:
@@ -116,11 +116,11 @@ class Owner:
                 with self.renewing:
                     if self.holds():
                         self._renew()
-            except OSError:  # the store is out of reach for a moment; the next renewal counts
+            except OSError:  # the store is temporarily out of reach; the next renewal counts
                 continue
 
     def _renew(self) -> None:
-        # Half of a file would look abandoned to another process.
+        # To another process, half of a file would look abandoned.
         write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
 
     def _taken(self, facts: dict) -> UserError:
@@ -131,22 +131,22 @@ class Owner:
 
 
 def _abandoned(facts: dict) -> bool:
-    """True if a time-stamped owner is gone: silent for long, or a process of this host that no longer runs."""
+    """Return whether a time-stamped owner is gone: silent for long, or a process of this host that no longer runs."""
     if time.time() - facts.get("renewed", 0) > STALE_SECONDS:
         return True
     if facts.get("host") != socket.gethostname() or "pid" not in facts:
         return False
     try:
-        os.kill(facts["pid"], 0)  # signal 0 only asks
+        os.kill(facts["pid"], 0)  # signal 0 only tests for existence
     except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:  # it runs, under another user
+    except PermissionError:  # it runs as a different user
         pass
     return False
 
 
 def _parsed(text: bytes) -> dict:
-    """Return the facts of an owner file that can be true; none if it was torn by a crash."""
+    """Return the plausible facts of an owner file; none if a crash has truncated it."""
     try:
         facts = parse_object(text)
     except ValueError:

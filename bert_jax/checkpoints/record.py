@@ -1,7 +1,7 @@
-"""The record beside the arrays of a checkpoint: where the run stood, and what every array must look like when it is read.
+"""The record of a checkpoint: the position of the run, and the shape, type and fingerprint of every array.
 
-One JSON object under a checksum of its own: run, step, data position, configuration, metrics, and shape, dtype and
-fingerprint of each array by path. A change of a single digit in it is noticed, as is one in the arrays.
+It is one JSON object with a checksum of its own: run, step, data position, configuration, metrics, and shape, dtype and
+fingerprint of each array by path. A change of a single digit is noticed, in it and in the arrays.
 """
 
 import math
@@ -22,7 +22,7 @@ class Damaged(Exception):
 
 
 def make_record(step: int, state, position: dict, config: dict, metrics: dict | None, run_id: str | None) -> dict:
-    """The content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
+    """Return the content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
     prints = fingerprint(state)
     return {
         "format": FORMAT,
@@ -43,7 +43,7 @@ def read_record(directory: epath.Path) -> dict:
     """Return the content of the record in `directory`.
 
     Raises:
-      UserError: written by a newer version.
+      UserError: a newer version wrote it.
       Damaged: it cannot be read, or is not what was written.
     """
     try:
@@ -64,10 +64,10 @@ def read_record(directory: epath.Path) -> dict:
 
 
 def check_origin(content: dict, step: int, run_id: str | None) -> None:
-    """Raise Damaged unless a record is that of this step of this run, and not of one that was copied or renamed.
+    """Raise Damaged unless a record belongs to this step of this run, and was not copied or renamed.
 
     Args:
-      run_id: None for a run that is older than these ids; its records have none either.
+      run_id: None for a run from before these ids; its records have none either.
     """
     if content["step"] != step:
         raise Damaged(f"it is step {content['step']!r:.20} under another number")
@@ -76,16 +76,17 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
 
 
 def rank(content: dict) -> tuple[int, float] | None:
-    """What the best checkpoints are lowest in; None without a finite held-out MLM loss.
+    """Return the rank of a checkpoint, which is lowest for the best; None without a finite held-out MLM loss.
 
-    The loss compares within a phase only: another sequence length is another test. So the steps of a later phase come first.
+    Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
+    a later phase come first.
     """
     loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 
 def misfits(stored: dict, abstract) -> list[str]:
-    """A line for each array in which a record's `arrays` differ from the tree of ShapeDtypeStructs; parameters first."""
+    """Return a line per array in which a record's `arrays` differ from the ShapeDtypeStructs; parameters first."""
     wanted = {path: _kind(leaf) for path, leaf in leaf_paths(abstract).items()}
     lines = []
     for path in sorted({*stored, *wanted}, key=lambda path: (not path.startswith("params/"), path)):
@@ -98,7 +99,7 @@ def misfits(stored: dict, abstract) -> list[str]:
 
 
 def changed(stored: dict, state) -> list[str]:
-    """Paths of the arrays of `state` whose contents are not those recorded."""
+    """Return the paths of the arrays of `state` whose contents differ from the recorded ones."""
     return [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
 
 

@@ -1,4 +1,4 @@
-"""The work directory of a run: who may write to it, which run it holds, and whether that run may resume with new settings."""
+"""The work directory of a run: who may write to it, which run it holds, and which settings that run may resume with."""
 
 import dataclasses
 import datetime
@@ -37,18 +37,18 @@ HARMLESS = (
     "data.prefetch",
     "data.cache",
 )
-"""Options that may change between two starts of a run: they decide where and how, not what is learned from which batches."""
+"""Options that may change between two starts of a run: they decide where and how it runs, not what it learns from."""
 SHARED_SECONDS = 90
 """A network file system may take a minute to show one host what another has written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-    """The directory of a run, taken by `open_workdir`."""
+    """The directory of a run, as `open_workdir` returns it."""
 
     path: epath.Path
     resumed: bool
-    """An earlier start left checkpoints."""
+    """Whether an earlier start left checkpoints."""
     owner: Owner | None
     """None on all hosts but the first."""
     files: dict[str, dict]
@@ -57,7 +57,7 @@ class WorkDirectory:
 
     @property
     def run_id(self) -> str | None:
-        """In run.json and in every checkpoint of the run; None for a run that is older than these ids."""
+        """Id in run.json and in every checkpoint of the run; None for a run from before these ids."""
         return self.files["run.json"].get("run_id")
 
     @property
@@ -69,20 +69,21 @@ class WorkDirectory:
         return self.path / "tokenizer"
 
     def is_ours(self) -> bool:
-        """Return whether this is the first host and the directory still is the one that was taken."""
+        """Return whether this is the first host and the directory is still the one that the run took."""
         return self.owner is not None and self.owner.holds()
 
     def is_lost(self) -> bool:
-        """Return whether the directory was deleted, renamed or replaced, and the run can go on: no other host waits for a save."""
+        """Return whether the directory was deleted, renamed or replaced and the run can continue: no other host waits
+        for a save."""
         return jax.process_count() == 1 and self.owner is not None and not self.owner.holds()
 
     def secure(self) -> bool:
-        """Write the files of the directory again if they or it were deleted, renamed or replaced; return whether it was.
+        """Write the directory's files again if they or it were deleted, renamed or replaced; return whether it was.
 
-        Every host calls this before a save, which would otherwise make a directory that no later start accepts.
+        Every host calls this before a save, which would otherwise create a directory that no later start accepts.
 
         Raises:
-          UserError: another run or process has the directory now; it is left alone.
+          UserError: another run or process has the directory now, which is left alone.
         """
         return from_first(self.owner is not None and self._secure())
 
@@ -104,7 +105,7 @@ class WorkDirectory:
         return True
 
     def _check_vacant(self) -> None:
-        """UserError if the directory holds another run, or the config.json of another program."""
+        """Raise a UserError if the directory holds another run, or the config.json of another program."""
         for name, content in self.files.items():
             if (self.path / name).exists():
                 there = read_json(self.path / name)
@@ -112,7 +113,7 @@ class WorkDirectory:
                     return
                 raise UserError(
                     f"{self.path} was deleted or renamed during this run and holds something else now, which has "
-                    "been left alone. This run cannot save there any more: start it again with another --workdir"
+                    "been left alone. This run can no longer save there: start it again with another --workdir"
                 )
 
     def write(self) -> None:
@@ -122,7 +123,7 @@ class WorkDirectory:
         self.vocabulary.save(self.tokenizer)
 
     def release(self) -> None:
-        """Lets another process write to the directory."""
+        """Let another process write to the directory."""
         if self.owner is not None:
             self.owner.release()
 
@@ -136,12 +137,13 @@ class WorkDirectory:
 def open_workdir(
     path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
 ) -> WorkDirectory:
-    """Takes `path` (local or gs://) for this run: writes config.json, run.json and tokenizer/, or resumes the run there.
+    """Take `path` (local or gs://) for this run: write config.json, run.json and tokenizer/, or resume the run there.
 
-    A run that has saved nothing yet may be started anew with any settings. Only the first host writes.
+    A run that has not saved anything yet may be started again with any settings. Only the first host writes.
 
     Raises:
-      UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
+      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
+        settings.
     """
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
     return take(
@@ -163,12 +165,12 @@ def take(
     resumed: bool,
     check: Callable[[epath.Path], None],
 ) -> WorkDirectory:
-    """What `open_workdir` does, for a run of any kind.
+    """Take `path` as `open_workdir` does, for a run of any kind.
 
     Args:
-      identity: what the run must have in common with what is there; goes into run.json.
-      settings: content of config.json.
-      resumed: whether there is something to resume; then `check` is called, to refuse it.
+      identity: what the run must have in common with the existing one; written to run.json.
+      settings: contents of config.json.
+      resumed: whether there is something to resume; if so, `check` may refuse it.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
@@ -194,7 +196,7 @@ def take(
 
 
 def _check_shared(workdir: WorkDirectory) -> None:
-    """UserError on every host if one of them does not see what the first has written: each would save its part elsewhere."""
+    """Raise a UserError on all hosts if one does not see the first host's files: each would save its part elsewhere."""
     if jax.process_count() == 1:
         return
     deadline = time.monotonic() + SHARED_SECONDS
@@ -217,22 +219,22 @@ def _sees(workdir: WorkDirectory) -> bool:
 
 
 def has_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a run in work directory `path` has saved anything; the directory need not exist."""
+    """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
 
 
 def id_below(run_id: str | None, name: str) -> str | None:
-    """Return the id of run `name` in a directory of several: checkpoints of one are not to be taken for another's."""
+    """Return the id of run `name` in a directory of several, so that checkpoints of one are not taken for another's."""
     return None if run_id is None else f"{run_id}/{name}"
 
 
 def read_config(path: str | os.PathLike) -> Config:
-    """The configuration that the run in work directory `path` was last started with."""
+    """Return the configuration that the run in work directory `path` was last started with."""
     return from_dict(Config, read_settings(path))
 
 
 def read_settings(path: str | os.PathLike) -> dict:
-    """Return what config.json of work directory `path` holds; of a fine-tuned or converted model, not what `Config` has."""
+    """Return the contents of config.json in work directory `path`, a `Config` or that of a fine-tuned model."""
     file = epath.Path(path) / "config.json"
     if not file.exists():
         raise UserError(f"{path} is not the work directory of a run: it has no config.json")
@@ -248,7 +250,7 @@ def _check_not_foreign(path: epath.Path) -> None:
     ):  # run.json is written first: config.json alone is another program's
         if (path / name).exists() and not (path / ours).exists():
             raise UserError(
-                f"{path} already holds {name} but no {ours}, so it is not the work directory of one of our runs; "
+                f"{path} already holds {name} but no {ours}, so it is not the work directory of a bert_jax run; "
                 "give another --workdir"
             )
 
@@ -267,7 +269,7 @@ def _check_writable(path: epath.Path) -> None:
 
 
 def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
-    """UserError if `config` and the data would not carry on the run in `path`; harmless changes are logged."""
+    """Raise a UserError if `config` and the data would not continue the run in `path`; log harmless changes."""
     saved = read_json(path / "run.json")
     if "source" in saved:
         raise UserError(
@@ -303,7 +305,7 @@ def _harmless(line: str) -> bool:
 
 
 def _lengthens(line: str, config: Config) -> bool:
-    """True for the number of steps of the last phase: people extend runs, or cut them short."""
+    """Return whether only the number of steps of the last phase changes: people extend runs, or cut them short."""
     key, change = line.split(": ", 1)
     return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
 
@@ -312,9 +314,7 @@ def _saved_run(file: epath.Path) -> dict:
     """Return the run.json of a run that is resumed, with a list of its starts."""
     saved = {"starts": [], **read_json(file)}
     if not isinstance(saved["starts"], list):
-        raise UserError(
-            f"{file} has starts={saved['starts']!r:.60} where a list is expected; bring it back from a copy"
-        )
+        raise UserError(f"{file} has starts={saved['starts']!r:.60} where a list is expected; restore it from a copy")
     return saved
 
 
@@ -331,10 +331,10 @@ def _start() -> dict:
 
 
 def read_json(file: epath.Path) -> dict:
-    """Return the JSON object in a file of ours; UserError where there is none."""
-    return read_object(file, "bring it back from a copy, or give another --workdir")
+    """Return the JSON object in a file that bert_jax wrote; raise a UserError if there is none."""
+    return read_object(file, "restore it from a copy, or give another --workdir")
 
 
 def write_json(file: epath.Path, values: dict) -> None:
-    """Replaces the file at once, never by halves."""
+    """Replace the file as a whole."""
     write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())

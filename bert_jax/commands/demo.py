@@ -1,4 +1,4 @@
-"""`make demo`: the whole job in minutes, on the documentation that every Python installation carries."""
+"""`make demo`: every step within minutes, on the documentation that comes with every Python installation."""
 
 import dataclasses
 import pathlib
@@ -27,10 +27,11 @@ EXAMPLES = (
 
 
 def demo_config() -> Config:
-    """A small BERT with both objectives, sized for minutes on two CPU cores.
+    """Return the configuration of a small BERT with both objectives, which trains within minutes on two CPU cores.
 
-    No dropout, because it sees few epochs; and wider initial weights, because with 0.02 a hidden size of 128 starts with
-    branches so faint that the loss rests at that of word frequencies for most of the run (0.02 · √(768 / 128) ≈ 0.05).
+    It has no dropout, because it sees few epochs; and wider initial weights, because with 0.02 and a hidden size of 128
+    the branches start so faint that the loss remains at that of word frequencies for most of the run
+    (0.02 · √(768 / 128) ≈ 0.05).
     """
     return Config(
         model=ModelConfig(
@@ -51,14 +52,14 @@ def demo_config() -> Config:
 
 
 def run_demo(options: DemoConfig) -> int:
-    """Vocabulary, store, training, evaluation, fill-mask; returns the exit status."""
+    """Make vocabulary and store, train, evaluate and fill in masks; return the exit status."""
     console = Console(highlight=False)
     workdir = pathlib.Path(options.workdir)
     vocab, store = workdir / "data" / "vocab.txt", workdir / "data" / "store"
 
     console.rule("[bold]1/5 vocabulary[/] · learned from the docstrings of the installed packages")
     if vocab.exists():
-        console.print(f"{vocab} is there already")
+        console.print(f"{vocab} exists already")
     else:
         from bert_jax.tokenization.learning import run_train_vocab
 
@@ -68,7 +69,7 @@ def run_demo(options: DemoConfig) -> int:
 
     console.rule("[bold]2/5 token store[/] · the corpus as ids, once on disk")
     if (store / "manifest.json").exists():
-        console.print(f"{store} is there already")
+        console.print(f"{store} exists already")
     else:
         from bert_jax.data.store.prepare import run_prepare
 

@@ -1,4 +1,4 @@
-"""`bert-jax info`: what a configuration costs, by arithmetic alone; neither data nor an accelerator is touched."""
+"""`bert-jax info`: the cost of a configuration, by arithmetic alone; it needs neither data nor an accelerator."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
 def run_info(config: Config) -> None:
-    """Prints parameters by part, floating-point operations and memory by sequence length, and the totals of each phase."""
+    """Print parameters by part, operations and memory by sequence length, and the totals of each phase."""
     console = Console(highlight=False)
     if config.model.vocab_size is None:
         console.print(
@@ -63,7 +63,7 @@ def state_line(config: Config) -> str:
 
 
 def flops_table(config: Config) -> Table:
-    """Training FLOPs of one sequence, and per token of it, as the sequence grows."""
+    """Return the training FLOPs per sequence and per token, by sequence length."""
     table = _table(
         "Training FLOPs (matrix products, forward and backward)",
         "length",
@@ -86,7 +86,7 @@ def flops_table(config: Config) -> Table:
 
 
 def memory_table(config: Config) -> Table:
-    """Activations that one sequence keeps for the backward pass, and per token of it, as the sequence grows."""
+    """Return the activations kept for the backward pass, per sequence and per token, by sequence length."""
     table = _table(
         "Activations of 2 bytes (estimate by formula)",
         "length",
@@ -108,7 +108,7 @@ def memory_table(config: Config) -> Table:
 
 
 def phase_table(config: Config) -> Table:
-    """Tokens and floating-point operations of each phase of the run."""
+    """Return the tokens and floating-point operations of each phase of the run."""
     table = _table("The run", "phase", "steps", "batch × length", "sequences", "tokens", "FLOP")
     totals = [0, 0, 0, 0]
     for index, phase in enumerate(config.phases):

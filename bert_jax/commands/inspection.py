@@ -20,10 +20,10 @@ _MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold und
 
 
 def run_inspect(path: str, config: InspectConfig, console: Console | None = None) -> None:
-    """Prints the store at `path` as a training run without held-out documents would see it.
+    """Print the store at `path` as a training run without held-out documents would see it.
 
     Raises:
-      UserError: no such store or document, or options that do not fit.
+      UserError: there is no such store or document, or an option is out of range.
     """
     console = console or Console(highlight=False)
     run = check(
@@ -56,8 +56,8 @@ def _totals(store: Store, tokenizer: Tokenizer) -> Table:
             ("documents", f"{store.num_documents:,}"),
             ("sentences", f"{store.num_sentences:,}"),
             ("tokens", f"{store.num_tokens:,}"),
-            ("sentences a document", f"{store.num_sentences / store.num_documents:.1f}"),
-            ("tokens a sentence", f"{store.num_tokens / store.num_sentences:.1f}"),
+            ("sentences per document", f"{store.num_sentences / store.num_documents:.1f}"),
+            ("tokens per sentence", f"{store.num_tokens / store.num_sentences:.1f}"),
             ("vocabulary", f"{tokenizer.kind}, {store.vocab_size:,} entries"),
         )
     )

@@ -1,4 +1,7 @@
-"""Every option of every command, as frozen dataclasses. Imports the standard library only, so that `--help` is instant."""
+"""Every option of every command, as frozen dataclasses.
+
+Only the standard library is imported here, so that `--help` is instant.
+"""
 
 from bert_jax.config.options import (
     CheckpointConfig,

@@ -1,4 +1,7 @@
-"""Whether the values of a configuration fit each other: errors that name key, value and remedy, before anything is compiled."""
+"""Checks that the values of a configuration fit together, before anything is compiled.
+
+Errors name key, value and remedy.
+"""
 
 import dataclasses
 import math
@@ -16,7 +19,7 @@ from bert_jax.errors import UserError
 
 
 def check(config: Config) -> Config:
-    """Returns `config` if its values fit each other; raises UserError naming key, value and remedy if not."""
+    """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
     model, masking = config.model, config.masking
     _positive(
         model,
@@ -60,9 +63,7 @@ def check(config: Config) -> Config:
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     if config.data.copies < 0:
-        raise UserError(
-            f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that come again"
-        )
+        raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that repeat")
     if config.data.copies and masking.static_masks:
         raise UserError(
             f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each "
@@ -102,7 +103,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         )
     if phase.sequence_length < 8:
         raise UserError(
-            f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8"
+            f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
         )
     if phase.batch_size % phase.micro_batches:
         low = phase.batch_size // phase.micro_batches * phase.micro_batches
@@ -113,7 +114,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         )
     if phase.max_predictions is not None and not 0 < phase.max_predictions <= phase.sequence_length:
         raise UserError(
-            f"{prefix}max_predictions={phase.max_predictions} must lie between 1 and "
+            f"{prefix}max_predictions={phase.max_predictions} must be between 1 and "
             f"{prefix}sequence_length={phase.sequence_length}"
         )
     if (phase.warmup_steps or 0) < 0:
@@ -131,7 +132,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
-    """UserError if a value is out of range."""
+    """Raise a UserError if a value is out of range."""
     _positive(optimizer, "optimizer.", "epsilon")
     _share(optimizer, "optimizer.", "beta1", "beta2", below_one=True)
     for name in ("weight_decay", "clip_norm"):
@@ -140,7 +141,7 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
 
 
 def check_schedule(schedule: ScheduleConfig) -> None:
-    """UserError if a value is out of range or belongs to another shape."""
+    """Raise a UserError if a value is out of range or belongs to a different shape of the decay."""
     _share(schedule, "schedule.", "final_fraction")
     _positive(schedule, "schedule.", "power")
     if schedule.cooldown_steps < 0:
@@ -153,13 +154,15 @@ def check_schedule(schedule: ScheduleConfig) -> None:
 
 
 def check_mesh(mesh: MeshConfig) -> None:
-    """UserError if no number of devices could fit."""
+    """Raise a UserError if no number of devices can fit."""
     sizes = dataclasses.asdict(mesh)
     for name, size in sizes.items():
         if size == 0 or size < -1:
-            raise UserError(f"mesh.{name}={size} must be a positive number, or -1 for what the other axes leave")
+            raise UserError(
+                f"mesh.{name}={size} must be a positive number, or -1 for all devices that the other axes leave"
+            )
     if list(sizes.values()).count(-1) > 1:
-        raise UserError(f"mesh {sizes}: -1 may stand on one axis only")
+        raise UserError(f"mesh {sizes}: only one axis may be -1")
 
 
 def _positive(part, prefix: str, *names: str) -> None:
@@ -174,5 +177,5 @@ def _share(part, prefix: str, *names: str, below_one: bool = False) -> None:
         value = getattr(part, name)
         if not 0 <= value <= 1 or (below_one and value == 1):
             raise UserError(
-                f"{prefix}{name}={value} must lie between 0 and 1" + (", 1 not included" if below_one else "")
+                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
             )

@@ -1,8 +1,7 @@
 """Options of fine-tuning, as frozen dataclasses, the defaults of each task, and the checks that span several options.
 
-Only the standard library is imported here, as in `config.py`. The defaults of a task come from one table; what stands on
-the command line overrides them, and `check_finetune` looks at the result once, at the end.
-"""
+Only the standard library is imported here, as in `config.options`. The defaults of a task come from one table; the
+command line overrides them, and `check_finetune` checks the result once, at the end."""
 
 import dataclasses
 import difflib
@@ -24,57 +23,58 @@ class TaskDataConfig:
     dir: str = ""
     """Directory with the task's files under their original names, local or gs://."""
     train: str = ""
-    """File to train on, where it has another name."""
+    """File to train on, if it does not have its original name."""
     dev: str = ""
-    """File to evaluate on, where it has another name."""
+    """File to evaluate on, if it does not have its original name."""
     test: str = ""
-    """File to predict, labelled or not, where it has another name."""
+    """File to predict, labelled or not, if it does not have its original name."""
     dev_share: float = 0.0
-    """Share of the training file, such as 0.1, that is held out as dev where there is no file for it (text only). Which texts
-    these are depends on the file only, so all seeds and settings have the same ones; equal texts stay together."""
+    """Share of the training file, such as 0.1, that is held out as dev if there is no dev file (text only). Which texts
+    these are depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
     tfds: str = ""
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
     tfds_dir: str = ""
-    """Where TFDS keeps its data. By default TFDS decides."""
+    """Directory where TFDS keeps its data. By default TFDS decides."""
     text_column: str = ""
-    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1, in a
-    file without a header. By default text, sentence or sentence1."""
+    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1,
+    in a file without a header. By default text, sentence or sentence1."""
     pair_column: str = ""
-    """Column of the second sentence in the task text. By default text_pair or sentence2, where there is one."""
+    """Column of the second sentence in the task text. By default text_pair or sentence2, if there is one."""
     label_column: str = ""
     """Column of the label in the task text. By default label."""
     regression: bool = False
-    """Whether the labels of the task text are numbers to be estimated instead of classes."""
+    """Whether the labels of the task text are numbers to estimate rather than classes."""
     word_column: int = 0
     """Number of the column of the words in the task ner, from 1. 0: the first (CoNLL-U: the second)."""
     tag_column: int = 0
     """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
     speech)."""
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
-    """How the tags of the task ner mark entities. auto: told by the tags. plain: tags without B- and I-, as parts of speech
-    are."""
+    """How the tags of the task ner mark entities. auto: recognized from the tags. plain: tags without B- and I-, such
+    as parts of speech."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """How the examples of a task become sequences, and logits become answers. Each family reads those it knows."""
+    """How the examples of a task become sequences, and logits become answers. Each task uses those that apply to it."""
 
     max_length: int = 128
-    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into windows."""
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into
+    windows."""
     doc_stride: int = 128
-    """SQuAD: tokens between the starts of two windows, as in the original (not their overlap). ner: at most this many tokens,
-    and at most half a window, are predicted in the middle of each window; the rest of it is context."""
+    """SQuAD: number of tokens between the starts of two windows, as in the original (not their overlap). ner: maximum
+    number of tokens predicted per window, in its middle and at most half of it; the rest of the window is context."""
     max_query_length: int = 64
-    """SQuAD: tokens of a question at most; longer ones are cut."""
+    """SQuAD: maximum number of tokens of a question; longer ones are cut."""
     max_answer_length: int = 30
-    """SQuAD: tokens of a predicted answer at most."""
+    """SQuAD: maximum number of tokens of a predicted answer."""
     n_best: int = 20
     """SQuAD: number of answers that are kept for each question."""
     null_threshold: float | None = None
-    """SQuAD 2.0: a question is left unanswered where "no answer" scores higher than the best answer by more than this. None:
-    tuned on dev."""
+    """SQuAD 2.0: a question is left unanswered if "no answer" scores higher than the best answer by more than this.
+    None: tuned on dev."""
     context: bool = True
-    """ner: whether each window is filled with the sentences around it, as in the paper."""
+    """ner: whether each window is filled up with the sentences around it, as in the paper."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,14 +84,16 @@ class FinetuneConfig:
     task: str = ""
     """Name of the task. On the command line it is the first word."""
     init_from: str = ""
-    """Model to start from, anything that `bert_jax.load` opens: a work directory (of pre-training or of another task), Hugging
-    Face or TF1 files."""
+    """Model to start from, anything that `bert_jax.load` opens: a work directory (of pre-training or of another task),
+    Hugging Face or TF1 files."""
     random_weights: bool = False
-    """Take shape and vocabulary from init_from but start from fresh parameters. The difference is what pre-training brings."""
+    """Whether to take only shape and vocabulary from init_from and start from random parameters. Compared with a run
+    without this option, it shows what pre-training contributes."""
     data: TaskDataConfig = TaskDataConfig()
     options: TaskOptions = TaskOptions()
     workdir: str = ""
-    """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions, runs/."""
+    """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
+    runs/."""
 
     epochs: int = 3
     """Number of passes over the training examples."""
@@ -104,17 +106,18 @@ class FinetuneConfig:
     schedule: ScheduleConfig = ScheduleConfig()
     """Shape of the decay after the warm-up; by default linear to 0 at the last step."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """The optimizer. name=adamw_bert turns the bias correction off, as in 2018, which makes small tasks fail more often."""
+    """The optimizer. name=adamw_bert turns the bias correction off, as in 2018, which makes small tasks fail more
+    often."""
     layer_decay: float = 1.0
-    """Each layer learns more slowly than the one above it by this factor (0.95 in Zhang et al. 2021). 1: all layers learn
-    alike."""
+    """Factor between the learning rate of each layer and that of the layer above it (0.95 in Zhang et al. 2021). 1: all
+    layers learn at the same rate."""
     reinitialize_layers: int = 0
-    """Number of top layers that, with the pooler, start from fresh parameters (Zhang et al. 2021, "Revisiting few-sample
-    BERT")."""
+    """Number of top layers that, together with the pooler, start from random parameters (Zhang et al. 2021, "Revisiting
+    few-sample BERT")."""
     head_dropout: float | None = None
-    """Dropout rate on what the head reads. None: 0.1, and 0 for SQuAD, as in the original."""
+    """Dropout rate on the input of the head. None: 0.1, and 0 for SQuAD, as in the original."""
     dropout: float | None = None
-    """Dropout rate of the encoder, both hidden and attention. None: as the checkpoint's configuration says."""
+    """Dropout rate of the encoder, both hidden and attention. None: that of the checkpoint's configuration."""
     crf: bool = False
     """ner: whether the head has a linear-chain CRF on its scores."""
     features: Literal[
@@ -127,48 +130,49 @@ class FinetuneConfig:
         "weighted_last_four",
         "weighted_all",
     ] = ""
-    """ner: which layers of the frozen encoder a two-layer BiLSTM is trained on (paper section 5.3), with a learning rate such
-    as 1e-3. By default the encoder itself is fine-tuned."""
+    """ner: layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning
+    rate such as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
-    """ner: width of the BiLSTM in each direction, where features is given (the paper's by default)."""
+    """ner: width of the BiLSTM in each direction if features is given; by default that of the paper."""
 
     seed: int = 0
-    """Seed of the first run: of the head, the order and dropout."""
+    """Seed of the first run: of the head, the order of the examples and dropout."""
     seeds: int = 1
-    """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and deviation are reported."""
+    """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and standard deviation are reported."""
     grid: bool = False
-    """Run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs in place of the single setting above, and
-    choose the best on dev."""
+    """Whether to run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs instead of the single
+    setting above, and choose the best on dev."""
     grid_batch_sizes: tuple[int, ...] = (16, 32)
-    """Batch sizes of the grid, with commas between them."""
+    """Batch sizes of the grid, separated by commas."""
     grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
-    """Peak learning rates of the grid, with commas between them."""
+    """Peak learning rates of the grid, separated by commas."""
     grid_epochs: tuple[int, ...] = (2, 3, 4)
-    """Numbers of epochs of the grid, with commas between them."""
+    """Numbers of epochs of the grid, separated by commas."""
     select: Literal["last", "best"] = "last"
-    """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or its best on
-    dev."""
+    """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or those
+    that score best on dev."""
     keep: Literal["best", "all"] = "best"
-    """Weights that are kept at the end: those of the chosen run (best), or also those of every other run below runs/ (all; for
-    ensembles)."""
+    """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
+    for ensembles)."""
 
     bucket_window: int = 4
-    """Number of batches of the shuffled order that are sorted by length together, so that little is padded. 1: plain shuffled
-    order. In a wide window a batch holds few classes where these differ in length, which hurts on small data sets."""
+    """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
+    order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
+    sets."""
     eval_batch_size: int = 64
     """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = 500
-    """Steps between two saves of a run, which resumes from there after an interruption. It is also saved at the end of every
-    epoch."""
+    """Number of steps between two saves of a run, from which it resumes after an interruption. It is also saved at the
+    end of every epoch."""
     log_every_steps: int = 10
-    """Steps between two rows of metrics."""
+    """Number of steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
     mesh: MeshConfig = MeshConfig()
 
 
-# Where a task departs from the defaults above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al. 2018,
-# sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are inside the
-# paper's grid with its longest training, because small sets are the ones that fail.
+# Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.
+# 2018, sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are
+# inside the paper's grid with its longest training, because small sets are the ones that fail.
 _DEFAULTS: dict[str, dict] = {
     "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "max_length": 384},
     "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5, "max_length": 384},
@@ -183,7 +187,7 @@ _DEFAULTS: dict[str, dict] = {
 
 
 def task_defaults(task: str) -> FinetuneConfig:
-    """The FinetuneConfig that the options of a command, or `dataclasses.replace`, start from.
+    """Return the FinetuneConfig that the options of a command, or `dataclasses.replace`, start from.
 
     Raises:
       UserError: there is no such task.
@@ -198,7 +202,7 @@ def task_defaults(task: str) -> FinetuneConfig:
 
 
 def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
-    """Returns `config` if its values fit each other; raises UserError naming option, value and remedy if not."""
+    """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
     task_defaults(config.task)
     for name, value, meaning in (
         ("init_from", config.init_from, "the checkpoint to start from"),
@@ -227,20 +231,20 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
         value = getattr(config, name)
         if value is not None and not low <= value <= high:
-            raise UserError(f"{name}={value} must lie between {low} and {high}")
+            raise UserError(f"{name}={value} must be between {low} and {high}")
     if not 0 < config.layer_decay <= 1:
         raise UserError(
-            f"layer_decay={config.layer_decay} must lie above 0 and not above 1 (1: all layers learn alike)"
+            f"layer_decay={config.layer_decay} must be above 0 and at most 1 (1: all layers learn at the same rate)"
         )
     if config.reinitialize_layers < 0:
         raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
     if not 0 <= config.seed < 2**31:
-        raise UserError(f"seed={config.seed} must lie between 0 and {2**31 - 1}")
+        raise UserError(f"seed={config.seed} must be between 0 and {2**31 - 1}")
     if (config.crf or config.features) and config.task != "ner":
         raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
     if config.features and config.reinitialize_layers:
         raise UserError(
-            f"reinitialize_layers={config.reinitialize_layers} makes fresh layers, which features={config.features} "
+            f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "
             "leaves untrained; leave one of them out"
         )
     _check_options(config.options)
@@ -253,7 +257,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
 def _check_data(task: str, data: TaskDataConfig) -> None:
     if not 0 <= data.dev_share < 1:
         raise UserError(
-            f"data.dev_share={data.dev_share} must lie between 0 and 1; 0.1 holds out a tenth of the training file"
+            f"data.dev_share={data.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
         )
     if data.dev_share and (task != "text" or data.tfds or data.dev):
         reason = (
@@ -268,7 +272,7 @@ def _check_data(task: str, data: TaskDataConfig) -> None:
         return
     if data.train:
         raise UserError(
-            "no dev data, by which runs are compared and chosen: give --data.dev=FILE"
+            "no dev data, on which runs are compared and chosen: give --data.dev=FILE"
             + (f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else "")
         )
     raise UserError(
@@ -282,7 +286,7 @@ def _check_options(options: TaskOptions) -> None:
         _positive(f"options.{name}", getattr(options, name))
     if options.max_length < 8:
         raise UserError(
-            f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the least is 8"
+            f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
         )
 
 

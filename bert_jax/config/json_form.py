@@ -1,4 +1,4 @@
-"""Between configurations and the plain dicts of JSON files, and what differs between two of those."""
+"""Conversion between configurations and the plain dicts of JSON files, and the differences between two of those."""
 
 import dataclasses
 import difflib
@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 
 
 def to_dict(config) -> dict:
-    """Nested plain dict (JSON types) of any of these dataclasses; `from_dict` is the inverse."""
+    """Return the nested plain dict (JSON types) of a configuration; `from_dict` is the inverse."""
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
@@ -21,7 +21,11 @@ def _plain(value):
 
 
 def from_dict(cls, values: dict, path: str = ""):
-    """Builds dataclass `cls` from a nested dict; unknown and missing keys and wrong types are UserErrors that name the key."""
+    """Return the instance of dataclass `cls` that a nested dict describes.
+
+    Raises:
+      UserError: an unknown or missing key, or a value of the wrong type; the message names the key.
+    """
     if not isinstance(values, dict):
         raise UserError(
             f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, "
@@ -42,10 +46,10 @@ def from_dict(cls, values: dict, path: str = ""):
 
 
 def options_recorded(values: dict) -> dict:
-    """Those of config.json in a work directory that are options of pre-training (`Config`).
+    """Return those entries of a work directory's config.json that are options of pre-training (`Config`).
 
-    A saved or converted model has how it makes vectors of texts beside them, a fine-tuned one its head and task.
-    """
+    The file of a saved or converted model also says how it embeds texts, that of a fine-tuned one also its head and
+    task."""
     return {
         name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")
     }
@@ -75,7 +79,7 @@ def _typed(hint, value, path: str):
 
 
 def differences(old: dict, new: dict, path: str = "") -> list[str]:
-    """Lines `key: old → new` for every leaf in which two nested dicts differ."""
+    """Return a line `key: old → new` for every leaf in which two nested dicts differ."""
     lines = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
@@ -89,16 +93,16 @@ def differences(old: dict, new: dict, path: str = "") -> list[str]:
 
 
 def first_lines(lines: list[str]) -> str:
-    """Return the first few of many short texts in one line, and the number of the others."""
+    """Return the first few of many short texts and the number of the others, in one line."""
     return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Whether a dotted option is one of `names`, or below one of those that end in a dot."""
+    """Return whether a dotted option is one of `names`, or below one of those that end in a dot."""
     return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
 
 
 def _shown(value) -> str:
-    """Return the text of a value, or of the beginning of one that would not fit into a line."""
+    """Return the text of a value, or its beginning if it would not fit into a line."""
     text = str(value)
     return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"

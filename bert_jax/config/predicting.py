@@ -1,4 +1,7 @@
-"""Options of `bert-jax predict`, as frozen dataclasses; only the standard library is imported here, as in `config.py`."""
+"""Options of `bert-jax predict`, as frozen dataclasses.
+
+Only the standard library is imported here, as in `config.options`.
+"""
 
 import dataclasses
 from typing import Literal
@@ -13,7 +16,7 @@ class InputFormConfig:
     """How the input file's format differs from that of the training files. None: same as in training."""
 
     text_column: str | None = None
-    """Column of the sentence in the task text: its name, or its number, from 1, in a file without a line of names. None: same
+    """Column of the sentence in the task text: its name, or its number, from 1, in a file without a header. None: same
     as in training."""
     pair_column: str | None = None
     """Column of the second sentence in the task text. None: same as in training."""
@@ -32,20 +35,22 @@ class PredictConfig:
     """Options of `bert-jax predict`."""
 
     input: str = ""
-    """File in one of the task's own forms, or plain text to classify, score or tag: a .txt file (not for ner, whose .txt files
-    have columns) or - for standard input with one text per line, or a directory with one text per .txt file."""
+    """File in one of the task's own formats, or plain text to classify, score or tag: a .txt file (not for ner, whose
+    .txt files have columns) or - for standard input, with one text per line, or a directory with one text per .txt
+    file."""
     text: str = ""
-    """A single text in place of --input. The two texts of a pair are separated by a tab, here and in plain text."""
+    """A single text instead of --input. The two texts of a pair are separated by a tab, here and in plain text."""
     output: str = ""
-    """File of the predictions, or a directory (with a slash at the end) for everything that the task writes. By default they
-    are printed."""
+    """File to write the predictions to, or a directory (with a slash at the end) for everything that the task writes.
+    By default the predictions are printed."""
     overwrite: bool = False
-    """Whether an output that exists is replaced."""
+    """Whether an existing output is replaced."""
     split: Literal["test", "dev"] = "test"
-    """Whether the file has the form of the task's test file or of its dev file; the two differ in some tasks. Labels are used
-    where there are any."""
+    """Whether the file has the format of the task's test file or of its dev file, which differ in some tasks. Labels
+    are used if there are any."""
     task: str = ""
-    """Another task that the model's head fits, such as ax for a model of mnli. By default the one it was fine-tuned on."""
+    """Different task that the model's head fits, such as ax for a model of mnli. By default the one it was fine-tuned
+    on."""
     data: InputFormConfig = InputFormConfig()
     batch_size: int = 64
     """Sequences per batch."""
@@ -54,7 +59,7 @@ class PredictConfig:
 
 
 def check_predict(config: PredictConfig) -> PredictConfig:
-    """Returns `config` if its values can be used; raises UserError naming option, value and remedy if not."""
+    """Return `config` if its values can be used; raise a UserError that names option, value and remedy otherwise."""
     if config.text and not config.text.strip():
         raise UserError(f"--text={config.text!r:.20} is blank; give --text=TEXT or --input=FILE")
     if bool(config.input) == bool(config.text):

@@ -9,7 +9,7 @@ import difflib
 from bert_jax.config import Config, MaskingConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
-HEAD_SIZE = 64  # of every published BERT
+HEAD_SIZE = 64  # the same in every published BERT
 
 SIZES = {  # layers, hidden size
     # Turc et al. 2019 (arXiv 1908.08962), table 1: the four miniatures with names
@@ -30,20 +30,24 @@ SIZES |= {
 
 
 def model_config(name: str) -> ModelConfig:
-    """ModelConfig of a published size, vocabulary left open; UserError if there is none of that name."""
+    """Return the ModelConfig of a published size, with vocab_size None.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
+    """
     if name not in SIZES:
         close = difflib.get_close_matches(name, SIZES, n=1)
-        hint = f"perhaps you meant {close[0]!r}; there are" if close else "there are"
-        raise UserError(f"no model size is called {name!r}; {hint} {', '.join(SIZES)}")
+        hint = f"perhaps you meant {close[0]!r}; the sizes are" if close else "the sizes are"
+        raise UserError(f"there is no model size {name!r}; {hint} {', '.join(SIZES)}")
     num_layers, hidden_size = SIZES[name]
     return ModelConfig(num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // HEAD_SIZE)
 
 
 def google2018(config: Config) -> Config:
-    """`config` with every option as the code of 2018 has it fixed, on one replica; docs/google2018.md has what that changes.
+    """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 
-    Sizes, dropout, phases with their batch sizes and learning rates, and places of files stay: they were arguments there too.
-    """
+    docs/google2018.md describes what that changes. Sizes, dropout, phases with their batch sizes and learning rates,
+    and locations of files remain as they are: they were arguments there too."""
     return dataclasses.replace(
         config,
         model=dataclasses.replace(
@@ -91,7 +95,7 @@ class ParameterCounts:
 
 
 def parameter_counts(config: ModelConfig) -> ParameterCounts:
-    """Parameters of BertForPreTraining(config), padded vocabulary rows included."""
+    """Count the parameters of BertForPreTraining(config), padded vocabulary rows included."""
     hidden, wide, vocab = config.hidden_size, config.feed_forward_size, config.padded_vocab_size
     norm, square = 2 * hidden, hidden * hidden + hidden
     return ParameterCounts(
@@ -107,12 +111,12 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Floating-point operations of one sequence in one training step: matrix products only, a multiply-add counts as two."""
+    """Floating-point operations per sequence in a training step: matrix products only, a multiply-add counts as two."""
 
     kernels: int
-    """Products with the blocks' kernels; grows with the length."""
+    """Products with the blocks' kernels; linear in the length."""
     attention: int
-    """Scores and weighted values; grows with the square of the length."""
+    """Scores and weighted values; quadratic in the length."""
     heads: int
     """Pooler, next-sentence head, and the masked-language-model head at the predicted positions."""
 
@@ -122,9 +126,9 @@ class Flops:
 
 
 def training_flops(config: ModelConfig, sequence_length: int, predictions: int) -> Flops:
-    """Forward and backward (twice the forward) of one sequence of which `predictions` positions are predicted.
+    """Count the operations per sequence, forward and backward (twice the forward), with `predictions` masked positions.
 
-    Recomputation under remat is not counted, so that utilization figures compare.
+    Recomputation under remat is not counted, so that utilization figures are comparable.
     """
     hidden, length = config.hidden_size, sequence_length
     kernels = config.num_layers * 2 * length * (4 * hidden * hidden + 2 * hidden * config.feed_forward_size)
@@ -135,7 +139,7 @@ def training_flops(config: ModelConfig, sequence_length: int, predictions: int) 
 
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
-    """Memory of the training state over all devices; everything is float32."""
+    """Memory of the training state, summed over all devices; everything is float32."""
 
     parameters: int
     moments: int
@@ -148,23 +152,23 @@ class StateBytes:
 
 
 def state_bytes(config: ModelConfig) -> StateBytes:
-    """Parameters, both moments and gradients of a pre-training run."""
+    """Return the bytes of parameters, both moments and gradients of a pre-training run."""
     size = 4 * parameter_counts(config).pretraining
     return StateBytes(parameters=size, moments=2 * size, gradients=size)
 
 
 @dataclasses.dataclass(frozen=True)
 class ActivationBytes:
-    """What the forward pass of one sequence keeps for the backward pass, in 2-byte activations, without the heads.
+    """Memory that the forward pass of one sequence keeps for the backward pass, without the heads; 2 bytes per value.
 
-    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1: (34·S·H + 5·A·S²) a layer where the feed-forward layer is
+    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1: (34·S·H + 5·A·S²) per layer if the feed-forward layer is
     4·H wide. An estimate by formula: the compiler fuses some of it away, and float32 activations take twice as much.
     """
 
     linear: int
-    """Grows with the length; all that remains with an attention kernel that stores no probabilities."""
+    """Linear in the length; all that remains with an attention kernel that stores no probabilities."""
     quadratic: int
-    """Attention probabilities, their dropout masks and scores; grows with the square of the length."""
+    """Attention probabilities, their dropout masks and scores; quadratic in the length."""
     layer_inputs: int
     """All that remains with compute.remat=full."""
 
@@ -174,7 +178,7 @@ class ActivationBytes:
 
 
 def activation_bytes(config: ModelConfig, sequence_length: int) -> ActivationBytes:
-    """Activations of one sequence."""
+    """Return the bytes of activations of one sequence."""
     hidden, length = config.hidden_size, sequence_length
     return ActivationBytes(
         linear=config.num_layers * length * (18 * hidden + 4 * config.feed_forward_size),

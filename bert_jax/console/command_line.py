@@ -1,8 +1,7 @@
-"""Typed options: from the words of a command line to the dataclasses of `config.py`, through tyro.
+"""Typed options: from the words of a command line to the dataclasses of `config`, through tyro.
 
-tyro does the parsing and the types. Added here: errors of one line, the short forms `--steps`, `--batch_size` … of a run
-with a single phase, and configuration files.
-"""
+tyro parses and checks types. This module adds one-line errors, the short forms `--steps`, `--batch_size` … of a run
+with a single phase, and configuration files."""
 
 import contextlib
 import dataclasses
@@ -21,10 +20,12 @@ from bert_jax.errors import UserError
 
 
 def parse(default, arguments: list[str], usage: str, description: str = ""):
-    """Return `default` (a dataclass instance, or a class where options are required) with the options in `arguments` applied.
+    """Return `default` with the options in `arguments` applied.
 
     Args:
-      usage: what the command is called with, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
+      default: a dataclass instance, or a dataclass if some of its options are required.
+      arguments: words of the command line, such as `--seed=1`.
+      usage: usage of the command, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
       description: what it does and what its words mean, for `--help`, which prints them with the options and exits.
 
     Raises:
@@ -94,18 +95,18 @@ def _no_config(path: str) -> str:
 
 
 def configured(arguments: list[str], usage: str, description: str = "") -> Config:
-    """Return the checked Config that CONFIG and the options after it make."""
+    """Return the checked Config that results from CONFIG and the options after it."""
     path, options = positional(arguments, usage, "CONFIG")
     return check(parse(load_config(path) if path else Config(), options, usage, description))
 
 
 def asks_for_help(arguments: list[str]) -> bool:
-    """Return whether the options of a command are asked for, and not the command."""
+    """Return whether the words ask for help rather than for the command."""
     return bool({"--help", "-h"}.intersection(arguments))
 
 
 def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[str]]:
-    """Return the first word, which must not be an option, and the others; "" and all words if help is asked for instead."""
+    """Return the first word, which must not be an option, and the others; "" and all words if they ask for help."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
     if asks_for_help(arguments):
@@ -114,7 +115,7 @@ def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[s
 
 
 def _option_names(default, prefix: str = "") -> list[str]:
-    """Dotted names of every leaf of a dataclass (instance or class), tuples by index."""
+    """Return the dotted names of all leaves of a dataclass (instance or class), with the indices of tuples."""
     names = []
     for field in dataclasses.fields(default):
         value = getattr(default, field.name, None)
@@ -129,7 +130,7 @@ def _option_names(default, prefix: str = "") -> list[str]:
 
 
 def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
-    """The same words with short forms replaced by full ones; unknown options are refused here, by name."""
+    """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
     out, takes_value = [], False
     for word, following in zip(arguments, [*arguments[1:], ""]):
@@ -179,15 +180,15 @@ def _missing(default, arguments: list[str]) -> list[str]:
 
 
 def _value(config, name: str):
-    """Of the option with this dotted name; None where there is no instance to ask."""
+    """Return the value of the option with this dotted name, or None if there is no instance that has it."""
     for part in name.split("."):
         config = config[int(part)] if isinstance(config, tuple) else getattr(config, part, None)
     return config
 
 
 def _one_line(text: str, program: str) -> str:
-    """tyro's boxed message as one line."""
-    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - where stdout is not UTF-8
+    """Return tyro's boxed message as one line."""
+    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - if stdout is not UTF-8
     words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
     words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
     return f"{words}; see {program} --help"

@@ -1,4 +1,4 @@
-"""What `bert-jax help`, `--version` and `COMMAND --help` print; the latter through tyro, each option with its docstring."""
+"""Output of `bert-jax help`, `--version` and `COMMAND --help` (by tyro, from the docstrings of the options)."""
 
 import dataclasses
 import importlib.metadata
@@ -14,17 +14,17 @@ from bert_jax import __version__
 
 
 def usage(command: Callable) -> str:
-    """Return what a command is called with: the first line of its docstring."""
+    """Return the usage of a command: the first line of its docstring."""
     return f"bert-jax {_paragraphs(command)[0]}"
 
 
 def described(command: Callable) -> tuple[str, str]:
-    """Return what a command is called with, and what it does and what its words mean."""
+    """Return the usage of a command and its description: what it does and what its words mean."""
     return usage(command), "\n\n".join(_paragraphs(command)[1:])
 
 
 def overview(commands: Iterable[Callable]) -> str:
-    """Return what `bert-jax help` prints: every command in two lines."""
+    """Return the text of `bert-jax help`: two lines per command."""
     lines = [f"  {usage(command)}\n      {_paragraphs(command)[1]}" for command in commands]
     return "\n".join(
         [
@@ -51,9 +51,8 @@ def print_help(default, usage: str, description: str) -> None:
     """Print usage, description, and every option with type, meaning and default, then exit with status 0.
 
     Args:
-      default: a dataclass instance, or a class where options have no default.
-      usage: what the command is called with; options that it has outside of brackets are required where `default` leaves
-        them empty.
+      default: a dataclass instance, or a dataclass if some options have no default.
+      usage: usage of the command; options outside brackets are required if they are empty in `default`.
       description: paragraphs with an empty line between them.
     """
     import tyro
@@ -90,7 +89,7 @@ def _replaced(config, name: str, value):
 
 
 def _wrapped(paragraph: str) -> str:
-    """Return `paragraph` in lines of the terminal's width; indented, because tyro joins lines that begin with a letter."""
+    """Return `paragraph` wrapped to the terminal, indented because tyro joins lines that begin with a letter."""
     return textwrap.fill(
         paragraph,
         shutil.get_terminal_size().columns,
@@ -103,7 +102,7 @@ def _wrapped(paragraph: str) -> str:
 def _documented(info):
     """Return tyro's view of a dataclass (None for other types) with docstrings on one line and no "(default: '')".
 
-    tyro would keep the line breaks of the source in them.
+    tyro would keep the line breaks of the docstrings.
     """
     import docstring_parser  # tyro's own
     import tyro

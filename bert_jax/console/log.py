@@ -1,4 +1,4 @@
-"""What libraries log, as the command line shows it: one line each, and nothing that `UserError` says better."""
+"""How the command line shows what libraries log: one line per message, and none that a `UserError` explains better."""
 
 import importlib.util
 import logging
@@ -7,7 +7,7 @@ import sys
 
 
 class OneLine(logging.Formatter):
-    """Writes a log record as one line, `warning: …`, without time, thread, place in the code and traceback."""
+    """Formats a log record as one line, `warning: …`, without time, thread, source location and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
@@ -15,21 +15,20 @@ class OneLine(logging.Formatter):
 
 
 def show_libraries() -> None:
-    """Log everything from INFO on, in the form of the libraries."""
+    """Log everything from INFO on, in the format of the libraries."""
     from absl import logging as absl_logging
 
     absl_logging.set_verbosity(absl_logging.INFO)
 
 
 def quiet_libraries() -> None:
-    """Log warnings and errors as one line each, but for what Orbax says of a save that fails.
+    """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
 
-    It logs the same failure four times, and closes the event loop under the writes that are still in flight: asyncio logs
-    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
-    """
+    Orbax logs the same failure four times, and closes the event loop while writes are still in flight: asyncio logs
+    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out."""
     from absl import logging as absl_logging
 
-    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax tells every file at INFO
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax logs every file at INFO
     handler = absl_logging.get_absl_handler()
     handler.setFormatter(OneLine())
     saving = tuple(

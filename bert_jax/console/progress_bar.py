@@ -1,6 +1,6 @@
 """Progress of long calls: rich's bar on a terminal, a line of plain text in a notebook, nothing elsewhere.
 
-In a notebook rich draws by ipywidgets alone and shows nothing where they are not installed; the line needs nothing.
+In a notebook rich needs ipywidgets and shows nothing if they are not installed; the line needs nothing.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from rich import progress
 from rich.console import Console
 
 Unit = Literal["items", "bytes"]
-WRITE_SECONDS = 0.5  # a notebook keeps what is written until it is shown
+WRITE_SECONDS = 0.5  # between two writes, because a notebook stores all that is written
 WIDTH = 30  # characters of the line's bar
 
 
@@ -21,9 +21,9 @@ WIDTH = 30  # characters of the line's bar
 def progress_bar(
     description: str, total: int | None, completed: int = 0, unit: Unit = "items", visible: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr for the time of the block; yields a function that moves it to a number of items or bytes.
+    """Show a bar on stderr during the block; yield a function that moves it to a number of items or bytes.
 
-    `total` None: how much there is to come is not known.
+    `total` is None if it is unknown.
     """
     console = Console(stderr=True)
     if console.is_jupyter and visible:
@@ -53,7 +53,7 @@ def progress_bar(
 
 
 def track(items: Iterable, description: str, total: int | None, visible: bool = True) -> Iterator:
-    """The items, one after the other, with a bar that counts them."""
+    """Yield the items with a bar that counts them."""
     with progress_bar(description, total, visible=visible) as move_to:
         for number, item in enumerate(items, 1):
             yield item
@@ -61,7 +61,7 @@ def track(items: Iterable, description: str, total: int | None, visible: bool = 
 
 
 class _Line:
-    """One line of text that is written over by itself, as every notebook shows it."""
+    """One line of text that overwrites itself, which every notebook can show."""
 
     def __init__(self, description: str, total: int | None, completed: int, unit: Unit):
         self._description, self._total, self._unit = description, total, unit

@@ -1,8 +1,8 @@
-"""Compiled programs on disk, so that the next process loads them: JAX's own persistent cache, in the user's cache directory.
+"""Compiled programs on disk, for the next process to load: JAX's persistent cache, in the user's cache directory.
 
-JAX opens an entry's file under its final name and writes: a process that is killed then leaves a torn entry, which JAX neither
-runs (it does not decompress) nor writes again. So every entry is decompressed once before its first use by a later process,
-and marked as whole.
+JAX writes an entry directly under its final name, so a process that is killed leaves a torn entry, which JAX neither
+runs (it does not decompress) nor writes again. Therefore every entry is decompressed once before its first use by a
+later process, and marked as whole.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import jaxlib
 
 from bert_jax.files import cache_directory
 
-MAX_BYTES = 1 << 30  # per machine and version of JAX; the programs used longest ago go first
+MAX_BYTES = 1 << 30  # per machine and version of JAX; the least recently used programs are removed first
 MIN_COMPILE_SECONDS = 0.2  # loading a small program takes a few milliseconds
 ENTRY, USED, WHOLE = "-cache", "-atime", "-whole"  # NAME-cache and NAME-atime are JAX's, NAME-whole is ours
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -25,9 +25,9 @@ PROCESSOR = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", 
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs for later processes, unless JAX's own options name a directory or switch its cache off.
+    """Keep compiled programs for later processes, unless JAX's own options name a directory or turn its cache off.
 
-    For `load` and the commands; importing bert_jax changes nothing. A directory that cannot be used is no error.
+    `load` and the commands call this; importing bert_jax changes nothing. A directory that cannot be used is no error.
     """
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return
@@ -35,7 +35,7 @@ def use_compilation_cache() -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:  # what lies there is run
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:  # the programs in it will be executed
             return
     except OSError:  # not writable, or full
         return
@@ -46,20 +46,19 @@ def use_compilation_cache() -> None:
         if option.upper() not in os.environ:
             jax.config.update(option, value)
     try:
-        if (
-            jax.config.jax_compilation_cache_max_size != -1
-        ):  # else JAX neither locks the directory nor notes times of use
+        # Without a limit JAX neither locks the directory nor records times of use.
+        if jax.config.jax_compilation_cache_max_size != -1:
             discard_torn(directory)
-    except OSError:  # locked by another process for long
+    except OSError:  # locked by another process for too long
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
 
 
 def discard_torn(directory: pathlib.Path) -> None:
-    """Deletes the entries of a cache that were not written whole. Each is read once; JAX's own lock keeps writers out.
+    """Delete the entries of a cache that were not completely written; each is read once, under JAX's own lock.
 
     Raises:
-      OSError: the directory cannot be written, or another process keeps the lock for ten seconds.
+      OSError: the directory cannot be written, or another process holds the lock for ten seconds.
     """
     with filelock.FileLock(directory / ".lockfile", timeout=10):
         for entry in directory.glob(f"*{ENTRY}"):
@@ -79,20 +78,20 @@ def discard_torn(directory: pathlib.Path) -> None:
 def _decompresses(contents: bytes) -> bool:
     try:
         if contents.startswith(ZSTANDARD):
-            import zstandard  # where it is installed, JAX compresses by it
+            import zstandard  # if it is installed, JAX compresses with it
 
             zstandard.ZstdDecompressor().decompress(contents)
         else:
             zlib.decompress(contents)
-    except Exception:  # zlib.error, ZstdError, and ImportError where it has been removed
+    except Exception:  # zlib.error, ZstdError, or ImportError if it has been removed
         return False
     return True
 
 
 def _compiled_for() -> str:
-    """A name for the versions of JAX and the processor: a CPU's programs use instructions that others may not have.
+    """Return a name for the versions of JAX and the processor, whose instructions other processors may not have.
 
-    A home directory can be that of several machines.
+    Several machines can share a home directory.
     """
     try:
         first = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()

@@ -1,4 +1,4 @@
-"""What this process runs on: devices, their peak rate and memory, and joining the other hosts of a pod."""
+"""The hardware of this process: devices, their peak rate and memory, and joining the other hosts of a pod."""
 
 import dataclasses
 import glob
@@ -11,10 +11,10 @@ from absl import logging
 
 from bert_jax.errors import UserError
 
-# Dense bfloat16 FLOP/s of one JAX device (not with sparsity), by the start of its device_kind; first match wins.
-# TPU: "peak compute per chip" in docs.cloud.google.com/tpu/docs (v2, v3, v4, v5e, v5p, v6e, tpu7x). On v2, v3 and TPU7x
-# a JAX device is one of the two cores of a chip, so half of that figure stands here.
-# NVIDIA: "Tensor Core" rows of the data sheets, halved where those print the figure with sparsity; V100, T4: float16.
+# Dense bfloat16 FLOP/s of one JAX device (not with sparsity), by the start of its device_kind; first match wins. TPU:
+# "peak compute per chip" in docs.cloud.google.com/tpu/docs (v2, v3, v4, v5e, v5p, v6e, tpu7x). On v2, v3 and TPU7x a
+# JAX device is one of the two cores of a chip, so it has half of that figure. NVIDIA: "Tensor Core" rows of the data
+# sheets, halved if they give the figure with sparsity; V100, T4: float16.
 PEAK_FLOPS = (
     (r"TPU v2", 45e12 / 2),
     (r"TPU v3", 123e12 / 2),
@@ -42,7 +42,7 @@ PEAK_FLOPS = (
     (r"Tesla T4", 65e12),
 )
 
-# Set by launchers for every process of a job: Slurm's srun, Open MPI's mpirun.
+# Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
 PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -56,9 +56,9 @@ class Hardware:
     num_local_devices: int
     num_processes: int
     peak_flops: float | None
-    """Dense bfloat16 FLOP/s of one device; None where unknown, and on CPU."""
+    """Dense bfloat16 FLOP/s of one device; None if unknown, and on CPU."""
     memory_bytes: int | None
-    """Of one device; None where the driver does not say, and on CPU."""
+    """Memory of one device; None if the driver does not report it, and on CPU."""
 
     def __str__(self) -> str:
         where = f" on {self.num_processes} hosts" if self.num_processes > 1 else ""
@@ -74,7 +74,7 @@ class Hardware:
 
 
 def hardware() -> Hardware:
-    """Describes the devices of all processes; starts JAX's backend if nothing has yet."""
+    """Describe the devices of all processes; this starts JAX's backend if nothing has yet."""
     device = jax.local_devices()[0]
     stats = device.memory_stats() or {}
     return Hardware(
@@ -89,12 +89,12 @@ def hardware() -> Hardware:
 
 
 def peak_flops(kind: str) -> float | None:
-    """Dense bfloat16 FLOP/s of one JAX device of this kind, or None: then no utilisation is reported."""
+    """Return the dense bfloat16 FLOP/s of one JAX device of this kind, or None; then no utilization is reported."""
     return next((peak for pattern, peak in PEAK_FLOPS if re.match(pattern + r"(?![0-9A-Za-z])", kind)), None)
 
 
 def idle_accelerator() -> str | None:
-    """A sentence if this machine has an accelerator that JAX does not use, else None."""
+    """Return a sentence if this machine has an accelerator that JAX does not use, else None."""
     if jax.default_backend() != "cpu" or os.environ.get("JAX_PLATFORMS", "") == "cpu":
         return None
     for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (_has_tpu_chips(), "a TPU", "tpu")):
@@ -111,15 +111,15 @@ def _has_nvidia_gpu() -> bool:
 
 
 def initialize_distributed() -> None:
-    """Joins the processes of one job, before anything touches a device; does nothing when called again.
+    """Join the processes of one job before any device is used; do nothing when called again.
 
-    On a TPU always, even with one host: the preemption notice comes through the coordination service. Elsewhere only
-    if a launcher says that there are several processes (JAX_COORDINATOR_ADDRESS with JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID, Slurm, Open MPI); a laptop or a single GPU machine is left alone.
+    On a TPU this always happens, even with one host, because the preemption notice comes through the coordination
+    service. Elsewhere it only happens if a launcher says that there are several processes (JAX_COORDINATOR_ADDRESS with
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID, Slurm, Open MPI); a laptop or a single GPU machine is left alone.
 
     Raises:
-        UserError: a coordinator is named but not how many processes there are, or which one this is; or a launcher has started
-            several processes that JAX cannot join.
+        UserError: a coordinator is named but not the number of processes or which one this is, or a launcher has
+          started several processes that JAX cannot join.
     """
     if jax.distributed.is_initialized():
         return
@@ -150,7 +150,7 @@ def initialize_distributed() -> None:
 
 
 def on_tpu() -> bool:
-    """Whether JAX will use TPUs, found out without starting its backend (which must not happen before joining)."""
+    """Return whether JAX will use TPUs, without starting its backend (which must not happen before joining)."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     wanted = not platforms or "tpu" in platforms.split(",")
     return wanted and _has_tpu_chips() and importlib.util.find_spec("libtpu") is not None

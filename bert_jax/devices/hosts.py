@@ -1,7 +1,7 @@
-"""What the hosts of one job tell each other: agreement on values, settings and failures; with one process, nothing.
+"""Agreement between the hosts of one job on values, settings and failures; with a single process, nothing happens.
 
-All of it goes through JAX's coordination service and not through the devices: where hosts have different meshes, versions or
-numbers of devices, which is what has to be found out here, a collective hangs or computes something else on each of them.
+All of it goes through JAX's coordination service and not through the devices: if hosts have different meshes, versions
+or numbers of devices, which is to be detected here, a collective hangs or computes something different on each of them.
 """
 
 import functools
@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 import jax
 from absl import logging
-from jax._src.distributed import global_state  # it has no public name: Orbax takes it from here too
+from jax._src.distributed import global_state  # it has no public name; Orbax takes it from here too
 
 from bert_jax.config.json_form import differences, is_among
 from bert_jax.errors import UserError
 from bert_jax.devices.software import sources, versions
 
 PATIENCE_SECONDS = 3600
-"""One host may copy a large store while the others wait; a host that dies is noticed by JAX itself, after 100 seconds."""
+"""One host may copy a large store while the others wait; JAX itself notices after 100 seconds that a host has died."""
 WARNING_SECONDS = 30
 FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
-"""Settings of JAX that change numbers, and that the environment of one host alone may set."""
+"""Settings of JAX that change numbers, and that the environment of a single host may set."""
 
-_meetings = itertools.count()  # every host takes part in all of them, in the same order
+_meetings = itertools.count()  # all hosts take part in all meetings, in the same order
 
 
 class Ended(UserError):
@@ -31,10 +31,10 @@ class Ended(UserError):
 
 
 def from_first(value):
-    """Return `value` of the first host, on every host: anything that JSON holds.
+    """Return `value` of the first host, on every host; it may be anything that JSON can represent.
 
-    For what is read from a file that the first host writes: on a network file system the others may still see the past, and
-    hosts that decide differently wait for each other forever.
+    Use it for what is read from a file that the first host writes: on a network file system the other hosts may still
+    see the past, and hosts that decide differently wait for each other forever.
 
     Raises:
       Ended: another host has failed; see `ending_together`.
@@ -55,14 +55,16 @@ def any_failure(problem: str | None) -> str | None:
 
 
 def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
-    """Raise on every host unless all of them run the same thing: `facts()`, our code, versions, JAX's number formats.
+    """Raise on every host unless all of them run the same thing: `facts()`, code, versions and JAX's number formats.
 
     Args:
-      facts: called where there are several hosts; returns a nested dict of JSON types (resolved options, fingerprints).
-      own: dotted names of facts in which hosts may differ; a name that ends in a dot stands for all below it.
+      facts: returns a nested dict of JSON types (resolved options, fingerprints); only called if there are several
+        hosts.
+      own: dotted names of facts in which hosts may differ; a name that ends in a dot includes everything below it.
 
     Raises:
-      Ended: names the first difference, both values and the host; or another host has failed.
+      Ended: hosts differ (the message names the first difference, both values and the host), or another host has
+        failed.
     """
     if global_state.num_processes == 1:
         return
@@ -72,7 +74,7 @@ def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
 
 
 def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
-    """Raise `Ended` for the first fact, not among `own`, in which a host (the index in the list) differs from the first."""
+    """Raise `Ended` for the first fact, not among `own`, in which a host (an index of the list) differs from host 0."""
     for host, other in enumerate(facts):
         for line in differences(facts[0], other):
             name, change = line.split(": ", 1)
@@ -85,9 +87,9 @@ def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
 
 
 def ending_together(run):
-    """Decorate a run: an exception that ends it on one host is raised on the others when they next meet that host.
+    """Decorate a run so that an exception that ends it on one host is raised on the others at their next meeting.
 
-    They meet in the functions above: before anything is written, as the work directory is taken, and at every save.
+    They meet in the functions above: before anything is written, when the work directory is taken, and at every save.
     """
 
     @functools.wraps(run)
@@ -105,10 +107,12 @@ def ending_together(run):
 
 
 def _meet(kind: str, value, conclude: Callable[[list], object]):
-    """Return, on every host, what `conclude` makes of the values of all hosts, on the first one; waits for all to come.
+    """Return, on every host, the result of `conclude` on the values of all hosts, which the first host calls.
+
+    Waits for all hosts.
 
     Raises:
-      Ended: `conclude` raised it; a host has failed on its way here, or has gone another way.
+      Ended: `conclude` raised it, or a host has failed on its way here, or is in a different meeting.
     """
     meeting, me = next(_meetings), global_state.process_id
     _put(meeting, me, {"kind": kind, "value": value})
@@ -125,7 +129,7 @@ def _meet(kind: str, value, conclude: Callable[[list], object]):
 
 
 def _entry(meeting: int, host: int, kind: str):
-    """The value that `host` has brought to a meeting."""
+    """Return the value that `host` has brought to a meeting."""
     entry = _get(meeting, host, host)
     if "error" in entry:
         raise Ended(entry["error"])
@@ -138,13 +142,13 @@ def _entry(meeting: int, host: int, kind: str):
 
 
 def _tell(error: str) -> None:
-    """Leaves `error` for the next meeting, to which this host will not come."""
+    """Leave `error` for the next meeting, which this host will not attend."""
     meeting = next(_meetings)
     try:
         _put(meeting, global_state.process_id, {"error": error})
         if global_state.process_id == 0:
             _put(meeting, "verdict", {"error": error})
-    except Ended as failure:  # the service has ended, and the other hosts with it
+    except Ended as failure:  # the service has ended, and with it the other hosts
         logging.warning("the other hosts could not be told: %s", failure)
 
 
@@ -156,7 +160,7 @@ def _put(meeting: int, name: int | str, entry: dict) -> None:
 
 
 def _get(meeting: int, name: int | str, host: int) -> dict:
-    """Waits for what `host` puts down."""
+    """Wait for the entry of `host`."""
     for waited in range(WARNING_SECONDS, PATIENCE_SECONDS + 1, WARNING_SECONDS):
         try:
             return json.loads(
@@ -166,4 +170,4 @@ def _get(meeting: int, name: int | str, host: int) -> dict:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise Ended(f"host {host} cannot be reached: {str(error).splitlines()[0]}") from None
             logging.warning("waiting for host %d, %d s so far", host, waited)
-    raise Ended(f"host {host} was not ready after {PATIENCE_SECONDS // 60} minutes; see what it has printed")
+    raise Ended(f"host {host} was not ready after {PATIENCE_SECONDS // 60} minutes; see what it printed")

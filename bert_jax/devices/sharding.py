@@ -1,8 +1,9 @@
-"""How parameters, optimizer moments and batches lie on the devices.
+"""The layout of parameters, optimizer moments and batches on the devices.
 
-The mesh alone chooses the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of parameters,
-gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. One table maps paths to axes. Whole
-parameters are gathered over `fsdp` once a step: for BERT sizes they fit a device, the moments are what must be split.
+The mesh alone determines the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of
+parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. One table maps paths to
+axes. Whole parameters are gathered over `fsdp` once per step: at BERT sizes they fit on a device, and only the moments
+have to be split.
 """
 
 import math
@@ -37,7 +38,7 @@ RULES = (
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
+    """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
         UserError: the sizes do not multiply to the number of devices.
@@ -57,7 +58,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
-    """Changes of a single axis that make the mesh fit `count` devices, else the mesh that always fits."""
+    """Return changes of a single axis that make the mesh fit `count` devices, else the mesh that always fits."""
     fixes = []
     for axis, size in sizes.items():
         if size == -1:
@@ -72,7 +73,7 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 
 def check_batch(config: Config, mesh: Mesh) -> None:
-    """Raises UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
+    """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
     for index, phase in enumerate(config.phases):
         data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
         unit = data * fsdp * phase.micro_batches
@@ -86,7 +87,7 @@ def check_batch(config: Config, mesh: Mesh) -> None:
 
 
 def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, list[str]]:
-    """Spec of the array at `path` by RULES, and a remark for each dimension that the mesh does not divide (left whole)."""
+    """Return the spec of the array at `path` by RULES, and a remark for each dimension that is left whole."""
     rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
     axes, remarks = [], []
     for axis, size in zip(rule, shape):
@@ -98,7 +99,7 @@ def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, li
 
 
 def shardings(mesh: Mesh, tree):
-    """Tree of NamedSharding for a tree of arrays or ShapeDtypeStructs (parameters, moments or a whole train state)."""
+    """Return the NamedShardings for a tree of arrays or ShapeDtypeStructs (parameters, moments or a train state)."""
 
     def one(path, leaf):
         return NamedSharding(mesh, partition_spec(mesh, _name(path), leaf.shape)[0])
@@ -107,7 +108,7 @@ def shardings(mesh: Mesh, tree):
 
 
 def gathered(tree):
-    """The shardings in `tree` without the fsdp axis: where whole parameters lie while they are computed with."""
+    """Return the shardings in `tree` without the fsdp axis: those of whole parameters during computation."""
 
     def one(sharding):
         return NamedSharding(sharding.mesh, P(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
@@ -120,15 +121,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Of every array [batch, …]; the tensor axis holds copies."""
+    """Return the sharding of every array [batch, …]; the tensor axis holds copies."""
     return NamedSharding(mesh, BATCH)
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Rows of the global batch that this process must load: int64, ascending.
+    """Return the rows of the global batch that this process must load: int64, ascending.
 
-    Read off the sharding and not off the process index, so they are right for any mesh and any order of devices; two
-    processes that share a copy (tensor axis across hosts) get the same rows.
+    They are taken from the sharding and not from the process index, so they are right for any mesh and any order of
+    devices; two processes that share a copy (tensor axis across hosts) get the same rows.
     """
     slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     spans = sorted({rows.indices(batch_size)[:2] for (rows,) in slices})
@@ -136,7 +137,7 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-    """Global arrays [batch_size, …] from this process's rows, which are those of `host_rows` in that order."""
+    """Return global arrays [batch_size, …] from this process's rows, which are those of `host_rows` in that order."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
@@ -145,11 +146,11 @@ def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) ->
 
 
 def table(mesh: Mesh, tree) -> Table:
-    """What the rules made of each array of `tree`: shape, partition, MiB a device, remarks."""
+    """Return the shape, partition, MiB per device and remarks for each array of `tree`."""
     title = "mesh " + " × ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     result = Table(title=title)
-    result.add_column("array", no_wrap=True)  # a path that is cut names nothing; the other columns wrap
-    for column in ("shape", "partition", "MiB a device", "remark"):
+    result.add_column("array", no_wrap=True)  # a truncated path identifies nothing; the other columns wrap
+    for column in ("shape", "partition", "MiB per device", "remark"):
         result.add_column(column, overflow="fold")
     total = 0
     for path, leaf in jax.tree.leaves_with_path(tree):

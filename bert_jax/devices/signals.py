@@ -1,4 +1,4 @@
-"""Being told to stop: SIGTERM from a scheduler, Ctrl-C from a person."""
+"""Requests to stop: SIGTERM from a scheduler, Ctrl-C from a person."""
 
 import concurrent.futures
 import os
@@ -14,27 +14,27 @@ from rich.console import Console
 
 Value = TypeVar("Value")
 COMPILING = "compiling"  # start of the name of a thread that works for `StopSignals.wait`
-QUIT_SECONDS = 10.0  # that saying what is lost may take
-LOOK_SECONDS = 0.1  # between two looks for a signal while waiting
+QUIT_SECONDS = 10.0  # maximum time for saying what is lost
+LOOK_SECONDS = 0.1  # between two checks for a signal while waiting
 
 
 class Stopped(BaseException):
-    """The command has been told to stop. Not an Exception: whoever reads damaged files would take it for damage."""
+    """The command was told to stop. Not an Exception, which code that reads damaged files would take for damage."""
 
 
 class StopSignals:
-    """Turns the first SIGTERM or SIGINT into `Stopped` where nothing is lost by it; a second one ends the process at once.
+    """Turns the first SIGTERM or SIGINT into `Stopped` where nothing is lost; a second one ends the process at once.
 
-    `Stopped` ends the `with` block and is not raised any further; `exit_code` then says why the block ended. Until `check`
-    is called for the first time nothing needs to be saved, and a signal raises `Stopped` wherever the program is; afterwards
-    only `check` and `wait` raise it.
+    `Stopped` ends the `with` block and is not propagated; `exit_code` then says why the block ended. Until the first
+    call of `check` nothing needs to be saved, and a signal raises `Stopped` wherever the program is; afterwards only
+    `check` and `wait` raise it.
 
-    With several hosts only `check` does, at the same call on all of them: the one after the highest number, 0 at first, that
-    any of them has passed to JAX's preemption service so far. Nothing else may call that service: see
-    `checkpoint_manager.Manager`.
+    With several hosts only `check` raises it. All hosts stop at the same call: the one after the highest number
+    (initially 0) that any of them has passed to JAX's preemption service so far. Nothing else may call that service:
+    see `checkpoints.manager.Manager`.
 
     Attributes:
-      saving: the step that the loop would save on a signal now; None if nothing needs to be saved.
+      saving: step that the loop would save on a signal now; None if nothing needs to be saved.
       newest: returns the step of the newest checkpoint, or None.
     """
 
@@ -59,23 +59,24 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        os.close(self._writing)  # which ends the thread, when it has said what it had to say
+        os.close(self._writing)  # which ends the thread after its last message
         self._listener.join()
         return kind is Stopped
 
     def check(self) -> None:
-        """Raises `Stopped` if the command has been told to stop.
+        """Raise `Stopped` if the command has been told to stop.
 
-        Called between steps and between batches of an evaluation, equally often on every host.
+        Call it between steps and between batches of an evaluation, equally often on every host.
         """
         self._checked = True
         if self._told():
             self._stop()
 
     def wait(self, work: Callable[[], Value]) -> Value:
-        """Returns `work()`, which is done in a thread so that a single host need not wait for it to stop.
+        """Return `work()`, which runs in a thread so that a signal on a single host need not wait for it.
 
-        For compilation: XLA takes minutes in C++, and Python runs signal handlers between two instructions of its own only.
+        For compilation: XLA spends minutes in C++, and Python runs signal handlers only between two of its own
+        instructions.
         """
         executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
         future = executor.submit(work)
@@ -86,12 +87,12 @@ class StopSignals:
         return future.result()
 
     def saved(self, step: int) -> None:
-        """Tells that stopping has lost nothing."""
+        """Report that stopping has lost nothing."""
         _say(f"saved step {step:,}; the same command resumes")
 
     @property
     def exit_code(self) -> int:
-        """0 unless stopped; then the shell's convention for a process ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """0 unless stopped; then as shells report a process ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self._received or signal.SIGTERM) if self._stopped else 0
 
     def _told(self) -> bool:
@@ -102,23 +103,23 @@ class StopSignals:
 
     def _stop(self) -> None:
         self._stopped = True
-        if not self._announced and jax.process_count() > 1:  # the signal came to another host
+        if not self._announced and jax.process_count() > 1:  # another host received the signal
             self._announce(signal.SIGTERM)
         raise Stopped
 
     def _handle(self, number: int, frame) -> None:
-        """Runs in the main thread, as soon as that is in Python again."""
+        """Record the first signal; runs in the main thread, as soon as that executes Python again."""
         if self._received is not None:
             return
         self._received = number
         if jax.process_count() > 1:
-            signal.raise_signal(signal.SIGTERM)  # which JAX's service brings to the other hosts
+            signal.raise_signal(signal.SIGTERM)  # which JAX's service forwards to the other hosts
         elif not self._checked:
             self._stop()
 
     def _listen(self) -> None:
-        """Answers signals at once, from a thread of its own, whatever the main thread is busy with."""
-        while numbers := os.read(self._reading, 64):  # a byte for each signal that has a handler in Python
+        """Answer signals at once, from a separate thread, whatever the main thread is busy with."""
+        while numbers := os.read(self._reading, 64):  # one byte per signal that has a Python handler
             for number in numbers:
                 if number in self._handlers:
                     self._quit(number) if self._announced else self._announce(number)
@@ -135,9 +136,8 @@ class StopSignals:
             _say(f"stopping after this step, saving step {self.saving:,}{again}")
 
     def _quit(self, number: int) -> None:
-        watchdog = threading.Timer(
-            QUIT_SECONDS, os._exit, (128 + number,)
-        )  # the file system may hang, which ends this too
+        # The file system may hang, which the watchdog ends too.
+        watchdog = threading.Timer(QUIT_SECONDS, os._exit, (128 + number,))
         watchdog.daemon = True
         watchdog.start()
         try:
@@ -148,11 +148,11 @@ class StopSignals:
                 else ("all steps are lost" if newest is None else f"the steps after step {newest:,} are lost")
             )
             _say(f"quitting without saving: {lost}")
-            Console(file=sys.__stdout__).show_cursor()  # which a live bar has hidden
+            Console(file=sys.__stdout__).show_cursor()  # which a live bar hides
         finally:
             os._exit(128 + number)
 
 
 def _say(text: str) -> None:
     if jax.process_index() == 0:
-        print(text, file=sys.stderr, flush=True)  # on a terminal a live bar has put itself between, and stays below
+        print(text, file=sys.stderr, flush=True)  # on a terminal a live bar has replaced sys.stderr, and stays below

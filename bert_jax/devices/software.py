@@ -1,4 +1,4 @@
-"""The software of a process: versions of its libraries, and which code of ours it runs."""
+"""The software of a process: versions of its libraries, and the code of bert_jax that it runs."""
 
 import hashlib
 import importlib.metadata
@@ -11,7 +11,7 @@ PACKAGE_DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that numbers depend on."""
+    """Return the versions of Python and of the packages that affect numbers."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -22,7 +22,7 @@ def versions() -> dict[str, str | None]:
 
 
 def sources(directory: pathlib.Path = PACKAGE_DIRECTORY) -> dict[str, str]:
-    """Return {name: SHA-256} of the Python files below `directory`, whether they are under version control or not."""
+    """Return {name: SHA-256} of the Python files below `directory`, whether under version control or not."""
     return {
         file.relative_to(directory).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(directory.rglob("*.py"))
@@ -30,7 +30,7 @@ def sources(directory: pathlib.Path = PACKAGE_DIRECTORY) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree that this code runs from, "-dirty" where files differ from it; None if installed."""
+    """Return the commit of the source tree that this code runs from, "-dirty" if files differ; None if installed."""
     root = PACKAGE_DIRECTORY.parent
     if not (root / ".git").exists():
         return None

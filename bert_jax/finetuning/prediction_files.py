@@ -11,14 +11,14 @@ from typing import Any
 import jax
 from etils import epath
 
-from bert_jax.errors import UserError
 from bert_jax.config.predicting import PredictConfig
-from bert_jax.formats.stored import StoredModel
-from bert_jax.data.sequences.texts import check_utf8
-from bert_jax.tasks import plain_text, ner, text
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
+from bert_jax.tasks import ner, plain_text, text
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.recorded import recorded_data, recorded_pairs
+from bert_jax.tokenization.texts import check_utf8
 
 
 def check_files(config: PredictConfig) -> None:

@@ -6,15 +6,17 @@ import os
 import numpy as np
 from etils import epath
 
+from bert_jax.console.progress_bar import track
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.formats import huggingface_config, huggingface_names as names, safetensors_files
+from bert_jax.formats import huggingface_config, safetensors_files
+from bert_jax.formats import huggingface_names as names
 from bert_jax.formats.model_card import model_card
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
+from bert_jax.formats.stored import PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.formats.stored import PARTS, StoredArray, StoredModel, without_padding
-from bert_jax.console.progress_bar import track
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
 

@@ -11,8 +11,8 @@ import re
 import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.devices.placement import empty
 from bert_jax.formats.safetensors_files import FileTensor
-from bert_jax.formats.stored import empty
 
 WORD_TABLE = "bert.embeddings.word_embeddings.weight"
 DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"

@@ -6,17 +6,18 @@ import re
 from absl import logging
 from etils import epath
 
-from bert_jax.checkpoints.checkpoint import Checkpoints, attempt
 from bert_jax.checkpoints.arrays import open_array
+from bert_jax.checkpoints.checkpoint import Checkpoints, attempt
+from bert_jax.checkpoints.fingerprint import host_fingerprint
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
+from bert_jax.checkpoints.workdir import id_below, read_json
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, from_dict
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.fingerprint import host_fingerprint
-from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.formats.stored import StoredModel
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
-from bert_jax.checkpoints.workdir import id_below, read_json
 
 PARAMETERS = "params/"
 VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary

@@ -20,9 +20,9 @@ import numpy as np
 import safetensors
 from etils import epath
 
+from bert_jax.devices.placement import empty
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.formats.stored import empty
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large is 50 kB; a parsed header takes some twenty times its size

@@ -5,13 +5,11 @@ every writer starts from the same description.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable
 
-import numpy as np
 from absl import logging
 
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -19,17 +17,6 @@ PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which the rows of a word table are rounded up, for the matrix units of accelerators; 128 is Megatron's."""
 PARTS = ("pooler", "mlm", "next_sentence", "head", "crf")
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredArray:
-    """One parameter, on disk. Nothing is read until `read` is called."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[tuple[slice, ...]], np.ndarray]
-    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything.
-    Nobody changes them afterwards: a device may take their memory over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +93,3 @@ def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> Mo
         tokenizer.vocab_size,
     )
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
-
-
-def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
-    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
-
-    Of any other it makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)

@@ -10,13 +10,14 @@ import re
 import numpy as np
 from etils import epath
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
+from bert_jax.formats.stored import StoredModel, without_padding
 from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
 from bert_jax.formats.tf_names import HEADS, Row, axis_sizes, rows
-from bert_jax.formats.stored import StoredArray, StoredModel, without_padding
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"

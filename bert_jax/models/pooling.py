@@ -8,6 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from bert_jax.errors import UserError
 
@@ -26,7 +27,9 @@ LAYERS_READ = {
 """How many of the last layers a combination looks at; 0 = every layer, without the embeddings."""
 
 
-def combine(hidden_states: Sequence[jax.Array], combination: Combination, weights=None) -> jax.Array:
+def combine(
+    hidden_states: Sequence[jax.Array], combination: Combination, weights: ArrayLike | None = None
+) -> jax.Array:
     """Features of every token from several layers: the feature-based use of Devlin et al. 2018, section 5.3 and table 7.
 
     Args:

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from absl import logging
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskOptions
-from bert_jax.data.sequences.texts import check_utf8, tokenize
-from bert_jax.tasks import plain_text, squad, ner
-from bert_jax.tasks.squad import answer_spans, reading, windows
+from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.lengths import Uncut
+from bert_jax.data.sequences.texts import as_features
+from bert_jax.errors import UserError
+from bert_jax.tasks import ner, plain_text, squad
 from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.data.sequences.features import Features, join, sequence_length
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
-from bert_jax.tasks.lengths import Uncut
+from bert_jax.tasks.squad import answer_spans, reading, windows
+from bert_jax.tokenization.segments import join, sequence_length
+from bert_jax.tokenization.texts import check_utf8, tokenize
 
 SEVERAL = "; several are given as a list"
 
@@ -91,7 +93,8 @@ def _numbers(model, texts, scores: Scores) -> list[float]:
 
 
 def _sequences(model, texts) -> Features:
-    features = tokenize(model.need_tokenizer(), texts, model.config.max_position_embeddings, _longest(model))
+    longest = model.config.max_position_embeddings
+    features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
     check_pairs(model.history, features, lambda number: f"text {number} of the list", model.path)
     return features
 

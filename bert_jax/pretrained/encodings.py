@@ -6,10 +6,10 @@ import os
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.errors import UserError
-from bert_jax.data.sequences.texts import as_arrays
 from bert_jax.data.sequences.batching import sequence_lengths
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.tokenization.texts import as_arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Collector:
             last_hidden_state=self.last,
             pooled=self.pooled,
             attentions=self.maps if attentions else None,
-            **as_arrays(features),
+            **as_arrays(list(zip(features.input_ids, features.token_type_ids))),
             tokens=[[tokens[i] for i in ids] for ids in features.input_ids],
         )
 

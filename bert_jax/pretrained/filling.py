@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config.commands import FillMaskConfig
+from bert_jax.data.sequences.texts import as_features, batches
 from bert_jax.errors import UserError
-from bert_jax.data.sequences.texts import as_features, batches, check_utf8
+from bert_jax.tokenization.texts import check_utf8
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from bert_jax.config import ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.formats.placement import placed
+from bert_jax.config import ModelConfig
+from bert_jax.devices.placement import StoredArray, placed
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
-from bert_jax.formats.stored import StoredArray, StoredModel
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 POSITIONS = "embeddings/position/table"

@@ -7,14 +7,14 @@ import jax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
+from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
-from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.devices.placement import placed
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.formats.placement import placed
 from bert_jax.formats.stored import StoredModel
+from bert_jax.pretrained.model import PretrainedModel
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""

@@ -7,25 +7,28 @@ import jax
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
+from jax.typing import ArrayLike
 
-from bert_jax.config import ComputeConfig
-from bert_jax.errors import UserError
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.formats.conversion import new_directory, write_bert_jax
+from bert_jax.config import ComputeConfig
+from bert_jax.console.progress_bar import track
+from bert_jax.data.sequences.batching import Batch
+from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.texts import as_features, batches
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
+from bert_jax.pretrained.conversion import new_directory, write_bert_jax
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
 from bert_jax.pretrained.parameters import Parameters, not_finite
 from bert_jax.pretrained.runner import Runner
-from bert_jax.formats.stored import StoredArray, StoredModel
-from bert_jax.data.sequences.texts import Texts, batches, lowered, tokenize
 from bert_jax.pretrained.view import Layers, describe
-from bert_jax.console.progress_bar import track
-from bert_jax.data.sequences.batching import Batch
-from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.recorded import without_metrics
+from bert_jax.tokenization.texts import Texts, lowered, tokenize
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 LONG = 10  # batches from which on a progress bar is shown
@@ -113,7 +116,7 @@ class PretrainedModel:
         layers: Combination = "last",
         pooling: Pooling | None = None,
         *,
-        weights=None,
+        weights: ArrayLike | None = None,
         normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -131,7 +134,10 @@ class PretrainedModel:
           pooling: as in `encode`; "pooler" goes with the last layer only. None: as above, for most models the mean.
           weights: [4] or [N] numbers for the weighted sums, lowest layer first.
           normalize: divide each vector by its Euclidean norm. None: as above, for most models False.
-          batch_size, max_length, truncate, progress: as in `encode`.
+          batch_size: as in `encode`.
+          max_length: as in `encode`.
+          truncate: as in `encode`.
+          progress: as in `encode`.
 
         Raises:
           UserError: a directory of sentence-transformers with a module that is not known here, and no `pooling` given.
@@ -267,9 +273,9 @@ class PretrainedModel:
         )
 
     def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
-        features = tokenize(
-            self.need_tokenizer(), texts, self.config.max_position_embeddings, max_length, truncate, masks=True
-        )
+        longest = self.config.max_position_embeddings
+        rows = tokenize(self.need_tokenizer(), texts, longest, max_length, truncate, masks=True)
+        features = as_features(rows, longest)
         if self.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
             raise UserError(
                 "this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself"

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import StoredArray
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 

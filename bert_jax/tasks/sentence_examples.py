@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskOptions
-from bert_jax.data.sequences.features import Features, join, sequence_length
-from bert_jax.tasks.lengths import Uncut
+from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.lengths import Uncut
+from bert_jax.errors import UserError
+from bert_jax.tokenization.segments import join, sequence_length
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 

@@ -1,6 +1,6 @@
-"""Words of a domain added to an existing WordPiece vocabulary, so that a checkpoint made with it can be trained on.
+"""Addition of a domain's words to a WordPiece vocabulary, so that training can continue from a checkpoint made with it.
 
-No id changes: a word takes the place of an [unusedN] entry while there are any, and goes to the end after that (the
+No id changes: a word takes the place of an [unusedN] entry while there are any, and is appended after that (the
 embedding table then has to grow).
 """
 
@@ -17,7 +17,7 @@ from bert_jax.tokenization.words import Sample, basic_words
 
 
 def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
-    """`bert-jax extend-vocab`: writes the extended vocabulary and prints what was added."""
+    """Write the extended vocabulary of `bert-jax extend-vocab` and print what was added."""
     if bool(config.words) == bool(config.input):
         raise UserError("extend-vocab needs either words=FILE (one word per line) or input=CORPUS to find them in")
     for name in ("max_words", "min_count", "max_bytes"):
@@ -45,14 +45,17 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
 
 
 def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, list[str]]:
-    """A tokenizer that knows `words` as well, and those it did not know before, in the order of their ids.
+    """Return a tokenizer that also knows `words`, and the words that are new to it in the order of their ids.
 
-    A word is added as WordPiece sees it: "COVID-19" as "covid", "-" and "19". Raises UserError for SentencePiece, whose
-    model holds a probability of every piece that a new word does not have.
+    A word is added as WordPiece sees it: "COVID-19" as "covid", "-" and "19".
+
+    Raises:
+      UserError: the tokenizer is SentencePiece, whose model needs a probability for every
+        piece.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            "only a WordPiece vocabulary (vocab.txt) can be extended; train a SentencePiece model anew, on both corpora"
+            "only a WordPiece vocabulary (vocab.txt) can be extended; train a new SentencePiece model on both corpora"
         )
     tokens, known = list(tokenizer.tokens), set(tokenizer.tokens)
     given = collections.Counter(part for word in words for part in word.split())
@@ -65,9 +68,10 @@ def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, 
 
 
 def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: int) -> list[str]:
-    """The words of `sample` that would save most pieces (count × (pieces − 1)) if each were one entry, the best first.
+    """Return the words of `sample` that would save most pieces (count × (pieces − 1)) as single entries, best first.
 
-    An [UNK] hides a whole word, so it counts as one piece a character. Words without a letter are left to their parts.
+    An [UNK] hides a whole word, so it counts as one piece per character. Words without a letter are left to their
+    parts.
     """
     counts = {
         word: count
@@ -98,7 +102,7 @@ def _read_words(file: epath.Path) -> list[str]:
 
 
 def _save(tokenizer: WordPieceTokenizer, output: epath.Path) -> None:
-    """To a directory, or to a .txt file; tokenizer_config.json goes beside it where the file is vocab.txt."""
+    """Write to a directory or a .txt file, with a tokenizer_config.json beside it if the file is called vocab.txt."""
     if output.suffix != ".txt":
         tokenizer.save(output)
     elif output.name == vocabulary_file.WORDPIECE_FILE:

@@ -1,7 +1,7 @@
 """Learning a vocabulary from a corpus: WordPiece by frequency or by likelihood, SentencePiece unigram or BPE.
 
 All four learn from the same counted words, so a corpus is read once and need not fit into memory. The same corpus and
-options give the same file byte for byte.
+options give an identical file.
 """
 
 import io
@@ -15,22 +15,22 @@ import tokenizers
 from etils import epath
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.config import TrainVocabConfig
-from bert_jax.data.examples.documents import held_out_documents
-from bert_jax.errors import UserError
-from bert_jax.tokenization.likelihood import learn_pieces
 from bert_jax.console.progress_bar import progress_bar, track
+from bert_jax.data.held_out import held_out_documents
+from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.tokenization.likelihood import learn_pieces
+from bert_jax.tokenization.report import report
 from bert_jax.tokenization.tokenizer import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-from bert_jax.tokenization.report import report
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
 
 def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
-    """`bert-jax train-vocab`: reads the corpus, writes the vocabulary, prints what it does on held-out text."""
+    """Read the corpus of `bert-jax train-vocab`, write the vocabulary, and print how it does on held-out text."""
     from bert_jax.data.corpus.readers import read_documents
 
     check(config)
@@ -38,7 +38,7 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
         read_documents(config.input, format=config.format, text_field=config.text_field), config
     )
     full = tokenizer.vocab_size == config.size
-    asked = "" if full else f" of the {config.size:,} asked for (the corpus has no more to give)"
+    asked = "" if full else f" of the {config.size:,} requested (the corpus yields no more)"
     thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
     print(
         f"{tokenizer.vocab_size:,} entries{asked}, learned from {learned.num_bytes:,} bytes of "
@@ -46,8 +46,8 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
     )
     if config.method == "likelihood" and full:
         print(
-            f"the table was full before every pair with min_pair_count={config.min_pair_count} had been merged; rare "
-            "pairs come first by this score, so a higher min_pair_count reaches more of the common words"
+            f"the vocabulary was full before every pair with min_pair_count={config.min_pair_count} had been merged; "
+            "this score prefers rare pairs, so a higher min_pair_count reaches more of the common words"
         )
     if held_out.num_documents:
         rich.print(report(tokenizer, held_out).table(f"on {held_out.num_documents:,} held-out documents"))
@@ -57,10 +57,10 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
 
 
 def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tokenizer, Sample, Sample]:
-    """Learns a vocabulary from `documents`, writes it to config.output (whole or not at all) and loads it from there.
+    """Learn a vocabulary from `documents`, write it to config.output (whole or not at all) and load it from there.
 
-    `documents` are read twice, so an iterator will not do. Returns the tokenizer, the sample it was learned from and the
-    sample of held-out documents.
+    `documents` are read twice, so an iterator does not suffice. Returns the tokenizer, the sample that it was learned
+    from and the sample of held-out documents.
     """
     check(config)
     learned, held_out = _sample(documents, config)
@@ -73,7 +73,7 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
 
 
 def check(config: TrainVocabConfig) -> None:
-    """Refuses options that do not fit each other, before any text is read."""
+    """Raise a UserError about options that do not fit together, before any text is read."""
     if config.size < _SMALLEST:
         raise UserError(f"size={config.size} leaves no room for words beside the five special tokens; BERT has 30522")
     if config.min_pair_count < 1:
@@ -81,24 +81,24 @@ def check(config: TrainVocabConfig) -> None:
     if config.max_bytes < 1:
         raise UserError(f"max_bytes={config.max_bytes} must be positive")
     if not 0 <= config.held_out <= 0.5:
-        raise UserError(f"held_out={config.held_out} must lie between 0 and 0.5")
+        raise UserError(f"held_out={config.held_out} must be between 0 and 0.5")
     file = _output_file(config)
     vocabulary_file.check_writable(file)
     others = [other.name for other in vocabulary_file.vocabularies(file.parent) if other.name != file.name]
     if others and file.parent == epath.Path(config.output):
         raise UserError(
-            f"output={config.output} already holds {others[0]}, and a directory holds one vocabulary; "
-            "choose another directory or name the file"
+            f"output={config.output} already holds {others[0]}, and a directory can hold only one vocabulary; "
+            "choose a different directory or name the file"
         )
 
 
 def _output_file(config: TrainVocabConfig) -> epath.Path:
-    """The file that config.output means: itself, or the usual name in a directory."""
+    """Return the file that config.output means: itself, or the usual name in a directory."""
     output, wordpiece = epath.Path(config.output), config.method in ("frequency", "likelihood")
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
             raise UserError(
-                f"output={output} is a file that is no vocabulary; give vocab.txt, NAME.model or a directory"
+                f"output={output} is a file but not a vocabulary; give vocab.txt, NAME.model or a directory"
             )
         return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else vocabulary_file.SENTENCEPIECE_FILE)
     if (output.suffix == ".txt") != wordpiece:
@@ -110,7 +110,7 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
 
 
 def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
-    """Puts the vocabulary in its place, with a tokenizer_config.json where the file goes by its usual name."""
+    """Write the vocabulary to its place, with a tokenizer_config.json if the file has its usual name."""
     file = _output_file(config)
     vocabulary_file.make_directory(file.parent)
     vocabulary_file.write(file, contents)
@@ -121,9 +121,9 @@ def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
 
 
 def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample, Sample]:
-    """What is learned from and what is held out: the documents that a training run on the same corpus holds out.
+    """Return the documents to learn from and those to hold out: those that a training run on the same corpus holds out.
 
-    Which they are depends on the number of documents, so those are counted first.
+    The choice depends on the number of documents, so they are counted first.
     """
     number = sum(1 for _ in _with_text(documents, config.lowercase, "counting documents")) if config.held_out else 0
     numbers = set(np.flatnonzero(held_out_documents(number, config.held_out))) if number > 1 else set()
@@ -134,7 +134,7 @@ def _sample(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Sample,
 
 
 def _with_text(documents: Iterable[str], lowercase: bool, description: str) -> Iterator[str]:
-    """The documents that have a token, which are those of a token store; shows their number on a terminal."""
+    """Yield the documents that have a token, as a token store keeps them; show their number on a terminal."""
     normalizer = basic_normalizer(lowercase)
     for document in track(documents, description, None):
         if any(normalizer.normalize_str(word).strip() for word in document.split()):
@@ -156,10 +156,10 @@ def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> 
 
 
 def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -> list[str]:
-    """Hugging Face's trainer, which is byte-pair encoding with ## marks: the most frequent pair is merged next.
+    """Learn pieces with Hugging Face's trainer: byte-pair encoding with ## marks, the most frequent pair merged next.
 
-    Left alone it numbers characters in the order of a randomly seeded hash table and breaks ties by that number, so that
-    no two runs agree. Given the whole alphabet as its first "special" tokens, it has nothing left to number.
+    By itself it numbers characters in the order of a randomly seeded hash table and breaks ties by that number, so that
+    no two runs agree. Given the whole alphabet as its first "special" tokens, it has no characters left to number.
     """
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -178,7 +178,7 @@ def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Text in which each word occurs as often as it was counted: the trainer takes no counts."""
+    """Yield text in which each word occurs as often as it was counted, because the trainer takes no counts."""
     for word, count in words.items():
         for start in range(0, count, 10_000):
             yield (word + " ") * min(10_000, count - start)
@@ -209,10 +209,10 @@ def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig)
                 input_sentence_size=0,
                 minloglevel=2,
                 num_threads=8,
-            )  # fixed: floating-point sums depend on it
+            )  # num_threads is fixed because floating-point sums depend on it
         except RuntimeError as error:
             raise UserError(
                 f"SentencePiece cannot learn {config.size:,} entries by {config.method} from {config.input}: "
-                f"{error}; a smaller size may do"
+                f"{error}; try a smaller size"
             ) from None
     return model.getvalue()

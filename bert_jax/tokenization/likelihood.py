@@ -1,7 +1,7 @@
-"""WordPiece vocabularies by likelihood: merge the neighbouring pieces a b of greatest count(ab) / (count(a) · count(b)).
+"""WordPiece vocabularies by likelihood: merge the adjacent pieces a b with maximum count(ab) / (count(a) · count(b)).
 
 This is the score commonly attributed to the original WordPiece (Schuster and Nakajima 2012; Google never published its
-trainer): the merge that raises the likelihood of the corpus under a unigram model most for each time it is used. The bare
+trainer): it selects the merge that, per use, raises the likelihood of the corpus under a unigram model most. The bare
 ratio prefers pairs that hardly ever occur, hence the minimum pair count.
 """
 
@@ -20,9 +20,9 @@ def learn_pieces(
     min_pair_count: int,
     advance: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Up to `room` merged pieces in the order in which they were found; fewer once no pair occurs `min_pair_count` times.
+    """Return up to `room` merged pieces in the order of merging; fewer once no pair occurs `min_pair_count` times.
 
-    `words` are counted words; `alphabet` holds each of their characters, with ## where it does not begin the word. Equal
+    `words` are counted words; `alphabet` holds each of their characters, with ## unless it begins the word. Equal
     scores go to the more frequent pair, then to the alphabetically first. `advance` is called for each new piece.
     """
     texts = list(alphabet)
@@ -39,7 +39,7 @@ def learn_pieces(
             break
         left, right = best
         text = texts[left] + texts[right].removeprefix("##")
-        merged = ids.setdefault(text, len(texts))  # the same text may already have come about by another road
+        merged = ids.setdefault(text, len(texts))  # the same text may already exist as a different merge
         if merged == len(texts):
             texts.append(text)
             advance()
@@ -57,14 +57,14 @@ class _Segmentation:
         self.words = [[ids[c if i == 0 else "##" + c] for i, c in enumerate(word)] for word in words]
         self.counts = list(words.values())
         self.pair_counts: dict[Pair, int] = collections.defaultdict(int)
-        self._where: dict[Pair, list[int]] = collections.defaultdict(list)  # words that hold the pair, or once held it
+        self._where: dict[Pair, list[int]] = collections.defaultdict(list)  # words that have, or once had, the pair
         for index, (word, count) in enumerate(zip(self.words, self.counts)):
             for pair in zip(word, word[1:]):
                 self.pair_counts[pair] += count
                 self._where[pair].append(index)
 
     def merge(self, pair: Pair, merged: int) -> tuple[int, set[Pair]]:
-        """Replaces `pair` by the symbol `merged` everywhere; returns how often, and the pairs whose count has changed."""
+        """Replace `pair` by the symbol `merged`; return the number of times and the pairs whose count has changed."""
         left, right = pair
         times, changes = 0, collections.defaultdict(int)
         for index in self._where.pop(pair):
@@ -94,9 +94,9 @@ class _Segmentation:
 
 
 class _FrequentPairs:
-    """The pairs that may be merged, in arrays so that all their scores can be looked at for every merge.
+    """The pairs that may be merged, in arrays, so that each merge can consider all their scores.
 
-    A heap would not do better: a merge raises the score of every pair that its two symbols are part of.
+    A heap would be no better: a merge raises the score of every pair that contains one of its two symbols.
     """
 
     def __init__(self, pair_counts: Mapping[Pair, int], min_count: int):
@@ -122,7 +122,7 @@ class _FrequentPairs:
         self._counts[row] = count
 
     def best(self, symbol_counts: np.ndarray, texts: list[str]) -> Pair | None:
-        """The pair to merge next; None when no pair is frequent enough."""
+        """Return the pair to merge next, or None if no pair is frequent enough."""
         if not self._rows:
             return None
         left, right = self._symbols

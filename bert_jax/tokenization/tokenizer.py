@@ -1,10 +1,10 @@
 """Text to ids and back: BERT's WordPiece and SentencePiece behind one interface.
 
 WordPiece follows Google's BasicTokenizer and WordpieceTokenizer character for character. Hugging Face's ready-made
-BertNormalizer does not (it drops private-use characters, leaves 256 ideographs of extension E unspaced, lowers a final
-sigma to σ, and knows the punctuation of Unicode 8 only), so the same steps are put together from its parts. What is
-left is the version of Unicode: Google's code asks the running Python for the category of a character, here the table
-inside `tokenizers` answers, on every Python alike.
+BertNormalizer does not (it drops private-use characters, leaves 256 ideographs of extension E unspaced, lowercases a
+final sigma to σ, and only knows the punctuation of Unicode 8), so the same steps are assembled from its parts. The only
+remaining difference is the version of Unicode: Google's code takes the category of a character from the running Python,
+this one from the table in `tokenizers`, which is the same on every Python.
 """
 
 import abc
@@ -19,8 +19,8 @@ import tokenizers
 from etils import epath
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
@@ -35,7 +35,10 @@ _IDEOGRAPHS = (
 
 
 def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """Drops control characters and U+FFFD; if `lowercase`, lowers, decomposes (NFD) and strips accents."""
+    """Return a normalizer that drops control characters and U+FFFD.
+
+    If `lowercase`, it also lowercases, decomposes (NFD) and strips accents.
+    """
     steps = [normalizers.Replace(tokenizers.Regex(_CONTROL), "")]
     if lowercase:
         steps += [
@@ -48,13 +51,15 @@ def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
 
 
 def basic_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """Splits at whitespace; every ideograph, punctuation mark and ASCII symbol stands alone."""
+    """Return a pre-tokenizer that splits at whitespace and isolates ideographs, punctuation and ASCII symbols."""
     alone = tokenizers.Regex(rf"[\p{{P}}$+<=>^`|~{_IDEOGRAPHS}]")
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(alone, "isolated")])
 
 
 class Tokenizer(abc.ABC):
-    """Pieces of text as ids; in the text of a corpus "[MASK]" is two brackets and a word, never the special.
+    """Conversion between text and ids.
+
+    In the text of a corpus "[MASK]" is two brackets and a word, never the special token.
 
     Attributes: kind ("wordpiece" or "sentencepiece"), tokens (the text of every id), lowercase, pad_id, unk_id, cls_id,
     sep_id, mask_id, special_ids (those five), fingerprint (SHA-256 over everything that changes ids, never a path).
@@ -72,46 +77,48 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text; no [CLS] or [SEP] is added."""
+        """Return the ids of each text; no [CLS] or [SEP] is added."""
 
     @abc.abstractmethod
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and, for each, the (start, end) characters of `text` that it came from."""
+        """Return the ids and, for each, the (start, end) characters of `text` that it came from."""
 
     @abc.abstractmethod
     def decode(self, ids) -> str:
-        """Readable text; specials appear by name."""
+        """Return readable text; special tokens appear by name."""
 
     @abc.abstractmethod
     def continues_word(self) -> np.ndarray:
-        """Bool [vocab_size]: True where a piece continues the word before it; False for the specials."""
+        """Return bool [vocab_size]: whether a piece continues the word before it; False for special tokens."""
 
     @abc.abstractmethod
     def spell(self, token: str) -> list[int]:
-        """Ids of the pieces, at least one, that an entry of another vocabulary of the same kind is made of here."""
+        """Return the ids, at least one, that spell an entry of another vocabulary of the same kind."""
 
     @abc.abstractmethod
     def _model_file(self) -> tuple[str, bytes]:
-        """Name and contents of the file that holds the vocabulary."""
+        """Return name and contents of the file that holds the vocabulary."""
 
     @abc.abstractmethod
     def _encode_glued(self, text: str) -> list[int]:
-        """Ids of a text that follows a mask without a space between."""
+        """Return the ids of a text that follows a mask without a space between them."""
 
     def __call__(self, texts, max_length: int | None = None) -> dict[str, np.ndarray]:
-        """Return what a model reads for `texts`, as its `encode` makes it: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
+        """Return the model's input for `texts`, as its `encode` does: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
 
         Args:
-          texts: one text, one pair (a tuple), or a list of either: n texts. "[MASK]" in one of them is the mask.
-          max_length: tokens at most, 5 or more; longer texts are cut, of a pair the longer one first. None: nothing is cut.
+          texts: one text, one pair (a tuple), or a list of either: n texts. "[MASK]" in a text is the mask token.
+          max_length: maximum number of tokens, 5 or more; longer texts are cut, the longer text of a pair first. None:
+            nothing is cut.
 
         Returns:
-          input_ids, token_type_ids and attention_mask (1 for real tokens), int32 [n, L], zero beyond a text's own tokens.
+          input_ids, token_type_ids and attention_mask (1 for real tokens), int32 [n, L]; zero after the tokens of a
+          text.
 
         Raises:
-          UserError: not texts.
+          UserError: `texts` has a different type.
         """
-        from bert_jax.data.sequences.texts import as_arrays, tokenize  # which are built on this module
+        from bert_jax.tokenization.texts import as_arrays, tokenize
 
         return as_arrays(tokenize(self, texts, None, max_length, masks=True))
 
@@ -120,15 +127,15 @@ class Tokenizer(abc.ABC):
         return f"{type(self).__name__}({self.vocab_size:,} entries, {'un' * self.lowercase}cased; {special})"
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one text, without [CLS] and [SEP]."""
+        """Return the ids of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of one text, without [CLS] and [SEP]."""
+        """Return the pieces of one text, without [CLS] and [SEP]."""
         return [self.tokens[i] for i in self.encode(text)]
 
     def encode_masked(self, text: str) -> list[int]:
-        """Ids of a text in which the literal mask token ("[MASK]") stands for a piece to be predicted."""
+        """Return the ids of a text in which the literal mask token ("[MASK]") is a piece to predict."""
         first, *rest = text.split(self.tokens[self.mask_id])
         ids = self.encode(first)
         for part in rest:
@@ -137,7 +144,7 @@ class Tokenizer(abc.ABC):
         return ids
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes the vocabulary and tokenizer_config.json; `load_tokenizer(directory)` has the same fingerprint."""
+        """Write the vocabulary and tokenizer_config.json; `load_tokenizer(directory)` has the same fingerprint."""
         directory = epath.Path(directory)
         vocabulary_file.make_directory(directory)
         name, contents = self._model_file()
@@ -195,7 +202,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, unigram or BPE; its casing is part of the model's own normalisation."""
+    """A SentencePiece model, unigram or BPE; its casing is part of the model's own normalization."""
 
     kind = "sentencepiece"
 
@@ -208,7 +215,8 @@ class SentencePieceTokenizer(Tokenizer):
             self._processor.normalize("A").strip(WORD_START) == "a",
             hashlib.sha256(model).hexdigest(),
         )
-        # A model made with user_defined_symbols finds its specials in plain text; control symbols are never found.
+        # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
+        # found.
         found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
         self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
 
@@ -249,10 +257,13 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def load_tokenizer(path: str | os.PathLike, lowercase: bool | None = None) -> Tokenizer:
-    """Reads a vocab.txt, a SentencePiece .model, or a directory that holds one of them (local or gs://).
+    """Read a vocab.txt, a SentencePiece .model, or a directory that holds one of them (local or gs://).
 
-    `lowercase` None: what tokenizer_config.json beside vocab.txt says, else uncased unless an entry has a capital letter.
-    Raises UserError for a vocabulary that cannot be used or does not fit `lowercase`.
+    `lowercase` None: as the tokenizer_config.json beside vocab.txt says, else uncased unless an entry has a capital
+    letter.
+
+    Raises:
+      UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
     file = vocabulary_file.find(epath.Path(path))
     contents = file.read_bytes()

@@ -1,7 +1,7 @@
-"""Files that hold a vocabulary: found, checked, read and written whole.
+"""Finding, checking, reading and atomically writing the files that hold a vocabulary.
 
-A vocab.txt has one entry a line, its line number (from 0) is the id; tokenizer_config.json beside it says how text is
-cased. What is wrong with such a file shows much later as a model that does not learn, so it is refused here.
+A vocab.txt has one entry per line, whose number (from 0) is its id; the tokenizer_config.json beside it specifies the
+casing. An error in such a file shows only much later, as a model that does not learn, so it is rejected here.
 """
 
 import collections
@@ -15,12 +15,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29; an uncased one may have a stray symbol
+STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29, an uncased one may have a stray symbol
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
 
 
 def find(path: epath.Path) -> epath.Path:
-    """The vocabulary file that `path` names or, as a directory, holds; UserError if there is none or several."""
+    """Return the vocabulary file that `path` is or, as a directory, holds; a UserError if that is not exactly one."""
     if not path.exists():
         raise UserError(
             f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model or a directory that holds one; "
@@ -32,20 +32,24 @@ def find(path: epath.Path) -> epath.Path:
     if len(found) != 1:
         seen = ", ".join(file.name for file in found) or "neither"
         raise UserError(
-            f"{path} must hold one vocab.txt or one SentencePiece .model, found {seen}; name the file itself"
+            f"{path} must hold one vocab.txt or one SentencePiece .model, but has {seen}; name the file itself"
         )
     return found[0]
 
 
 def vocabularies(directory: epath.Path) -> list[epath.Path]:
-    """The vocabulary files in `directory`, which need not exist."""
+    """Return the vocabulary files in `directory`, which need not exist."""
     if not directory.is_dir():
         return []
     return sorted(file for file in directory.iterdir() if file.name == WORDPIECE_FILE or file.suffix == ".model")
 
 
 def parse(contents: bytes, file: epath.Path) -> list[str]:
-    """Entries of a vocab.txt in the order of their ids; UserError if it is empty, broken, ambiguous or lacks a special."""
+    """Return the entries of a vocab.txt in the order of their ids.
+
+    Raises:
+      UserError: it is empty, broken, has duplicates or lacks a special token.
+    """
     try:
         lines = contents.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -60,8 +64,8 @@ def parse(contents: bytes, file: epath.Path) -> list[str]:
         raise UserError(f"{file} is empty; `bert-jax train-vocab` makes a vocabulary")
     if "" in tokens:
         raise UserError(
-            f"{file}: line {tokens.index('') + 1} is empty; a line is an entry and its number the id, so fetch the "
-            "file anew, or delete the line if no store or checkpoint was made with it"
+            f"{file}: line {tokens.index('') + 1} is empty; each line is an entry whose id is the line number, so "
+            "fetch the file again, or delete the line if no store or checkpoint was made with it"
         )
     missing = [name for name in SPECIAL_NAMES if name not in tokens]
     if missing:
@@ -70,12 +74,12 @@ def parse(contents: bytes, file: epath.Path) -> list[str]:
             "(an [unusedN] line can be renamed)"
         )
     if len(set(tokens)) < len(tokens):
-        raise UserError(f"{file} has duplicate entries: {_duplicates(tokens)}; every entry may stand there once")
+        raise UserError(f"{file} has duplicate entries: {_duplicates(tokens)}; every entry may occur only once")
     return tokens
 
 
 def _duplicates(tokens: list[str]) -> str:
-    """The first few repeated entries with their line numbers, for an error message."""
+    """Return the first few repeated entries with their line numbers, for an error message."""
     lines = collections.defaultdict(list)
     for number, token in enumerate(tokens, 1):
         lines[token].append(number)
@@ -84,11 +88,15 @@ def _duplicates(tokens: list[str]) -> str:
 
 
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
-    """Whether text is lowered for this vocabulary; refuses what Google's validate_case_matches_checkpoint refuses."""
+    """Return whether text is lowercased for this vocabulary.
+
+    Raises:
+      UserError: Google's validate_case_matches_checkpoint would reject the combination too.
+    """
     capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
     source, stored = "", {}
     if lowercase is None:
-        config = file.parent / CONFIG_FILE  # it describes the vocab.txt of its directory, not other files there
+        config = file.parent / CONFIG_FILE  # describes only the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
         lowercase = stored.get("do_lower_case", not capitals)
         source = f" (by {config})"
@@ -98,7 +106,7 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
             f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
             f'or "do_lower_case": false in the {CONFIG_FILE} of a model'
         )
-    written_by_us = "kind" in stored  # so this was said when it was written, and not by each worker of `prepare` again
+    written_by_us = "kind" in stored  # then the warning came when it was written; do not repeat it in each worker
     if not lowercase and not capitals and "##a" in tokens and not written_by_us:
         logging.warning(
             "lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file
@@ -107,24 +115,24 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
 
 
 def _read_config(file: epath.Path) -> dict:
-    config = read_object(file, "mend or delete it")
+    config = read_object(file, "repair or delete it")
     if not isinstance(config.get("do_lower_case", True), bool):
         raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')
     return config
 
 
 def serialize(tokens: list[str]) -> bytes:
-    """The contents of a vocab.txt with these entries; `parse` is the inverse."""
+    """Return the contents of a vocab.txt with these entries; `parse` is the inverse."""
     return "".join(f"{token}\n" for token in tokens).encode()
 
 
 def check_writable(file: epath.Path) -> None:
-    """Refuses a local place that cannot be written to, before hours of work are spent on what should go there."""
+    """Raise a UserError if a local place cannot be written to, before hours are spent on what should go there."""
     if "://" in str(file):
         return
     nearest = next(parent for parent in file.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UserError(f"cannot write {file}: {nearest} is not a directory that can be written to; choose another")
+        raise UserError(f"cannot write {file}: {nearest} is not a writable directory; choose another")
 
 
 def make_directory(directory: epath.Path) -> None:
@@ -135,16 +143,14 @@ def make_directory(directory: epath.Path) -> None:
 
 
 def write_config(directory: epath.Path, kind: str, lowercase: bool) -> None:
-    """Writes the tokenizer_config.json of the vocabulary in `directory`."""
+    """Write the tokenizer_config.json of the vocabulary in `directory`."""
     config = {"kind": kind, "do_lower_case": lowercase}
     write(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())
 
 
 def write(file: epath.Path, contents: bytes) -> None:
-    """Writes the whole file or nothing."""
+    """Write the whole file or nothing."""
     try:
         write_atomically(file, contents)
     except OSError as error:
-        raise UserError(
-            f"cannot write {file}: {error.strerror or error}; choose a directory that can be written to"
-        ) from None
+        raise UserError(f"cannot write {file}: {error.strerror or error}; choose a writable directory") from None

@@ -1,20 +1,18 @@
-"""What a vocabulary is learned from: counted words, taken evenly over the documents of a corpus."""
+"""Words counted in a sample of documents, from which a vocabulary is learned."""
 
 import collections
 from collections.abc import Iterable, Mapping
 
 from bert_jax.tokenization.tokenizer import MAX_WORD_LENGTH, basic_normalizer, basic_pre_tokenizer
 
-ALPHABET_LIMIT = (
-    1_000  # characters, as in Hugging Face's own WordPiece trainer; words with any other are not learned from
-)
+ALPHABET_LIMIT = 1_000  # characters, as in Hugging Face's WordPiece trainer; words with any other are not learned from
 
 
 class Sample:
-    """Words of the documents of a corpus, thinned to `max_bytes` as they come by: every one, or every 2nd, every 4th …
+    """Words of a corpus, thinned to `max_bytes` while it is read: from every document, or every 2nd, every 4th …
 
     The size of a stream is known only at its end. So document number i belongs to level (trailing zero bits of i), and
-    while too much is held, the lowest level is dropped. Document 0 stays whatever its size.
+    while the sample is too large, its lowest level is dropped. Document 0 stays whatever its size.
     """
 
     def __init__(self, max_bytes: int):
@@ -44,11 +42,11 @@ class Sample:
 
     @property
     def stride(self) -> int:
-        """1: every document is in the sample; 2: every second …"""
+        """Distance between sampled documents: 1 if every document is in the sample, 2 if every second …"""
         return 2**self._lowest
 
     def words(self) -> collections.Counter:
-        """How often each word between white space occurs in the sample."""
+        """Return how often each whitespace-separated word occurs in the sample."""
         return sum_counts(pair for words in self._words.values() for pair in words.items())
 
 
@@ -60,9 +58,9 @@ def sum_counts(pairs: Iterable[tuple[str, int]]) -> collections.Counter:
 
 
 def basic_words(words: Mapping[str, int], lowercase: bool) -> collections.Counter:
-    """Counts of the words that WordPiece will see: normalised, punctuation and ideographs apart, none over 200 characters.
+    """Count the words that WordPiece will see: normalized, punctuation and ideographs apart, none over 200 characters.
 
-    The tokenizer does all this between white space, so each distinct word of the corpus has to be looked at only once.
+    The tokenizer does all this within whitespace-separated words, so each distinct one is processed only once.
     """
     normalizer, pre_tokenizer = basic_normalizer(lowercase), basic_pre_tokenizer()
     parts = (
@@ -74,9 +72,9 @@ def basic_words(words: Mapping[str, int], lowercase: bool) -> collections.Counte
 
 
 def alphabet_of(words: Mapping[str, int], size: int) -> list[str]:
-    """The pieces every other is made of: the most frequent characters, each alone and, where it occurs so, with ##.
+    """Return the most frequent characters, each alone and, if it occurs so, with ##, of which all pieces are made.
 
-    Stops at ALPHABET_LIMIT characters or `size` pieces, so that the rare ones do not eat the table.
+    Stops at ALPHABET_LIMIT characters or `size` pieces, so that rare characters do not fill the vocabulary.
     """
     characters, inside = collections.Counter(), set()
     for word, count in words.items():
@@ -93,7 +91,7 @@ def alphabet_of(words: Mapping[str, int], size: int) -> list[str]:
 
 
 def spelled_with(words: Mapping[str, int], alphabet: list[str]) -> dict[str, int]:
-    """The words that hold no character outside `alphabet`, the most frequent first, equals in the order of the alphabet."""
+    """Return the words without characters outside `alphabet`, most frequent first, ties in alphabetical order."""
     known = set(alphabet)
     kept = [word for word in words if known.issuperset(word)]
     return {word: words[word] for word in sorted(kept, key=lambda word: (-words[word], word))}

@@ -413,7 +413,7 @@ def test_unwritable_place_is_an_error_at_once(tmp_path):
 
 KILLED = """
 import sys, jax.numpy as jnp, numpy as np
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoints.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1])
 for step in range(1, 1000):
     checkpoints.save(step, {"x": jnp.full((2000, 2000), step, jnp.float32)}, position={"examples_seen": step}, config={})
@@ -450,7 +450,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 port, host, directory, action = sys.argv[1:]
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(host), heartbeat_timeout_seconds=60)
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoints.checkpoint import Checkpoints
 sharding = NamedSharding(Mesh(np.array(jax.devices()), ("fsdp",)), PartitionSpec("fsdp"))
 full = np.random.default_rng(0).normal(size=(64, 1024)).astype(np.float32)
 state = {"x": jax.make_array_from_callback(full.shape, sharding, lambda index: full[index])}

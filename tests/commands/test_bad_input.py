@@ -130,7 +130,7 @@ CASES = [
     ),
     Case("no gzip", f"{PREPARE} --input=@/broken.txt.gz", ("broken.txt.gz", "not a whole gzip file")),
     Case("no language code", f"{PREPARE} --language=English", ("language='English'", "such as en, de or zh")),
-    Case("a number of workers", f"{PREPARE} --workers=-2", ("workers=-2", "0 for one a core")),
+    Case("a number of workers", f"{PREPARE} --workers=-2", ("workers=-2", "0 for one per core")),
     # Vocabularies.
     Case("no vocabulary", f"{PREPARE} --vocab=@/vocabulary.txt", ("no vocabulary at", "vocabulary.txt", "train-vocab")),
     Case("no [MASK]", f"{PREPARE} --vocab=@/no_mask.txt", ("no_mask.txt has no [MASK]", "[CLS]")),
@@ -154,7 +154,7 @@ CASES = [
     Case(
         "a store with another vocabulary",
         f"{PREPARE} --vocab=@/other_vocab.txt --output=@/store",
-        ("already holds a token store", "another vocabulary (wordpiece of", "choose another output or delete it"),
+        ("already holds a token store", "different vocabulary (wordpiece of", "choose another output or delete it"),
     ),
     Case(
         "a store of another corpus",

@@ -41,7 +41,7 @@ def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     assert manifest["counts"]["sentences"] > 20_000  # tens of thousands of sentences of real text
     before = {path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()}
     assert demo.run_demo(demo.DemoConfig(workdir=str(work))) == 0
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     assert {
         path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()
     } == before

@@ -65,7 +65,7 @@ import json, sys
 import jax
 host = int(sys.argv[2])
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, host)
-from bert_jax import hosts
+from bert_jax.devices import hosts
 from bert_jax.errors import UserError
 
 @hosts.ending_together

@@ -187,8 +187,8 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
 
 DAMAGED = {
     "{": "is not JSON",
-    "[" * 100_000: "is not JSON: nested without end",
-    '{"run": ' * 100_000: "is not JSON: nested without end",
+    "[" * 100_000: "is not JSON: nested too deeply",
+    '{"run": ' * 100_000: "is not JSON: nested too deeply",
     "{}": "has run=None",
     '{"seed": "1"}': "has seed='1'",
     '{"metrics": 3}': "has metrics=3",

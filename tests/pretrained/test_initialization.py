@@ -14,8 +14,9 @@ from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig
 from bert_jax.console.command_line import parse
 from bert_jax.devices import sharding
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.initialization import check_architecture, initialize
 from bert_jax.tokenization.extension import extend

@@ -17,13 +17,13 @@ import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
+from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, own_checkpoint, tf_checkpoint
-from bert_jax.formats.conversion import convert
 from bert_jax.formats.fit import check_fit
-from bert_jax.formats.stored import StoredArray
 from bert_jax.pretrained import loading
+from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import load, open_stored, place
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

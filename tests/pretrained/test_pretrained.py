@@ -300,7 +300,7 @@ def test_without_a_pooler_pooled_is_none():
         (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
         (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"),
         (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
-        (lambda m: m.encode("a", max_length=41), "max_length=41 must lie between 5 and the 40"),
+        (lambda m: m.encode("a", max_length=41), "max_length=41 must be between 5 and the 40"),
         (lambda m: m.encode("a", max_length=2), "max_length=2"),
         (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
         (lambda m: m.embed("a", "top"), "layers 'top'"),

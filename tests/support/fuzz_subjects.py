@@ -19,35 +19,35 @@ import unittest.mock
 import jax
 import numpy as np
 import safetensors.numpy
+import synthetic_store
 from etils import epath
 
-import synthetic_store
-from bert_jax.finetuning import directory as finetune_workdir
-from bert_jax.devices import sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.console.command_line import load_config
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.checkpoints.workdir import id_below, open_workdir, write_json
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.curves import draw_curves
+from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import default_config
-from bert_jax.config.finetuning import task_defaults
+from bert_jax.finetuning import directory as finetune_workdir
 from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.formats.conversion import convert
+from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.checkpoints.owner import Owner
+from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import load
+from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.evaluation import default_config
 from bert_jax.training.sinks import JsonLines, read_rows
 from bert_jax.training.state import abstract_state
-from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
-from bert_jax.finetuning.results_table import ResultsConfig, run_results
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
-from bert_jax.checkpoints.workdir import id_below, open_workdir, write_json
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new".split()
 """25 entries, for no table is padded to as many rows: one with a line less is refused."""

@@ -9,7 +9,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import CheckpointConfig, ModelConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.formats.stored import StoredArray, StoredModel
+from bert_jax.devices.placement import StoredArray
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions
+from bert_jax.errors import UserError
 from bert_jax.tasks import families, glue, tfds_examples
 from bert_jax.tasks.glue import glue_files
-from bert_jax.data.sequences.features import join, truncate_pair
+from bert_jax.tokenization.segments import join, truncate_pair
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 MNLI = (

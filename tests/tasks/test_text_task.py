@@ -293,10 +293,10 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
             {"train": "a.tsv"},
             "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv",
         ),
-        ("ner", {"train": "a.txt"}, "no dev data, by which runs are compared and chosen: give --data.dev=FILE$"),
+        ("ner", {"train": "a.txt"}, "no dev data, on which runs are compared and chosen: give --data.dev=FILE$"),
         ("text", {}, "no data: give"),
         ("text", {"dev_share": 0.1}, "no data: give"),
-        ("text", {"train": "a.tsv", "dev_share": 1.0}, "data.dev_share=1.0 must lie between 0 and 1"),
+        ("text", {"train": "a.tsv", "dev_share": 1.0}, "data.dev_share=1.0 must be between 0 and 1"),
         (
             "text",
             {"train": "a.tsv", "dev": "b.tsv", "dev_share": 0.1},

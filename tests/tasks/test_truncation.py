@@ -5,13 +5,13 @@ import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
 from bert_jax.config.finetuning import TaskOptions
+from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.tasks import choice, sentence_examples
-from bert_jax.tasks.squad import windows
 from bert_jax.tasks.choice.choice_files import Question
 from bert_jax.tasks.sentence_examples import Sentences
+from bert_jax.tasks.squad import windows
 from bert_jax.tasks.squad.reading import Examples as Asked
 from bert_jax.tasks.squad.reading import Question as AskedQuestion
-from bert_jax.tasks.lengths import Uncut
 
 WORDS = "the cat sat on a big mat in tree house"  # ten words, a piece each
 

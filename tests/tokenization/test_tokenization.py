@@ -204,7 +204,7 @@ def test_bad_vocabulary_is_one_clear_line(tmp_path, contents, message):
 def test_missing_or_ambiguous_vocabulary(tmp_path):
     with pytest.raises(UserError, match="no vocabulary at .*train-vocab"):
         load_tokenizer(tmp_path / "nothing.txt")
-    with pytest.raises(UserError, match="found neither"):
+    with pytest.raises(UserError, match="but has neither"):
         load_tokenizer(tmp_path)
     write_vocabulary(tmp_path / "vocab.txt", WORDS)
     (tmp_path / "spm.model").write_bytes(b"not a model")

@@ -203,11 +203,11 @@ def test_the_only_document_is_learned_from(tmp_path):
         ({"size": 12}, "size=12 leaves no room"),
         ({"output": "{}/x.model"}, "x.model does not fit method=frequency"),
         ({"output": "{}/x.txt", "method": "bpe"}, "x.txt does not fit method=bpe"),
-        ({"held_out": 0.9}, "held_out=0.9 must lie"),
+        ({"held_out": 0.9}, "held_out=0.9 must be"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"method": "likelihood", "min_pair_count": 0}, "min_pair_count=0"),
         ({"output": "{}/full", "method": "unigram"}, "already holds vocab.txt"),
-        ({"output": "{}/full/vocab.txt/deeper"}, "is not a directory"),
+        ({"output": "{}/full/vocab.txt/deeper"}, "is not a writable directory"),
     ],
 )
 def test_bad_options_are_refused_before_reading(tmp_path, changes, message):

@@ -289,7 +289,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
 
 HOST = """
 import json
-from bert_jax import hardware, sharding
+from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
 import test_step

@@ -1,9 +1,8 @@
-"""Cuts a source into blocks of about a mebibyte: the unit of parallel work, of memory and of resumption.
+"""Cuts a source into blocks of about a mebibyte, the unit of parallel work, of memory and of resumption.
 
-Where the cuts fall depends on the source alone, and cutting starts over from any block's position with the same
-result. That is what makes a token store the same for every number of workers and after every interruption. A document
-that is longer than a block is handed on in several (`Block.continues`), so a gigabyte on one line needs no more
-memory than a page.
+The cuts depend on the source alone, and cutting can restart from any block's position with the same result. Therefore a
+token store is the same for every number of workers and after every interruption. A document that is longer than a block
+is split over several (`Block.continues`), so a gigabyte on one line needs no more memory than a page.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ MAX_JSON_LINE_BYTES = 1 << 26
 
 _LINE_END = rb"(?:\r\n?|\n)"
 _DOCUMENT_END = {
-    "text": re.compile(rb"(?s).*(?:\n|\r(?!\n))[ \t]*" + _LINE_END),  # `.*` is greedy: the last one in the buffer
+    "text": re.compile(rb"(?s).*(?:\n|\r(?!\n))[ \t]*" + _LINE_END),  # `.*` is greedy: the last end in the buffer
     "wikiextractor": re.compile(rb"(?s).*\n</doc>[ \t]*" + _LINE_END),
     "jsonl": re.compile(rb"(?s).*\n"),
 }
@@ -34,7 +33,7 @@ _SHORT_OF_A_DOCUMENT = tuple(
         re.compile,
         (
             rb"(?s).*" + _LINE_END,
-            rb"""(?s).*[.!?]["')\]]*[ \t]+(?=[A-Z"'(\[])""",  # inside one long line: after a sentence, if any ends here
+            rb"""(?s).*[.!?]["')\]]*[ \t]+(?=[A-Z"'(\[])""",  # within a long line: after a sentence, if one ends here
             rb"(?s).*\s",
             rb"(?s).*(?=[\x00-\x7f\xc0-\xff])",  # never inside a UTF-8 character
         ),
@@ -44,9 +43,10 @@ _SHORT_OF_A_DOCUMENT = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does.
+    """A file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does.
 
-    `wrap_column`: where its lines are wrapped, if the lines of a paragraph are to be joined; 0: they stay as they are.
+    `wrap_column`: column at which its lines are wrapped if the lines of a paragraph are to be joined; 0: they stay as
+    they are.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A stretch of one source. `consumed`: bytes of the source, as stored, read by its end (for progress)."""
+    """A part of one source. `consumed`: bytes of the source, as stored, read by its end (for progress)."""
 
     source: Source
     start: Position
@@ -77,15 +77,16 @@ class Block:
 
     @property
     def continues(self) -> bool:
-        """Whether the text goes on with the document that the block before left open."""
+        """Whether the text continues the document that the previous block left open."""
         return self.start.continues
 
 
 def read_blocks(source: Source, text_field: str = "text", start: Position = Position()) -> Iterator[Block]:
-    """Yields the blocks of `source` from `start`, which is the `end` of some block or the beginning.
+    """Yield the blocks of `source` from `start`, which is the `end` of some block or the beginning.
 
     Raises:
-      UserError: unreadable file, broken gzip, a JSON line beyond MAX_JSON_LINE_BYTES, no such data set or feature.
+      UserError: the file is unreadable, its gzip is broken, a JSON line is longer than MAX_JSON_LINE_BYTES, or there is
+        no such data set or feature.
     """
     if source.format == "tfds":
         return _pack(source, tfds_documents.documents(source.name, text_field), start)
@@ -121,7 +122,7 @@ def _cut_file(source: Source, position: Position) -> Iterator[Block]:
 
 
 def _cut(buffer: bytes, source: Source) -> tuple[int, bool]:
-    """Returns where in `buffer` to end the block, and whether a document ends there; 0 asks for a longer buffer."""
+    """Return where in `buffer` to end the block, and whether a document ends there; 0 asks for a longer buffer."""
     if match := _DOCUMENT_END[source.format].match(buffer):
         return match.end(), True
     if source.format == "jsonl":
@@ -135,7 +136,7 @@ def _cut(buffer: bytes, source: Source) -> tuple[int, bool]:
 
 
 def _fill(stream: io.BufferedIOBase, buffer: bytes, target: int) -> bytes:
-    """Tops `buffer` up to `target` bytes (less only at the end of the file, one more to keep a CRLF together)."""
+    """Fill `buffer` up to `target` bytes (less only at the end of the file, one more to keep a CRLF together)."""
     parts, length = [buffer], len(buffer)
     while length < target and (data := stream.read(target - length)):
         parts.append(data)
@@ -147,7 +148,7 @@ def _fill(stream: io.BufferedIOBase, buffer: bytes, target: int) -> bytes:
 
 @contextlib.contextmanager
 def _opened(source: Source):
-    """Yields (decompressed stream, raw stream). An OSError while reading may pass, so it is left for `prepare` to resume."""
+    """Yield (decompressed stream, raw stream). An OSError while reading is left to `prepare`, which can resume."""
     try:
         raw = epath.Path(source.name).open("rb")
     except OSError as error:
@@ -172,7 +173,7 @@ def _skip(stream, source: Source, offset: int) -> None:
 
 
 def _pack(source: Source, documents: Iterable[tuple[str, float]], position: Position) -> Iterator[Block]:
-    """Blocks of whole documents, parted by NUL, from (document, share of the source consumed with it) pairs."""
+    """Yield blocks of whole documents, separated by NUL, from pairs (document, share of the source consumed)."""
     payload, length = [], 0
     number, share = position.offset, 0.0
 

@@ -1,8 +1,8 @@
-"""The embedded corpus: the English documentation that every Python installation carries.
+"""The embedded corpus: the English documentation that comes with every Python installation.
 
-`pydoc_data.topics` (the language reference) and the docstrings of the standard library and of every installed
-package, read with `ast`: nothing is imported or run. A module is a document, a topic of the reference is one too;
-a paragraph is a line. What is not prose (signatures, parameter tables, code, doctests, mark-up) is left out, and a
+`pydoc_data.topics` (the language reference) and the docstrings of the standard library and of every installed package,
+read with `ast`: nothing is imported or run. Each module is a document, and so is each topic of the reference; each
+paragraph is a line. Anything but prose (signatures, parameter tables, code, doctests, markup) is left out, and a
 paragraph that several modules repeat is kept once. The result depends on what is installed: it serves demonstrations
 and tests, not comparisons between machines.
 """
@@ -25,14 +25,17 @@ _SKIPPED_DIRECTORIES = frozenset(
 )
 _SKIPPED_FILES = re.compile(r"test_.*|.*_test|.*_pb2(_grpc)?|gen_.*|conftest|_?version")
 _FUNCTION_WORDS = frozenset(
-    "the of a an to is in and for that this it be are with as by on or if not from which can will when at has was its".split()
+    (
+        "the of a an to is in and for that this it be are with "
+        "as by on or if not from which can will when at has was its"
+    ).split()
 )
 _SECTION = re.compile(
     r"(args?|arguments?|parameters?|other parameters|returns?|raises?|yields?|examples?|notes?|see also|references?|"
     r"attributes?|usage|methods?|warnings?|warns?|todo|keyword args|since|deprecated)\s*:{0,2}",
     re.IGNORECASE,
 )
-_PARAMETER = re.compile(r"[\w*., ]+ : \S.*")  # numpydoc's `name : type`; the description follows
+_PARAMETER = re.compile(r"[\w*., ]+ : \S.*")  # numpydoc's `name : type`, before the description
 _UNDERLINE = re.compile(r"([=\-~^*#\"'`+.:_])\1{2,}")
 _ITEM = re.compile(r"([-*+•]|\d+[.)]|[`*]{0,2}[\w.*, ]{1,40}[`*]{0,2}( ?\([^)]*\))?:(?=\s))\s+")
 _CODE = re.compile(
@@ -47,19 +50,19 @@ _MARKUP = (
     (re.compile(r"\s*\[[\d#, ]+\]_?"), ""),  # [1]_
 )
 
-_parsed: dict[tuple[int, str], list[tuple[str, float]]] = {}  # what `documents` has yielded, by what `describe` returns
+_parsed: dict[tuple[int, str], list[tuple[str, float]]] = {}  # results of `documents` by result of `describe`
 
 
 def describe() -> tuple[int, str]:
-    """Returns (bytes of the files to read, digest of their names and sizes)."""
+    """Return (bytes of the files to read, digest of their names and sizes)."""
     files = [(name, os.path.getsize(path)) for name, path in _modules()]
     return sum(size for _, size in files), hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 def documents() -> Iterator[tuple[str, float]]:
-    """Yields (document, share of the files read by then), sorted by module name; paragraphs are lines.
+    """Yield (document, share of the files read by then), sorted by module name; paragraphs are lines.
 
-    Parsing the files takes much longer than anything else that is done with them, so a process does it once.
+    Parsing the files takes much longer than anything else done with them, so a process does it once.
     """
     revision = describe()
     if revision in _parsed:
@@ -76,13 +79,13 @@ def documents() -> Iterator[tuple[str, float]]:
 
 
 def prose(text: str) -> list[str]:
-    """Returns the paragraphs of running English in a docstring, one string without line breaks each."""
+    """Return the paragraphs of running English in a docstring, each one string without line breaks."""
     lines = re.sub(r"(?s)(```|~~~).*?(\1|$)", "\n", inspect.cleandoc(text)).split("\n")
     return [clean for paragraph in _paragraphs(lines) if _is_prose(clean := _clean(paragraph))]
 
 
 def _modules() -> list[tuple[str, str]]:
-    """Sorted (module name, path) of every Python file under the library directories."""
+    """Return sorted (module name, path) of every Python file under the library directories."""
     found = {}
     for root in dict.fromkeys(os.path.realpath(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")):
         for directory, subdirectories, files in os.walk(root):
@@ -96,7 +99,7 @@ def _modules() -> list[tuple[str, str]]:
 
 
 def _texts(name: str, path: str) -> Iterator[list[str]]:
-    """Yields the docstrings of a module as one list; of pydoc_data.topics, each topic as a list of its own."""
+    """Yield the docstrings of a module as one list, or each topic of pydoc_data.topics as a list of its own."""
     try:
         with open(path, "rb") as file:
             source = file.read(MAX_FILE_BYTES + 1)
@@ -121,9 +124,9 @@ def _texts(name: str, path: str) -> Iterator[list[str]]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
-    """Groups lines into paragraphs: a blank line, a list item, a section heading or a change to code ends one."""
+    """Group lines into paragraphs: a blank line, a list item, a section heading or a change to code ends one."""
     paragraph: list[str] = []
-    literal_indent = None  # the indentation of the text that announced a literal block by a final `::`
+    literal_indent = None  # indentation of the text whose final `::` announced a literal block
     for line in [*lines, ""]:
         bare = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -153,7 +156,7 @@ def _clean(paragraph: list[str]) -> str:
 
 
 def _is_prose(text: str) -> bool:
-    """English sentences: enough words, mostly letters, function words among them, and a full stop at the end."""
+    """Return whether text is English sentences: enough words, mostly letters, function words, a final full stop."""
     words = text.split()
     if len(words) < MIN_WORDS or text[-1] not in ".!?:\"')" or not re.search(r"[.!?]", text):
         return False

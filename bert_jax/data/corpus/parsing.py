@@ -1,4 +1,4 @@
-"""From the bytes of a block to documents and lines, with BOM, NUL and CRLF normalised."""
+"""Parsing of the bytes of a block into documents and lines, with BOM, NUL and CRLF normalized."""
 
 import dataclasses
 import json
@@ -14,9 +14,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclasses.dataclass(frozen=True)
 class BlockText:
-    """What is in a block. `pieces`: the lines of each document; the first piece may continue the document before.
+    """Contents of a block. `pieces`: the lines of each document; the first piece may continue the previous document.
 
-    `replaced`: bytes that were not UTF-8, and the halves of surrogate pairs that JSON can spell (\\ud800); both are U+FFFD.
+    `replaced`: number of bytes that were not UTF-8, and of unpaired surrogates that JSON can spell (\\ud800); both
+    become U+FFFD.
     """
 
     pieces: list[list[str]]
@@ -24,13 +25,13 @@ class BlockText:
 
 
 def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error") -> BlockText:
-    """Splits a block into documents and those into lines, with BOM, NUL and CRLF normalised and blank lines dropped.
+    """Split a block into documents and those into lines, with BOM, NUL and CRLF normalized and blank lines dropped.
 
-    The first piece is empty if the block does not continue a document and always there; later ones have lines.
+    The first piece is always present, and empty if the block does not continue a document; later ones have lines.
 
     Raises:
-      UserError: bytes that are not UTF-8 (file and byte offset) unless `bad_utf8` is "replace"; broken JSON or a
-        record without the text field (file and line).
+      UserError: there are bytes that are not UTF-8 (file and byte offset) and `bad_utf8` is not "replace"; or broken
+        JSON or a record without the text field (file and line).
     """
     text, replaced = _decode(block, bad_utf8)
     if block.source.format in ("tfds", "docs"):
@@ -82,7 +83,7 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
                 f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"
             )
             raise UserError(
-                f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text by "
+                f"{where}: no field {text_field!r}, the record {fields:.200}; name the one with the text with "
                 "--text_field"
             )
         if not isinstance(record[text_field], str):
@@ -91,7 +92,7 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
 
 
 def _pieces(lines: list[str], format: str) -> list[list[str]]:
-    """Lines of each document: parted by blank lines in plain text, by `<doc …>` and `</doc>` in WikiExtractor files."""
+    """Return the lines of each document, separated by blank lines or, in WikiExtractor files, by `<doc …>`."""
     first: list[str] = []
     pieces, piece = [first], first
     for line in lines:

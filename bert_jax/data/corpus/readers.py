@@ -1,8 +1,8 @@
-"""From what the user typed as `--input` to sources, and from sources to documents.
+"""Resolves `--input` into sources, and reads documents from sources.
 
-Forms, several of them parted by commas: a file, a directory (every file below it that is not hidden, sorted), a glob,
-`tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or .gz:
-plain text (a paragraph or a sentence a line, a blank line between documents), JSON lines, WikiExtractor output.
+Forms, several of them separated by commas: a file, a directory (every file below it that is not hidden, sorted), a
+glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or .gz:
+plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor output.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Corpus:
     bad_utf8: str
 
     def __iter__(self) -> Iterator[str]:
-        """Yields every document as one string, its lines separated by a line feed, none of them blank."""
+        """Yield every document as one string, its lines separated by a line feed, none of them blank."""
         for source in self.sources:
             for is_document, lines in itertools.groupby(read_lines(source, self.text_field, self.bad_utf8), key=bool):
                 if is_document:
@@ -39,7 +39,7 @@ class Corpus:
 
 
 def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Corpus:
-    """Return the documents of the corpus; sources are looked up at the call.
+    """Return the documents of the corpus; the call itself resolves the sources.
 
     Args:
       input, format, text_field, bad_utf8: as in PrepareConfig.
@@ -51,7 +51,7 @@ def read_documents(input: str, *, format: str = "auto", text_field: str = "text"
 
 
 def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
-    """Yields the lines of a source, an empty one before each document.
+    """Yield the lines of a source, with an empty one before each document.
 
     Raises:
       UserError: see `blocks.read_blocks` and `parsing.parse_block`.
@@ -64,11 +64,11 @@ def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error"
 
 
 def find_sources(input: str, format: str = "auto") -> list[Source]:
-    """Resolves `--input` into its sources, in the order given, each file once.
+    """Resolve `--input` into its sources, in the order given, each file once.
 
     Raises:
-      UserError: nothing matches (names the glob and the directory); all files are empty; a prefix that contradicts
-        `format`; an unknown TFDS data set.
+      UserError: nothing matches (the message names glob and directory), all files are empty, a prefix contradicts
+        `format`, or a TFDS data set is unknown.
     """
     items = [item.strip() for item in input.split(",") if item.strip()]
     if not items:
@@ -85,13 +85,13 @@ def _find(item: str, format: str) -> Iterator[Source]:
     prefix = item.partition(":")[0] if item.startswith(("tfds:", "docs:")) else ""
     if format == "docs" or (prefix == "docs" and format == "auto"):
         if item != "docs:":
-            raise UserError(f"input={item!r}: the embedded documentation is asked for by docs: alone")
+            raise UserError(f"input={item!r}: the embedded documentation is docs: without a name")
         yield Source("docs:", "docs", *documentation.describe())
     elif format == "tfds" or (prefix == "tfds" and format == "auto"):
         name = item if prefix else f"tfds:{item}"
         yield Source(name, "tfds", *tfds_documents.describe(name))
     elif prefix:
-        raise UserError(f"input={item!r} contradicts format={format}; leave the format away")
+        raise UserError(f"input={item!r} contradicts format={format}; leave the format out")
     else:
         for path in _files(item):
             yield _describe_file(path, format)
@@ -111,7 +111,7 @@ def _files(item: str) -> list[epath.Path]:
         raise UserError(f"input={item!r}: no such file; the directory {path.parent} {_holdings(path.parent)}")
     directory, pattern = epath.Path(*path.parts[:wild]), os.path.join(*path.parts[wild:])
     if "**" in pattern:
-        raise UserError(f"input={item!r}: ** is not understood; name a directory to read every file below it")
+        raise UserError(f"input={item!r}: ** is not supported; name a directory to read every file below it")
     files = sorted(file for file in directory.glob(pattern) if not file.is_dir()) if directory.is_dir() else []
     if not files:
         raise UserError(

@@ -1,7 +1,8 @@
-"""Finds the sentences in the lines of a document.
+"""Splits the lines of a document into sentences.
 
-A splitter is a callable from a list of lines to a list of sentences; no sentence spans two lines, none is empty. The
-rules and abbreviations of some 300 languages come from `sentencex` (Wikimedia), which needs no model and no download.
+A splitter is a callable from a list of lines to a list of sentences; no sentence spans two lines, and none is empty.
+The rules and abbreviations of some 300 languages come from `sentencex` (Wikimedia), which needs no model and no
+download.
 """
 
 import re
@@ -12,9 +13,11 @@ from bert_jax.errors import UserError
 SentenceSplitter = Callable[[list[str]], list[str]]
 
 WINDOW = 10_000
-"""Characters that sentencex sees at once: it slows down beyond, and one unclosed quotation mark joins all that follows."""
+"""Characters passed to sentencex at once: more slow it down, and an unclosed quotation mark joins everything after
+it."""
 
-# sentencex 1.0 panics where an initial is followed by a space of more than one byte ("J\u00a0."); to BERT all are the same.
+# sentencex 1.0 panics if an initial is followed by a space of more than one byte ("J\u00a0."); all spaces are alike to
+# BERT.
 _WIDE_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _SPACES = str.maketrans(dict.fromkeys(_WIDE_SPACES, " "))
 _PLAIN_SENTENCE = re.compile(r"(?s).+?(?:[.!?]\s+|$)")
@@ -22,7 +25,7 @@ _PAIRED = str.maketrans(dict.fromkeys('"“”„«»‘’()[]{}「」『』《
 
 
 def make_splitter(method: str, language: str = "en") -> SentenceSplitter:
-    """Returns the splitter for `method` "split" (find the sentences) or "lines" (each line is one)."""
+    """Return the splitter for `method` "split" (find the sentences) or "lines" (each line is one)."""
     if method == "lines":
         return _stripped
     if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
@@ -57,7 +60,7 @@ def _split_line(line: str, language: str) -> list[str]:
 
 
 def _split_ignoring_pairs(text: str, language: str) -> list[str]:
-    """Splits as if no quotation mark or bracket were there: sentencex never splits between one and its partner."""
+    """Split as if there were no quotation marks or brackets: sentencex never splits between one and its partner."""
     sentences, start = [], 0
     for blanked in _segment(text.translate(_PAIRED), language):
         sentences.append(text[start : start + len(blanked)])
@@ -66,12 +69,12 @@ def _split_ignoring_pairs(text: str, language: str) -> list[str]:
 
 
 def _segment(text: str, language: str) -> list[str]:
-    """The sentences of `text`, which joined give `text` again."""
+    """Return the sentences of `text`, which joined give `text` again."""
     from sentencex import segment
 
     try:
         return segment(language, text)
-    except BaseException as error:  # a panic in Rust: one odd line must not end a run of hours
+    except BaseException as error:  # a panic in Rust: one odd line must not end a run of several hours
         if type(error).__name__ != "PanicException":
             raise
         return _PLAIN_SENTENCE.findall(text)

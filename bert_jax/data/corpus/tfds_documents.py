@@ -10,27 +10,27 @@ _WIKI40B_MARKER = re.compile(r"^_START_(ARTICLE|SECTION|PARAGRAPH)_$", re.MULTIL
 
 
 def describe(name: str) -> tuple[int, str]:
-    """Returns (bytes, full name with version) of the split, downloading the data set first where it is not there.
+    """Return (bytes, full name with version) of the split; download the data set first if necessary.
 
     Raises:
-      UserError: malformed name; unknown data set, configuration, version or split.
+      UserError: the name is malformed, or the data set, configuration, version or split is unknown.
     """
     _, info, split = load(name)
     return int(info.splits[split].num_bytes), info.full_name
 
 
 def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
-    """Yields (text of an example, share of the split read by then), in the order in which they are stored.
+    """Yield (text of an example, share of the split read by then), in stored order.
 
     Raises:
-      UserError: as `describe`; `text_field` is not a string feature.
+      UserError: as for `describe`, or `text_field` is not a string feature.
     """
     dataset, info, split = load(name)
     texts = [key for key, feature in info.features.items() if _is_text(feature)]
     if text_field not in texts:
         raise UserError(
             f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
-            "name one by --text_field"
+            "name one with --text_field"
         )
     total = info.splits[split].num_examples
     for index, example in enumerate(dataset.as_numpy_iterator(), start=1):
@@ -43,7 +43,7 @@ def _is_text(feature) -> bool:
 
 
 def load(name: str, directory: str | None = None):
-    """(tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
+    """Return (tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
 
     `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`, and if the extra
     `tensorflow` is not installed.
@@ -51,7 +51,7 @@ def load(name: str, directory: str | None = None):
     match = _NAME.fullmatch(name)
     if not match:
         raise UserError(
-            f"{name!r} does not read as tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
+            f"{name!r} is not of the form tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
         )
     split = match["split"] or "train"
     for library in ("tensorflow", "tensorflow_datasets"):

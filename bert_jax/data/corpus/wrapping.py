@@ -1,30 +1,30 @@
-"""Hard-wrapped text: lines that end where the next word would not have fitted, as in most books in plain text.
+"""Hard-wrapped text, whose lines end where the next word would not have fitted, as in most books in plain text.
 
-A wrapped line does not end at the end of a sentence or a paragraph, so its lines have to be joined before sentences can
-be found in them. Where a paragraph ends is known without blank lines: at a line after which there was room for a word.
+A wrapped line may end within a sentence, so lines have to be joined before sentences can be found. The end of a
+paragraph shows even without blank lines: there was room for another word on its last line.
 """
 
 import re
 from collections.abc import Iterable
 
 SAMPLE_CHARACTERS = 1 << 18
-"""From the beginning of a source, to decide about all of it."""
+"""Length of the beginning of a source by which all of it is judged."""
 
 MIN_LINES, MIN_COLUMN = 10, 40
-"""Less says nothing; shorter lines are verse, tables and lists of words."""
+"""Fewer lines are too few to judge; shorter ones are verse, tables and lists of words."""
 
 MIN_BROKEN = 0.3
-"""Share of the lines that break a sentence at the column. Three wrapped novels: 0.61 to 0.68. Wikipedia and three novels
-with one paragraph per line: 0.000."""
+"""Share of the lines that break a sentence at the column. Three wrapped novels have 0.61 to 0.68; Wikipedia and three
+novels with one paragraph per line have 0.000."""
 
 _SENTENCE_END = re.compile(r"[.!?:;…][\"'”’»)\]*_]*$")
 
 
 def find_column(lines: Iterable[str]) -> tuple[int, bool]:
-    """Return the column at which `lines` would be wrapped, and whether they are.
+    """Return the column at which `lines` are wrapped if they are, and whether they are.
 
-    A line that is empty separates documents. Only the first SAMPLE_CHARACTERS are read. The column is the length that nine
-    of ten lines do not exceed: the maximum would be misled by one long line, and a column that is a little too small only
+    An empty line separates documents. Only the first SAMPLE_CHARACTERS are read. The column is the length that nine of
+    ten lines do not exceed: the maximum would be misled by one long line, and a column that is slightly too small only
     joins the last line of a few paragraphs to the next one, which divides no sentence.
     """
     sample = _sample(lines)
@@ -34,7 +34,7 @@ def find_column(lines: Iterable[str]) -> tuple[int, bool]:
 
 
 def _is_wrapped(lines: list[str], column: int) -> bool:
-    """Whether `column` breaks so many sentences that it must be the reason; needs text with upper and lower case."""
+    """Return whether so many sentences break at `column` that it must be why; the text must not be all lowercase."""
     pairs = [(line, following) for line, following in zip(lines, lines[1:]) if line and following]
     broken = sum(
         following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
@@ -54,7 +54,7 @@ def _sample(lines: Iterable[str]) -> list[str]:
 
 
 def continues(line: str, following: str, column: int) -> bool:
-    """Whether `following` belongs to the paragraph of `line`: it begins in lower case, or its first word had no room."""
+    """Return whether `following` continues the paragraph of `line`: it is lowercase, or its first word had no room."""
     line, following = line.rstrip(), following.lstrip()
     return following[:1].islower() or _overflows(line, following, column)
 
@@ -76,7 +76,7 @@ def join_lines(lines: list[str], column: int) -> list[str]:
 
 
 def last_paragraph(text: bytes, column: int) -> int:
-    """Return where in `text` the last line begins that is whole and begins a paragraph; 0 if there is none.
+    """Return where in `text` the last complete line that begins a paragraph begins, or 0 if there is none.
 
     `text` has no blank line and may end anywhere.
     """

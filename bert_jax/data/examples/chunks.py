@@ -1,18 +1,19 @@
-"""How an epoch cuts every document into chunks, each the text of about one sequence.
+"""Cuts documents into chunks, differently in each epoch; a chunk is the text of about one sequence.
 
-The original packs sentences one after the other until a target length is reached, which can only be done from the
+The original packs sentences one after the other until a target length is reached, which is only possible from the
 front. Here chunk j of a document can be found without its predecessors. A document of n tokens is cut into
-m = ceil(n / S) cells of S tokens, cell j beginning at token c_j = j·S − slack. Chunk j is [b_j, b_j+1) with
+m = ceil(n / S) cells of S tokens, where cell j begins at token c_j = j·S − slack. Chunk j is [b_j, b_j+1) with
 
-    b_j = the first sentence start inside cell j, or c_j where no sentence starts in the cell.
+    b_j = the first sentence start inside cell j, or c_j if no sentence starts in the cell.
 
 So a chunk holds the sentences that start in its cell, only a sentence longer than a whole cell is ever cut, the chunks
 of a document are a partition of its tokens, none is empty, and slack (new in each epoch) moves all boundaries.
 
-No sentence of a chunk starts more than S - 1 tokens after its beginning. S is therefore never more than what fits into
-a sequence: then the last sentence alone can be cut so far that all the others stay and it keeps a token (`truncation`).
-A chunk of the original ends with the sentence that reaches the target, half a sentence past it on average, and has one
-sentence at least: below that bound a cell is half a mean sentence larger than the target, and larger than one sentence.
+No sentence of a chunk starts more than S - 1 tokens after its beginning. Therefore S never exceeds what fits into a
+sequence: the last sentence alone can then be cut so far that all the others stay and it keeps a token (`truncation`). A
+chunk of the original ends with the sentence that reaches the target, on average half a sentence past it, and has at
+least one sentence: below that bound a cell is half a mean sentence larger than the target, and larger than one
+sentence.
 """
 
 import dataclasses
@@ -21,17 +22,18 @@ import functools
 import numpy as np
 
 from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.ordering import invert, permute
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.ordering import invert, permute
+from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 SHORT_CYCLE = 10
-"""Which documents are cut short repeats after so many epochs (the original wrote ten copies of the corpus). The number of
-chunks of an epoch then repeats as well, so that any position is found from ten sums, however far it lies."""
+"""The choice of documents that are cut short repeats after this many epochs (the original wrote ten copies of the
+corpus). Therefore the number of chunks per epoch repeats as well, and ten sums suffice to find any position, however
+distant."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """Chunks of one epoch, int64 arrays of one common shape."""
+    """Chunks of one epoch: int64 arrays of one common shape."""
 
     document: np.ndarray  # number within the split
     begin: np.ndarray  # global token offsets [begin, end)
@@ -57,27 +59,27 @@ class DocumentChunks:
         self._ends = functools.lru_cache(maxsize=2)(self._cumulative_counts)  # this epoch and the next
 
     def count(self, epoch: int) -> int:
-        """Chunks, and so examples, of `epoch`."""
+        """Return the number of chunks, and so of examples, of `epoch`."""
         return int(self._ends(epoch % self.period)[-1])
 
     def shuffled(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """Chunk numbers in the epoch's random order."""
+        """Return the chunk numbers in the epoch's random order."""
         return permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
 
     def indices_of(self, epoch: int, chunks: np.ndarray) -> np.ndarray:
-        """Inverse of `shuffled`: the indices of the examples that begin with these chunks."""
+        """Return the indices of the examples that begin with these chunks: the inverse of `shuffled`."""
         return invert(chunks, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
 
     def document_of(self, epoch: int, chunks: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._ends(epoch % self.period), chunks, side="right")
 
     def of_document(self, epoch: int, document: int) -> np.ndarray:
-        """Numbers of the chunks of one document (number within the split)."""
+        """Return the numbers of the chunks of one document (number within the split)."""
         ends = self._ends(epoch % self.period)
         return np.arange(ends[document - 1] if document else 0, ends[document])
 
     def find(self, epoch: int, chunks: np.ndarray) -> Chunks:
-        """Locates `chunks` (numbers in [0, count), any shape); reads sentence boundaries only, no tokens."""
+        """Locate `chunks` (numbers in [0, count), any shape); read sentence boundaries only, no tokens."""
         documents, ends = self.documents, self._ends(epoch % self.period)
         document = np.searchsorted(ends, chunks, side="right")
         target, num_tokens = self._targets(epoch, document), documents.num_tokens[document]
@@ -85,15 +87,15 @@ class DocumentChunks:
         num_cells = -(-num_tokens // cell_size)
         cell = chunks - (ends[document] - num_cells)
 
-        # Slack may grow until the last cell is full, and must be so large that the last sentence starts in that cell if it can.
+        # Slack may grow until the last cell is full, and must be so large that the last sentence starts in that cell if
+        # possible.
         start, most = documents.token_starts[document], num_cells * cell_size - num_tokens
         last_sentence = documents.store.sentence_starts(documents.end_sentences[document] - 1) - start
         least = np.maximum((num_cells - 1) * cell_size - last_sentence, 0)
         least = np.where(least <= most, least, 0)
         slack = least + integers(bits(self.seed, Stream.SLACK, epoch, documents.numbers[document]), most - least + 1)
-        cells = (
-            np.stack([cell, cell + 1, cell + 2]) * cell_size - slack
-        )  # where this cell, the next and the one after begin
+        # Where this cell, the next and the one after begin.
+        cells = np.stack([cell, cell + 1, cell + 2]) * cell_size - slack
         cells = start + np.clip(cells, 0, num_tokens)
         low = np.broadcast_to(documents.first_sentences[document], (2, *document.shape))
         high = np.broadcast_to(documents.end_sentences[document], (2, *document.shape))

@@ -4,17 +4,12 @@ import functools
 
 import numpy as np
 
-from bert_jax.data.examples.ordering import permute
-from bert_jax.data.examples.randomness import Stream
+from bert_jax.data.held_out import held_out_documents
 from bert_jax.errors import UserError
-
-_HELD_OUT_KEY = (
-    2018  # the choice belongs to the store, not to a run: runs with other seeds evaluate on the same documents
-)
 
 
 class Documents:
-    """Documents of `split` ("train", "held_out" or "all") of a store, numbered from 0; empty ones are left out.
+    """The documents of `split` ("train", "held_out" or "all") of a store, numbered from 0, without empty ones.
 
     Arrays of int64 [D]: numbers (in the store), token_starts (global token offset), num_tokens, first_sentences and
     end_sentences (global sentence indices). The store has no empty sentences and a document begins with a sentence.
@@ -40,11 +35,11 @@ class Documents:
 
     @functools.cached_property
     def collision(self) -> float:
-        """Probability that two random tokens of the split lie in the same document."""
+        """Probability that two random tokens of the split are in the same document."""
         return float(((self.num_tokens / self.num_tokens.sum()) ** 2).sum())
 
     def first_sentence_from(self, offsets: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Global index of the first sentence in [low, high) that starts at or after the global token `offsets`, else `high`."""
+        """Return the first sentence in [low, high) that starts at or after token `offsets`, else `high` (global)."""
         low, high = low.copy(), high.copy()
         for _ in range(int((high - low).max(initial=0)).bit_length()):
             middle = (low + high) >> 1
@@ -67,15 +62,3 @@ def _numbers(num_documents: int, split: str, held_out: float) -> np.ndarray:
     if split == "held_out" and not chosen.any():
         raise UserError("data.held_out=0 keeps no documents for evaluation; set data.held_out or give data.eval_path")
     return np.flatnonzero(chosen if split == "held_out" else ~chosen)
-
-
-def held_out_documents(num_documents: int, share: float) -> np.ndarray:
-    """Return bool [num_documents]: which documents training never sees, `share` of them and at least one (none for 0).
-
-    Those of a smaller share are among those of a larger one. This is the rule of `train-vocab` as well, so that the
-    vocabulary was not learned from what a run is evaluated on.
-    """
-    number = min(max(1, round(share * num_documents)), num_documents) if share else 0
-    chosen = np.zeros(num_documents, bool)
-    chosen[permute(np.arange(number), num_documents, _HELD_OUT_KEY, Stream.HELD_OUT)] = True
-    return chosen

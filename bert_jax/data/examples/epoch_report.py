@@ -1,4 +1,4 @@
-"""What one epoch makes of the text, measured on its rows without reading a token."""
+"""Statistics of one epoch, measured on its rows without reading a token."""
 
 import dataclasses
 
@@ -11,22 +11,22 @@ _ROWS_AT_ONCE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class EpochReport:
-    """Shares are of 1; lengths count [CLS] and [SEP]."""
+    """Statistics of one epoch; shares are between 0 and 1, and lengths count [CLS] and [SEP]."""
 
     sequences: int
-    examined: int  # the first ones of the epoch, in its order
+    examined: int  # the first ones of the epoch, in order
     is_next: float | None  # share of label 0; None without sentence pairs
     mean_length: float
     length_quantiles: tuple[float, ...]  # 10, 25, 50, 75, 90 %
-    padding: float  # of the places of a batch
-    truncated: float  # of the text's tokens
-    duplicated: float  # of the text's tokens
-    sentences_seen: float | None  # share with a token at least; None unless all sequences were examined
+    padding: float  # share of the places of a batch
+    truncated: float  # share of the text's tokens
+    duplicated: float  # share of the text's tokens
+    sentences_seen: float | None  # share with at least one token; None unless all sequences were examined
     tokens_seen: float | None
 
 
 def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> EpochReport:
-    """Measures at most `limit` sequences of `epoch`; what is seen of the text takes a byte a token of the store."""
+    """Measure at most `limit` sequences of `epoch`; this takes one byte of memory per token of the store."""
     sequences = examples.num_examples(epoch)
     examined = min(sequences, limit)
     documents, store = examples.documents, examples.store

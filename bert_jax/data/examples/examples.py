@@ -1,4 +1,4 @@
-"""Training examples as a pure function of (seed, position): the position alone says which text, which pair, which masks."""
+"""Training examples as a pure function of (seed, position): the position alone determines text, pair and masks."""
 
 import threading
 
@@ -8,10 +8,10 @@ from bert_jax.config import Config, max_predictions
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.masking import Masking
-from bert_jax.data.examples.ordering import permute
 from bert_jax.data.examples.packing import PackedStream
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_rows, sentence_order_pairs
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.token_rows import SPECIAL, Rows
 from bert_jax.errors import UserError
 
@@ -23,17 +23,16 @@ float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent
 class Examples:
     """The examples of one split of a token store at the sequence length of one phase.
 
-    Position p is the p-th example of an endless run over epochs, each in a new order, newly cut, paired and masked. What
-    an epoch promises: every sentence of the split belongs to exactly one example and at least one of its tokens stands
-    there, whatever the text (one longer than a sequence is cut into several examples); no token stands in two examples,
-    but for the second segments that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off, at the
-    outer ends of a segment; `epoch_report` counts both. With data.copies = N only the order is new after N epochs; with
-    masking.static_masks = N every epoch has the text of epoch 0, and epoch e its masks number e mod N. Safe to call from
-    several threads.
+    Position p is the p-th example of an endless run over epochs, each newly ordered, cut, paired and masked. In each
+    epoch, every sentence of the split belongs to exactly one example, which has at least one of its tokens (a sentence
+    longer than a sequence is cut into several examples); no token is in two examples, except for the second segments
+    that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off at the outer ends of a segment;
+    `epoch_report` counts both. With data.copies = N only the order is new after N epochs; with masking.static_masks = N
+    every epoch has the text of epoch 0, and epoch e has masks number e mod N. Safe to call from several threads.
     """
 
     def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):
-        """`split`: "train", "held_out" or "all" documents of the store; `seed` None: that of the run.
+        """Find the documents of `split` ("train", "held_out" or "all"); `seed` None is that of the run.
 
         Raises:
           UserError: the split has no documents or no text.
@@ -45,7 +44,7 @@ class Examples:
         self.sequence_length = phase.sequence_length
         self.sentence_pairs = data.sentence_pairs
         self.static_masks = config.masking.static_masks
-        self.text_epochs = 1 if self.static_masks else data.copies  # epochs whose text differs; 0: all of them
+        self.text_epochs = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
         self.seed = config.seed if seed is None else seed
         self.documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
         if self.sentence_pairs == "none":
@@ -67,15 +66,15 @@ class Examples:
         self._lock = threading.Lock()
 
     def num_examples(self, epoch: int) -> int:
-        """Examples of `epoch`; the number varies a little as documents are cut to other lengths."""
+        """Return the number of examples of `epoch`, which varies a little as documents are cut to different lengths."""
         return self.source.count(self._text_epoch(epoch))
 
     def batch(self, positions: np.ndarray) -> Batch:
-        """The examples at `positions` (int64 [B], any order, repeats allowed)."""
+        """Return the examples at `positions` (int64 [B], any order, repeats allowed)."""
         return self.examples_at(*self.locate(positions))
 
     def examples_at(self, epochs: np.ndarray, indices: np.ndarray) -> Batch:
-        """The examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
+        """Return the examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
         rows = self.rows(epochs, indices)
         is_text = rows.token_index >= 0
         cls_id, sep_id, pad_id = self._special_ids
@@ -96,20 +95,20 @@ class Examples:
         return batch
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Epoch and index within it (int64 [B] each) of the examples at `positions`."""
+        """Return epoch and index within it (int64 [B] each) of the examples at `positions`."""
         positions = np.asarray(positions, np.int64)
         ends = np.array(self._ends_up_to(int(positions.max(initial=0))))
         cycles, rest = divmod(positions, ends[-1]) if len(ends) == self._period + 1 else (0, positions)
         epochs = np.searchsorted(ends, rest, side="right") - 1
         indices, epochs = rest - ends[epochs], epochs + cycles * self._period
-        if self.text_epochs:  # the text belongs to the index, so the index must go round in a new order
+        if self.text_epochs:  # the text belongs to the index, so the indices need a new order each time
             for epoch in np.unique(epochs):
                 here = epochs == epoch
                 indices[here] = permute(indices[here], self.num_examples(epoch), bits(self.seed, Stream.VISIT, epoch))
         return epochs, indices
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> Rows:
-        """Where the tokens of these examples lie in the store; reads sentence boundaries, no tokens."""
+        """Return where the tokens of these examples are in the store; read sentence boundaries only, no tokens."""
         epochs = self._text_epoch(np.asarray(epochs, np.int64))
         present = np.unique(epochs)
         if len(present) == 1:
@@ -133,7 +132,7 @@ class Examples:
         return self.text_epochs or self.source.period
 
     def _ends_up_to(self, position: int) -> list[int]:
-        """Where epochs end, from 0 until past `position` or, if that comes first, over a whole period."""
+        """Return where epochs end, from 0 until past `position` or, if that comes first, over a whole period."""
         with self._lock:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
@@ -141,7 +140,7 @@ class Examples:
 
 
 def check_epoch(examples: Examples, batch_size: int) -> None:
-    """Raises UserError if a training epoch has fewer examples than a batch; evaluation may see some twice."""
+    """Raise a UserError if a training epoch has fewer examples than a batch; evaluation may repeat some."""
     count = examples.num_examples(0)
     if examples.split == "train" and count < batch_size:
         raise UserError(

@@ -1,18 +1,18 @@
-"""Masked language modelling: which tokens are predicted and what stands in their place (Devlin et al. 2018, section 3.1)."""
+"""Masked language modelling: which tokens are predicted and what replaces them (Devlin et al. 2018, section 3.1)."""
 
 import dataclasses
 
 import numpy as np
 
 from bert_jax.config import MaskingConfig
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
+from bert_jax.data.randomness import Stream, bits, integers, uniform
 
 _COLUMN_BITS = np.uint64((1 << 20) - 1)  # low bits of a random word that carry the column through a sort
 
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Masks batches by one rule, at most `max_predictions` places a row."""
+    """Masks batches by one rule, at most `max_predictions` places per row."""
 
     config: MaskingConfig
     max_predictions: int
@@ -23,11 +23,14 @@ class Masking:
     def __call__(
         self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Masks rows of ids.
+        """Mask rows of ids.
 
         Args:
-          input_ids: int32 [B, L]; is_text: bool [B, L], False on [CLS], [SEP] and padding; lengths: [B], places in use,
-            [CLS] and [SEP] included, as the original counts them; keys: uint64 [B], the randomness of each row.
+          input_ids: int32 [B, L].
+          is_text: bool [B, L], False on [CLS], [SEP] and padding.
+          lengths: [B], places in use, [CLS] and [SEP] included, as the original counts them.
+          keys: uint64 [B], the randomness of each row.
+
         Returns:
           input_ids [B, L], masked_positions [B, M] ascending, masked_ids [B, M] (the originals), masked_weights [B, M];
           unused slots are 0.
@@ -54,7 +57,7 @@ class Masking:
         }
 
     def _replace(self, ids: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """[MASK], a word drawn uniformly from the whole vocabulary, or the same: drawn for each piece, whatever the unit."""
+        """Return [MASK], a random entry of the vocabulary (uniform) or the same id, drawn per piece for every unit."""
         slots = np.arange(ids.shape[1])
         draw = uniform(bits(keys[:, None], Stream.REPLACEMENT, slots))
         words = integers(bits(keys[:, None], Stream.RANDOM_WORD, slots), self.vocab_size)
@@ -63,12 +66,12 @@ class Masking:
 
 
 def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> np.ndarray:
-    """Places that rows of these lengths predict: rate × length, halves to even, at least 1, at most `max_predictions`."""
+    """Return how many places to predict: rate × length, halves to even, at least 1, at most `max_predictions`."""
     return np.minimum(max_predictions, np.maximum(1, np.rint(rate * lengths).astype(np.int64)))
 
 
 def _random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, max_predictions: int) -> np.ndarray:
-    """Ascending places [B, M] of `budget` [B] tokens, uniform without replacement; L in unused slots."""
+    """Return ascending places [B, M] of `budget` [B] tokens, uniform without replacement; L in unused slots."""
     length = is_text.shape[1]
     order = _random_order(is_text, keys)[:, :max_predictions]
     slots = np.arange(order.shape[1])
@@ -77,7 +80,7 @@ def _random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, ma
 
 
 def _random_order(eligible: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Columns [B, N] of every row in random order, the eligible ones first."""
+    """Return the columns [B, N] of every row in random order, the eligible ones first."""
     columns = np.arange(eligible.shape[1], dtype=np.uint64)
     draws = bits(keys[:, None], Stream.CANDIDATES, columns) >> np.uint64(1)
     draws = np.where(eligible, draws, ~np.uint64(0)) & ~_COLUMN_BITS | columns
@@ -86,15 +89,15 @@ def _random_order(eligible: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """The words of each row, in order; [B, W] arrays have one column a word, W the most words of a row."""
+    """The words of each row, in order; [B, W] arrays have one column per word, W being the most words in a row."""
 
     index: np.ndarray  # int64 [B, L]: the word that each place belongs to, -1 outside the text
-    num_pieces: np.ndarray  # int64 [B, W]: 0 where the row has no such word
-    segment_end: np.ndarray  # int64 [B, W]: number of the first word after the segment that the word lies in
+    num_pieces: np.ndarray  # int64 [B, W]: 0 if the row has no such word
+    segment_end: np.ndarray  # int64 [B, W]: number of the first word after the segment that the word is in
 
     @classmethod
     def find(cls, input_ids: np.ndarray, is_text: np.ndarray, continues_word: np.ndarray) -> "Words":
-        """A word is a run of text pieces of which all but the first continue it; no word reaches over a [SEP]."""
+        """Find the words: runs of text pieces of which all but the first continue it, never across a [SEP]."""
         after_text = np.pad(is_text, ((0, 0), (1, 0)))[:, :-1]
         begins = is_text & ~(continues_word[input_ids] & after_text)
         index = np.where(is_text, np.cumsum(begins, axis=1) - 1, -1)
@@ -109,7 +112,7 @@ class Words:
         return cls(index, num_pieces, np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1])
 
     def places(self, chosen: np.ndarray, max_predictions: int) -> np.ndarray:
-        """Ascending places [B, M] of the pieces of the `chosen` words (bool [B, W]); L in unused slots."""
+        """Return ascending places [B, M] of the pieces of the `chosen` words (bool [B, W]); L in unused slots."""
         length = self.index.shape[1]
         selected = np.take_along_axis(chosen, np.maximum(self.index, 0), 1) & (self.index >= 0)
         places = np.sort(np.where(selected, np.arange(length), length), axis=1)[:, :max_predictions]
@@ -117,7 +120,7 @@ class Words:
 
 
 def choose_words(words: Words, keys: np.ndarray, budget: np.ndarray, config: MaskingConfig) -> np.ndarray:
-    """bool [B, W]: whole words in random order; one that would exceed the budget is passed over, as in the original."""
+    """Return bool [B, W]: random whole words, skipping those that would exceed the budget, as in the original."""
     order = _random_order(words.num_pieces > 0, keys)
     rows, used = np.arange(len(order)), np.zeros_like(budget)
     chosen = np.zeros(words.num_pieces.shape, bool)
@@ -132,7 +135,7 @@ def choose_words(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
 
 
 def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: MaskingConfig) -> np.ndarray:
-    """bool [B, W]: spans of words (Joshi et al. 2020, section 3.1) until the budget is used up.
+    """Return bool [B, W]: spans of words (Joshi et al. 2020, section 3.1) until the budget is used up.
 
     A span starts at a random word that no span covers yet, has `span_lengths` words, runs over words that another span
     covers without paying for them, ends at a [SEP], and stops before a word that would exceed the budget.
@@ -158,6 +161,9 @@ def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
 
 
 def span_lengths(draws: np.ndarray, config: MaskingConfig) -> np.ndarray:
-    """Words of a span from uniform `draws`: P(l) ∝ span_continue^(l - 1), l = 1 … span_max_words (mean 3.8 for 0.8, 10)."""
+    """Return the words per span for uniform `draws`.
+
+    P(l) ∝ span_continue^(l - 1) for l = 1 … span_max_words (mean 3.8 for 0.8 and 10).
+    """
     shares = np.cumsum(config.span_continue ** np.arange(config.span_max_words))
     return 1 + np.searchsorted(shares[:-1] / shares[-1], draws, side="right")

@@ -1,17 +1,18 @@
 """Full sentences without pairs, packed across documents (FULL-SENTENCES of Liu et al. 2019, section 4.2).
 
-The documents of the split form one stream in which each is followed by a [SEP]. An epoch begins the stream at another
-document (it is a ring), cuts it into cells of what fits between [CLS] and the closing [SEP], and puts the sentences
-that start in a cell into one sequence, by the same boundary rule as `chunks`, so that each of them fits in with a token.
+The documents of the split form one stream in which each is followed by a [SEP]. Each epoch begins the stream at a
+different document (it is a ring), cuts it into cells of what fits between [CLS] and the closing [SEP], and puts the
+sentences that start in a cell into one sequence, by the same boundary rule as `chunks`, so that each of them keeps a
+token.
 """
 
 import numpy as np
 
 from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.ordering import invert, permute
-from bert_jax.data.examples.randomness import Stream, bits, integers
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 from bert_jax.data.examples.truncation import Segments, trim
+from bert_jax.data.ordering import invert, permute
+from bert_jax.data.randomness import Stream, bits, integers
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 
 class PackedStream:
@@ -28,15 +29,15 @@ class PackedStream:
         self.starts = self.ends - documents.num_tokens - 1
 
     def count(self, epoch: int) -> int:
-        """Sequences of an epoch, the same in all of them."""
+        """Return the number of sequences of an epoch, which is the same for all."""
         return int(-(-self.ends[-1] // self.cell_size))
 
     def indices_of(self, epoch: int, cells: np.ndarray) -> np.ndarray:
-        """The indices of the examples made from these cells."""
+        """Return the indices of the examples made from these cells."""
         return invert(cells, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
 
     def of_document(self, epoch: int, document: int) -> np.ndarray:
-        """Numbers of the cells that hold text of one document (number within the split)."""
+        """Return the numbers of the cells that hold text of one document (number within the split)."""
         rotation, num_tokens = self.find(epoch, np.arange(0))[2], int(self.documents.num_tokens[document])
         place = int(self.starts[document] - rotation) % int(self.ends[-1])
         near = place // self.cell_size + np.arange(-1, num_tokens // self.cell_size + 3)
@@ -45,7 +46,7 @@ class PackedStream:
         return near[(begin < place + num_tokens) & (end > place)]
 
     def rows(self, epoch: int, indices: np.ndarray, keys: np.ndarray) -> Rows:
-        """The sequences `indices` [B] of `epoch`; `keys` [B]: 64 random bits a row."""
+        """Return the sequences `indices` [B] of `epoch`; `keys` [B]: 64 random bits per row."""
         begin, end, rotation = self.find(
             epoch, permute(indices, self.count(epoch), bits(self.seed, Stream.ORDER, epoch))
         )
@@ -70,9 +71,9 @@ class PackedStream:
         return Rows(token_index, np.zeros(token_index.shape, np.int32), None, truncated, np.zeros_like(truncated))
 
     def find(self, epoch: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Places [begin, end) of the sequences in the rotated stream, and the place at which this epoch begins the ring."""
+        """Return places [begin, end) of the sequences in the rotated stream, and where that begins in the ring."""
         length, count = int(self.ends[-1]), self.count(epoch)
-        least = int(length % self.cell_size == 1)  # or the last cell would hold nothing but the last [SEP]
+        least = int(length % self.cell_size == 1)  # otherwise the last cell would hold only the last [SEP]
         slack = least + integers(bits(self.seed, Stream.SLACK, epoch), count * self.cell_size - length + 1 - least)
         rotation = int(self.starts[integers(bits(self.seed, Stream.ROTATION, epoch), len(self.documents))])
         edges = np.clip(np.stack([cells, cells + 1, cells + 2]) * self.cell_size - slack, 0, length)
@@ -81,7 +82,7 @@ class PackedStream:
         return begin, end, rotation
 
     def _segments(self, begin: np.ndarray, end: np.ndarray, rotation: int) -> Segments:
-        """Sequences of the rotated stream that begin and end with a token, with the edges of their outer sentences."""
+        """Return sequences of the rotated stream, which begin and end with a token, with their outer sentences."""
         documents = self.documents
         edges = np.stack([begin, end - 1])
         places = (edges + rotation) % int(self.ends[-1])
@@ -93,7 +94,7 @@ class PackedStream:
         return Segments(begin, end, np.minimum(first_end, end), np.maximum(last_begin, begin))
 
     def _gap_to_sentence(self, places: np.ndarray) -> np.ndarray:
-        """How many places after `places` the next sentence starts, in the same document or with the next one."""
+        """Return how many places after `places` the next sentence starts, in the same document or the next one."""
         documents, document = self.documents, self._document(places)
         shift = documents.token_starts[document] - self.starts[document]
         high = documents.end_sentences[document]

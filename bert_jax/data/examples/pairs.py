@@ -1,12 +1,12 @@
 """Sentence pairs: next-sentence prediction (Devlin et al. 2018, section 3.1) and sentence order (Lan et al. 2020).
 
-The original draws a random second segment half of the time and puts the sentences it displaced back into the queue of
-the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
-decides whether they exchange their second segments, if they are of different documents. Half of the pairs are then
+The original draws a random second segment half of the time and puts the sentences that it displaces back into the queue
+of the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
+decides whether they exchange their second segments, if they are from different documents. Half of the pairs are then
 random although every sentence belongs to exactly one example of an epoch. The second partner is split at the boundary
-nearest to the split of the first; what this adds to either sequence is at most half of the sentence at that boundary,
-which lies at an end of a segment and can be cut, so the sentences of both still fit. A chunk of one sentence has no
-second segment of its own; as in the original it always gets a random one, which is then seen twice.
+nearest to the split of the first; this adds at most half of the sentence at that boundary to either sequence, which is
+at an end of a segment and can be cut, so the sentences of both still fit. A chunk of one sentence has no second segment
+of its own; as in the original it always gets a random one, which is then seen twice.
 """
 
 import dataclasses
@@ -14,17 +14,17 @@ import dataclasses
 import numpy as np
 
 from bert_jax.data.examples.chunks import Chunks, DocumentChunks
-from bert_jax.data.examples.randomness import Stream, bits, integers, uniform
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 from bert_jax.data.examples.truncation import Segments, truncate
+from bert_jax.data.randomness import Stream, bits, integers, uniform
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 RANDOM_TRIES = 10
-"""Draws of a chunk until one comes from another document; then the last is taken whatever it is, as in the original."""
+"""Draws of a chunk until one comes from a different document; the last one is taken regardless, as in the original."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Two segments a row, [B, 2]; labels int32 [B]; borrowed bool [B]: the second is a copy."""
+    """Two segments per row, [B, 2]; labels int32 [B]; borrowed bool [B]: whether the second segment is a copy."""
 
     segments: Segments
     labels: np.ndarray
@@ -32,7 +32,7 @@ class Pairs:
 
 
 def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
-    """Pairs of the examples `indices` [B] of `epoch`; label 0: the second segment follows the first, 1: it is random."""
+    """Return pairs for the examples `indices` [B] of `epoch`; label 0: the second segment follows, 1: it is random."""
     count = chunks.count(epoch)
     couple, row = np.unique(indices >> 1, return_inverse=True)
     members = np.stack([2 * couple, np.minimum(2 * couple + 1, count - 1)], axis=1)
@@ -56,7 +56,7 @@ def next_sentence_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: 
 
 
 def _exchange_probability(chunks: DocumentChunks) -> float:
-    """1/2, or more where partners are often of one document, so that half of all pairs are random if that can be.
+    """Return 1/2, or more if partners often share a document, so that half of all pairs are random if possible.
 
     The only document of a split exchanges with itself, as in the original.
     """
@@ -65,7 +65,7 @@ def _exchange_probability(chunks: DocumentChunks) -> float:
 
 
 def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> Pairs:
-    """Two consecutive segments, label 1: swapped.
+    """Return two consecutive segments per example; label 1 if they are swapped.
 
     A chunk of one sentence is split inside it; one of a single token has an empty second segment and label 0.
     """
@@ -81,7 +81,7 @@ def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices:
 
 
 def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
-    """[CLS] A [SEP] B [SEP], cut to `sequence_length` places; `keys` [B]: 64 random bits a row."""
+    """Return [CLS] A [SEP] B [SEP], cut to `sequence_length` places; `keys` [B]: 64 random bits per row."""
     begin, end, removed = truncate(pairs.segments, keys, sequence_length - 3)
     first, second = (end - begin).T[:, :, None]
     place = np.arange(sequence_length)[None]
@@ -97,7 +97,7 @@ def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
 
 
 def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segments:
-    """Two segments [..., 2] of each chunk, the second from sentence `boundary` on; empty where the chunk has one sentence."""
+    """Return two segments [..., 2] of each chunk, divided before sentence `boundary`; empty if it has one sentence."""
     last = found.first_inner + found.num_sentences - 2
     starts = _starts_within(chunks, found, found.first_inner, boundary - 1, boundary, boundary + 1, last)
     first_end, before, split, after, last_begin = starts
@@ -110,13 +110,13 @@ def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segm
 
 
 def _starts_within(chunks: DocumentChunks, found: Chunks, *sentences: np.ndarray) -> np.ndarray:
-    """Where these sentences start, at the edge of the chunk if that is outside it."""
+    """Return where these sentences start, or the edge of the chunk if that is outside it."""
     store = chunks.documents.store
     return np.clip(store.sentence_starts(np.minimum(np.stack(sentences), store.num_sentences)), found.begin, found.end)
 
 
 def _halve(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
-    """Two segments [N, 2] of each chunk of one sentence, which is cut at a random token."""
+    """Return two segments [N, 2] of each chunk of one sentence, which is cut at a random token."""
     split = (
         found.begin + 1 + integers(bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.end - found.begin - 1, 1))
     )
@@ -125,14 +125,14 @@ def _halve(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segment
 
 
 def _random_boundary(seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> np.ndarray:
-    """The first sentence of the second segment: any inner one; the one after a chunk of a single sentence."""
+    """Return the first sentence of the second segment: any inner one, or the one after a chunk of a single sentence."""
     return found.first_inner + integers(
         bits(seed, Stream.SPLIT, epoch, indices), np.maximum(found.num_sentences - 1, 1)
     )
 
 
 def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray) -> np.ndarray:
-    """The inner sentence that starts nearest to the token `offsets` in chunks of two sentences or more; else arbitrary."""
+    """Return the inner sentence that starts nearest to the token `offsets`; arbitrary for chunks of one sentence."""
     last = found.first_inner + np.maximum(found.num_sentences - 2, 0)
     above = chunks.documents.first_sentence_from(offsets, found.first_inner, last)
     below = np.maximum(above - 1, found.first_inner)
@@ -141,7 +141,7 @@ def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray
 
 
 def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
-    """Text from other documents: the sentences of a random chunk until the target length is reached."""
+    """Return text from other documents: the sentences of a random chunk until the target length is reached."""
     draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
     draws = integers(draws, chunks.count(epoch))
     other = chunks.document_of(epoch, draws) != found.document[:, None]

@@ -1,4 +1,4 @@
-"""Batches made ahead of the device, by tf.data or by a thread: the same arrays bit for bit."""
+"""Batches prepared ahead of the device, by tf.data or by a thread, with identical arrays."""
 
 import collections
 import concurrent.futures
@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.data.examples.examples import Batch, Examples, check_epoch
 from bert_jax.errors import need_extra
 
-_TF_THREADS = 2  # the work is numpy under Python's lock, so more would only wait for each other
+_TF_THREADS = 2  # the work is NumPy under Python's lock, so more threads would only wait for each other
 
 
 def batches(
@@ -23,17 +23,18 @@ def batches(
     loader: str = "auto",
     prefetch: int = 4,
 ) -> Iterator[Batch]:
-    """Yields `num_batches` batches of the examples from `first_position` on.
+    """Yield `num_batches` batches of the examples from `first_position` on.
 
     Args:
-      first_position: examples seen before; the one number that a checkpoint has to keep.
-      batch_size: examples of the global batch.
-      rows: int64 [B]: which rows of the global batch this host makes.
-      loader: "tf.data", "plain", or "auto" for tf.data where TensorFlow is installed.
-      prefetch: batches made ahead.
+      first_position: number of examples seen before, which is all that a checkpoint has to keep.
+      batch_size: number of examples of the global batch.
+      rows: int64 [B], the rows of the global batch that this host makes.
+      loader: "tf.data", "plain", or "auto" for tf.data if TensorFlow is installed.
+      prefetch: number of batches to prepare ahead.
+
     Raises:
-      UserError: an epoch has fewer examples than `batch_size`, or TensorFlow is asked for and missing. What goes wrong in
-        making a batch is raised as it was by the call that asks for that batch.
+      UserError: an epoch has fewer examples than `batch_size`, or TensorFlow is requested but missing. An error in
+        making a batch is raised unchanged by the call that asks for that batch.
     """
     check_epoch(examples, batch_size)
     if loader == "tf.data":
@@ -71,7 +72,7 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
         try:
             batch = make(int(number))
             return [batch[name] for name in shape_of]
-        except Exception as failure:  # TensorFlow would turn it into a status code and a text
+        except Exception as failure:  # TensorFlow would turn it into a status code and a message
             failures[int(number)] = failure
             raise
 
@@ -99,12 +100,12 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
 
 
 def _tensorflow():
-    # Of no use to the pipeline, and announced in long lines between those of the run.
+    # The pipeline does not need it, and TensorFlow announces it in long lines.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     import tensorflow as tf
 
     try:
         tf.config.set_visible_devices([], "GPU")  # TensorFlow would otherwise take the memory that the model needs
     except RuntimeError:
-        pass  # already in use by the program around us, which then has made its own choice
+        pass  # the surrounding program has initialized it already and made its own choice
     return tf

@@ -1,25 +1,25 @@
-"""Cutting text to the room of a sequence without losing a sentence whole.
+"""Cutting text to the size of a sequence such that every sentence keeps a token.
 
-The original takes tokens off the longer segment, one at a time, from its front or its back by a fair coin; a short
-sentence at an edge can vanish so. Here an end gives at most all but one token of its sentence, then the other end of the
-segment gives, then the other segment. Chunks and pairs are made such that this suffices.
+The original takes tokens off the longer segment, one at a time, from its front or its back by a fair coin, so a short
+sentence at an edge can vanish. Here an end gives up at most all but one token of its sentence, then the other end of
+the segment does, then the other segment. Chunks and pairs are made such that this suffices.
 """
 
 import dataclasses
 
 import numpy as np
 
-from bert_jax.data.examples.randomness import Stream, bits, heads
+from bert_jax.data.randomness import Stream, bits, heads
 
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Runs of consecutive sentences, of which the first and the last may be parts; int64 arrays of one common shape."""
+    """Runs of consecutive sentences, of which the first and last may be partial; int64 arrays of one common shape."""
 
     begin: np.ndarray  # token offsets [begin, end)
     end: np.ndarray
-    first_end: np.ndarray  # where the first sentence ends; `end` if there is one only
-    last_begin: np.ndarray  # where the last sentence begins; `begin` if there is one only
+    first_end: np.ndarray  # where the first sentence ends; `end` if there is only one
+    last_begin: np.ndarray  # where the last sentence begins; `begin` if there is only one
 
     @property
     def length(self) -> np.ndarray:
@@ -27,7 +27,7 @@ class Segments:
 
     @property
     def spare(self) -> np.ndarray:
-        """Tokens that can go while every sentence keeps one."""
+        """Number of tokens that can be removed while every sentence keeps one."""
         both = self.first_end - self.begin + self.end - self.last_begin - 2
         return np.maximum(np.minimum(both, self.length - 1), 0)
 
@@ -40,10 +40,10 @@ class Segments:
 
 
 def truncate(pair: Segments, keys: np.ndarray, max_tokens: int) -> tuple[np.ndarray, ...]:
-    """Cuts pairs of segments [B, 2], which must be able to spare that much, to `max_tokens` together, the longer first.
+    """Cut pairs of segments [B, 2], which must be able to spare that much, to `max_tokens` together, the longer first.
 
-    In closed form: first the difference of the lengths comes off the longer, then both lose in turn, the second first
-    (the original trims it on a tie). Returns begin, end and the tokens removed, [B, 2] each.
+    In closed form: first the difference of the lengths comes off the longer, then both lose tokens in turn, the second
+    first (the original trims it on a tie). Returns begin, end and the number of tokens removed, [B, 2] each.
     """
     excess = np.maximum(pair.length.sum(1) - max_tokens, 0)
     difference = pair.length[:, 0] - pair.length[:, 1]
@@ -57,7 +57,7 @@ def truncate(pair: Segments, keys: np.ndarray, max_tokens: int) -> tuple[np.ndar
 
 
 def trim(segments: Segments, removed: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end after `removed` <= spare tokens went, each from front or back by a fair coin while both can give."""
+    """Return begin and end without `removed` <= spare tokens, each from front or back by a fair coin if possible."""
     front = heads(keys.ravel(), Stream.TRUNCATION, removed.ravel()).reshape(removed.shape)
     front_spare = np.maximum(segments.first_end - segments.begin - 1, 0)
     back_spare = np.maximum(segments.end - segments.last_begin - 1, 0)

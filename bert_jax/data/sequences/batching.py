@@ -1,48 +1,49 @@
-"""From sequences of any length to batches of a handful of shapes, in an order that is a pure function of (seed, step).
+"""Batches of a handful of shapes from sequences of any length, in an order that is a pure function of (seed, step).
 
-A batch is padded to the next rung of a ladder of lengths, so a step is compiled once a rung and never once a batch. Rows
-that only fill a batch have weight 0 and count in no loss, metric or prediction.
+A batch is padded to the next of a few lengths, so a step is compiled once per length and not per batch. Rows that only
+fill a batch have weight 0 and count in no loss, metric or prediction.
 """
 
 import numpy as np
 
-from bert_jax.data.examples.ordering import permute
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.ordering import permute
+from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.sequences.features import Features
 
 Batch = dict[str, np.ndarray]
-"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2], [B, L]."""
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2]
+or [B, L]."""
 
 RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
 def ladder(max_length: int) -> tuple[int, ...]:
-    """Lengths that batches are padded to: the rungs below `max_length`, and `max_length` itself."""
+    """Return the lengths that batches are padded to: the rungs below `max_length`, and `max_length` itself."""
     return (*(rung for rung in RUNGS if rung < max_length), max_length)
 
 
 def sequence_lengths(features: Features) -> np.ndarray:
-    """int64 [E]: tokens of each sequence; of the longest candidate for choice."""
+    """Return int64 [E]: the number of tokens of each sequence; for choice, of the longest candidate."""
     return np.array([max(map(len, ids)) if isinstance(ids, list) else len(ids) for ids in features.input_ids], np.int64)
 
 
 def steps_per_epoch(sequences: int, batch_size: int) -> int:
-    """The last batch may hold fewer sequences."""
+    """Return the number of batches that cover all sequences; the last may hold fewer."""
     return -(-sequences // batch_size)
 
 
 class TrainingBatches:
-    """The batches of all epochs; `batch(step)` may be asked for any step, in any order.
+    """The batches of all epochs; `batch(step)` can be called for any step, in any order.
 
-    Each epoch goes through all sequences once in a new order; its last batch has what is left. With `window` above 1,
-    the sequences of that many consecutive batches are sorted by length before they are cut into batches, and these come in
-    a shuffled order: a batch then holds sequences of like length, drawn from a window that is itself random. With window=1
+    Each epoch covers all sequences once in a new order; its last batch has what is left. With `window` above 1, the
+    sequences of that many consecutive batches are sorted by length before they are cut into batches, and these are
+    shuffled: a batch then holds sequences of similar length, drawn from a window that is itself random. With window=1
     the batches are those of the plain shuffled order, whatever their lengths.
 
     Args:
-      features: with labels.
-      batch_size: sequences a step.
-      multiple: rows of a batch are rounded up to a multiple of this (the number of devices that share them).
+      features: sequences with labels.
+      batch_size: number of sequences per step.
+      multiple: divisor of the number of rows of a batch, which is rounded up (the number of devices).
     """
 
     def __init__(self, features: Features, batch_size: int, *, window: int = 1, seed: int = 0, multiple: int = 1):
@@ -56,7 +57,7 @@ class TrainingBatches:
         return steps_per_epoch(len(self.features), self.batch_size)
 
     def indices(self, step: int) -> np.ndarray:
-        """int64 [at most batch_size]: the sequences of the batch that takes the state from `step` to `step` + 1."""
+        """Return int64 [at most batch_size]: the sequences of the batch of the step from `step` to `step` + 1."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             self._epoch = epoch, epoch_batches(self.lengths, self.batch_size, self.window, self.seed, epoch)
@@ -67,7 +68,7 @@ class TrainingBatches:
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, window: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Index arrays of the batches of one epoch, see TrainingBatches."""
+    """Return the index arrays of the batches of one epoch, see TrainingBatches."""
     order = permute(np.arange(len(lengths)), len(lengths), bits(seed, Stream.ORDER, epoch))
     if window == 1:
         return _cut(order, batch_size)
@@ -80,12 +81,12 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, window: int, seed: int, 
 
 
 def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
-    """Index arrays that cover all sequences once, from the shortest to the longest."""
+    """Return index arrays that cover all sequences once, from the shortest to the longest."""
     return _cut(np.argsort(sequence_lengths(features), kind="stable"), batch_size)
 
 
 def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
-    """The sequences at `indices` as arrays of `rows` rows, as long as the rung that the longest of them needs."""
+    """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
     chosen = [features.input_ids[index] for index in indices]
     candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
     longest = max(len(ids) for entry in chosen for ids in (entry if candidates else [entry]))
@@ -97,7 +98,7 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
             batch["input_ids"][where][: len(ids)] = ids
             batch["token_type_ids"][where][: len(ids)] = types
             batch["attention_mask"][where][: len(ids)] = 1
-    # Without one real token a filling row would have no position to attend to.
+    # Without a real token, a filling row would have no position to attend to.
     batch["attention_mask"][len(indices) :, ..., 0] = 1
     batch["weights"] = (np.arange(rows) < len(indices)).astype(np.float32)
     if features.labels is not None:
@@ -117,7 +118,7 @@ def _sequences(features: Features, index: int, row: int):
 
 
 def _labels(labels, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
-    """[rows, …] in the dtype of the labels: 0 in filling rows, -1 behind the last token of a tagged sequence."""
+    """Return labels [rows, …] in their dtype: 0 in filling rows, -1 after the last token of a tagged sequence."""
     if isinstance(labels, list):
         out = np.full((rows, length), -1, np.int32)
         for row, index in enumerate(indices):

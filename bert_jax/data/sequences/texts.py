@@ -1,132 +1,26 @@
-"""Texts as batches of few shapes, so that a jitted model compiles a few times and not once a length."""
+"""Texts as batches of few shapes, so that a jitted model compiles a few times and not once per length."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-from absl import logging
 
-from bert_jax.errors import UserError
 from bert_jax.data.sequences.batching import Batch, evaluation_batches, padded
-from bert_jax.data.sequences.features import Features, join, sequence_length
-from bert_jax.tokenization.tokenizer import Tokenizer
-
-Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
-"""One text, one pair (a tuple), or several of either (any other iterable)."""
-
-
-def tokenize(
-    tokenizer: Tokenizer,
-    texts: Texts,
-    longest: int | None,
-    max_length: int | None = None,
-    truncate: bool = True,
-    masks: bool = False,
-) -> Features:
-    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of every text, for a model that takes `longest` tokens (None: any number).
-
-    What is longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair the longer text does, until both
-    fit), and a warning is logged; truncate=False makes that an error. masks: "[MASK]" in a text is the mask, not these letters.
-
-    Raises:
-      UserError: not texts, or too long with truncate=False.
-    """
-    if max_length is not None and not 5 <= max_length <= (longest or max_length):
-        raise UserError(
-            f"max_length={max_length} must "
-            + (f"lie between 5 and the {longest} positions of the model" if longest else "be 5 or more")
-        )
-    firsts, seconds = _columns(texts)
-    first_ids = _encoded(tokenizer, firsts, masks)
-    second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
-    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds)]
-    sizes = [sequence_length(*pair) for pair in pairs]
-    limit = max_length or longest or max(5, *sizes)
-    if long := [number for number, size in enumerate(sizes) if size > limit]:
-        if not truncate:
-            raise UserError(
-                f"text {long[0]} ({firsts[long[0]][:40]!r}…) has {sizes[long[0]]} tokens with its [CLS] and [SEP], "
-                f"{limit} are allowed; shorten it, or let truncate=True cut it"
-            )
-        logging.warning(
-            "%d of %d texts have more than %d tokens and were cut (the longest has %d)",
-            len(long),
-            len(pairs),
-            limit,
-            max(sizes),
-        )
-    return as_features([join(tokenizer, first, second, limit) for first, second in pairs], longest or limit)
+from bert_jax.data.sequences.features import Features
 
 
 def as_features(rows: list[tuple], longest: int) -> Features:
-    """Pairs of ids and token types, not padded and without labels, as Features; one row an example."""
+    """Return pairs of ids and token types, not padded and without labels, as Features; one row per example."""
     return Features(
         [ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest
     )
 
 
-def as_arrays(features: Features) -> Batch:
-    """All texts in one batch, as long as the longest: int32 [n, L], zero beyond a text's own tokens."""
-    return {
-        "input_ids": _padded(features.input_ids),
-        "token_type_ids": _padded(features.token_type_ids),
-        "attention_mask": _padded([np.ones_like(ids) for ids in features.input_ids]),
-    }
-
-
 def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Numbers of the sequences in each batch, and the batch; the longest first: what is too large for the memory fails at once.
+    """Yield the numbers of the sequences in each batch, and the batch, the longest first.
 
-    All have the same number of rows: batch_size or, for fewer sequences, the next power of two. Rows that only fill a batch
-    come last.
+    So a batch that exceeds the memory fails at once. All batches have the same number of rows: batch_size or, for
+    fewer sequences, the next power of two. Rows that only fill a batch come last.
     """
     rows = min(batch_size, 1 << (len(features) - 1).bit_length())
     for numbers in reversed(evaluation_batches(features, rows)):
         yield numbers, padded(features, numbers, rows)
-
-
-def _padded(rows: list[np.ndarray]) -> np.ndarray:
-    whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, row in zip(whole, rows):
-        target[: len(row)] = row
-    return whole
-
-
-def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
-    """First and second texts; None where there is no second."""
-    rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
-    if not rows:
-        raise UserError("no texts were given: an empty list")
-    pairs = [row if isinstance(row, tuple) else (row, None) for row in rows]
-    for number, pair in enumerate(pairs):
-        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
-            raise UserError(
-                f"text {number} is {rows[number]!r:.60}; expected a str, a tuple of two, or a list of these"
-            )
-        check_utf8(*pair)
-    return [first for first, _ in pairs], [second for _, second in pairs]
-
-
-def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
-    mask = tokenizer.tokens[tokenizer.mask_id]
-    return [
-        tokenizer.encode_masked(text) if masks and mask in text else ids
-        for text, ids in zip(texts, tokenizer.encode_batch(texts))
-    ]
-
-
-def lowered(texts: Texts) -> Texts:
-    """The same texts in lower case, as Python has it."""
-    if isinstance(texts, str):
-        return texts.lower()
-    if isinstance(texts, tuple):
-        return tuple(text.lower() if isinstance(text, str) else text for text in texts)
-    if not isinstance(texts, Iterable):
-        return texts
-    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts]
-
-
-def check_utf8(*texts: str | None) -> None:
-    """Raises UserError for a lone surrogate: the mark of bytes that were no UTF-8."""
-    for text in texts:
-        if any("\ud800" <= character <= "\udfff" for character in text or ""):
-            raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")

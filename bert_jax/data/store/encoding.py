@@ -1,4 +1,4 @@
-"""From a block of text to token ids: the pure function that worker processes run, one block at a time."""
+"""Encodes a block of text as token ids: the pure function that worker processes run, one block at a time."""
 
 import dataclasses
 
@@ -15,16 +15,16 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 MAX_SENTENCE_CHARACTERS = 20_000
 """Longer sentences are cut, and the cuts counted: no model reads a sentence of thousands of tokens at once."""
 
-_BATCH_CHARACTERS = 1 << 17  # text tokenized at once: the tokenizer's own records take hundreds of bytes a token
+_BATCH_CHARACTERS = 1 << 17  # text tokenized at once: the tokenizer's own records take hundreds of bytes per token
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedBlock:
-    """The sentences of a block as ids. The first piece is the part that may continue the document before (0 if none)."""
+    """The sentences of a block as ids. The first piece may continue the previous document (0 if it does not)."""
 
     tokens: np.ndarray  # [tokens] uint16 or uint32
-    sentence_lengths: np.ndarray  # [sentences] int64: tokens of each, never 0
-    piece_lengths: np.ndarray  # [pieces] int64: sentences of each; only the first may be 0
+    sentence_lengths: np.ndarray  # [sentences] int64: number of tokens of each, never 0
+    piece_lengths: np.ndarray  # [pieces] int64: number of sentences of each; only the first may be 0
     text_bytes: int
     unknown_tokens: int
     cut_sentences: int
@@ -33,7 +33,7 @@ class EncodedBlock:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Everything that turns blocks into ids; calling it has no side effect."""
+    """Turns blocks into ids; calling it has no side effect."""
 
     tokenizer: Tokenizer
     split: SentenceSplitter
@@ -41,10 +41,10 @@ class Encoder:
     bad_utf8: str = "error"
 
     def __call__(self, block: Block) -> EncodedBlock:
-        """Encodes one block; sentences and documents without a token are dropped.
+        """Encode one block without the sentences and documents that have no token.
 
         Raises:
-          UserError: see `parse_block`; an id beyond the vocabulary, which means that tokenizer and vocabulary disagree.
+          UserError: see `parse_block`; or an id is beyond the vocabulary, so tokenizer and vocabulary disagree.
         """
         text = parse_block(block, self.text_field, self.bad_utf8)
         pieces, cuts = [], 0
@@ -71,7 +71,7 @@ class Encoder:
         )
 
     def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (ids of all sentences in a row, tokens of each sentence)."""
+        """Return (ids of all sentences in a row, number of tokens of each sentence)."""
         dtype = dtype_for(self.tokenizer.vocab_size)
         arrays, lengths = [np.zeros(0, dtype)], []
         for batch in _batches(sentences):
@@ -97,7 +97,7 @@ def _batches(sentences: list[str]):
 
 
 def _cut(sentence: str) -> list[str]:
-    """Cuts a sentence into parts of at most MAX_SENTENCE_CHARACTERS, at a space where there is one."""
+    """Cut a sentence into parts of at most MAX_SENTENCE_CHARACTERS, at a space if there is one."""
     parts = []
     while len(sentence) > MAX_SENTENCE_CHARACTERS:
         space = sentence.rfind(" ", 1, MAX_SENTENCE_CHARACTERS + 1)

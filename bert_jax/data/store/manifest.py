@@ -1,4 +1,4 @@
-"""What a token store says about itself: counts, files with their hashes, the tokenizer, the sources.
+"""The manifest of a token store: counts, files with their hashes, the tokenizer, the sources.
 
 `manifest.json` may come from anywhere, so it is checked like any other input.
 """
@@ -28,7 +28,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Over the whole store. `text_bytes`: UTF-8 bytes of the sentences."""
+    """Counts over the whole store. `text_bytes`: UTF-8 bytes of the sentences."""
 
     documents: int
     sentences: int
@@ -36,9 +36,10 @@ class Counts:
     text_bytes: int
     unknown_tokens: int
     cut_sentences: int
-    """Pieces that were cut off sentences beyond encoding.MAX_SENTENCE_CHARACTERS."""
+    """Number of pieces cut off from sentences longer than encoding.MAX_SENTENCE_CHARACTERS."""
     replaced_characters: int
-    """Bytes that were not UTF-8, under bad_utf8="replace", and lone surrogates in JSON lines; both became U+FFFD."""
+    """Number of bytes that were not UTF-8 (with bad_utf8="replace") and lone surrogates in JSON lines; all became
+    U+FFFD."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class SourceRecord:
     bytes: int
     revision: str
     wrap_column: int = 0
-    """Where its lines were wrapped; those of a paragraph are joined. 0: every line is as it was."""
+    """Column at which its lines were wrapped; those of a paragraph are joined. 0: every line is as it was."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over what is stored; where it came from (paths, dates) does not enter."""
+        """SHA-256 over the contents, without their origin (paths, dates)."""
         content = {key: value for key, value in to_dict(self).items() if key not in ("sources", "options")}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -97,20 +98,22 @@ def shard_file(index: int, part: str) -> str:
 
 
 def read_manifest(directory: epath.Path) -> Manifest:
-    """Reads and checks `manifest.json`; nothing in it is trusted.
+    """Read and check `manifest.json`; nothing in it is trusted.
 
     Raises:
-      UserError: no manifest, another version, wrong types, counts that contradict each other, foreign file names.
+      UserError: there is no manifest, or it has a different version, wrong types, inconsistent counts or foreign file
+        names.
     """
     path = directory / "manifest.json"
     if not path.exists():
         raise UserError(
-            f"{directory} is not a token store (no manifest.json); make one by `bert-jax prepare --output={directory}`"
+            f"{directory} is not a token store (no manifest.json); "
+            f"make one with `bert-jax prepare --output={directory}`"
         )
     values = read_object(path, "prepare the store again")
     if (version := values.get("version")) != VERSION:
         raise UserError(
-            f"{path} has version {version!r:.40}, this program reads version {VERSION}; prepare the store again"
+            f"{path} has version {version!r:.40}, but this program reads version {VERSION}; prepare the store again"
         )
     try:
         manifest = from_dict(Manifest, unsealed(values))
@@ -128,7 +131,7 @@ def _check(manifest: Manifest) -> None:
     for part in PARTS:
         total, stated = sum(getattr(shard, part) for shard in manifest.shards), getattr(manifest.counts, part)
         if total != stated or not total:
-            raise UserError(f"the shards have {total} {part}, counts.{part} is {stated}")
+            raise UserError(f"the shards have {total} {part}, but counts.{part} is {stated}")
     if manifest.dtype != dtype_for(manifest.tokenizer.vocab_size):
         raise UserError(
             f"dtype {manifest.dtype!r:.40} does not belong to a vocabulary of {manifest.tokenizer.vocab_size}"
@@ -149,7 +152,7 @@ def dtype_for(vocab_size: int) -> str:
 
 
 def hash_file(path: pathlib.Path) -> str | None:
-    """SHA-256 of a file in hexadecimal; None if there is no such file."""
+    """Return the SHA-256 of a file in hexadecimal, or None if there is no such file."""
     if not path.is_file():
         return None
     with path.open("rb") as file:

@@ -1,9 +1,9 @@
-"""`bert-jax prepare`: from a corpus to a token store.
+"""`bert-jax prepare`: makes a token store from a corpus.
 
-One process cuts the sources into blocks, worker processes turn blocks into ids, and the first appends them in order:
-the store is the same for every number of workers. Every few seconds `progress.json` records how far it is on disk, so
-a run that was killed goes on from there. `manifest.json` is written last, under another name and then renamed: until
-then there is no store. Memory is a few blocks a worker, however large the corpus or a document of it.
+One process cuts the sources into blocks, worker processes turn blocks into ids, and the first appends them in order, so
+the store is the same for every number of workers. Every few seconds `progress.json` records how much is on disk, from
+which a killed run resumes. `manifest.json` is written last, under a different name and then renamed; until then there
+is no store. Memory use is a few blocks per worker, regardless of corpus or document size.
 """
 
 import contextlib
@@ -22,10 +22,13 @@ from etils import epath
 
 from bert_jax.config import DataConfig, PrepareConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.store import writer as store_writer
+from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.corpus import wrapping
 from bert_jax.data.corpus.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
-from bert_jax.data.examples.documents import held_out_documents
+from bert_jax.data.corpus.readers import find_sources, read_lines
+from bert_jax.data.corpus.sentences import make_splitter
+from bert_jax.data.held_out import held_out_documents
+from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import (
     VERSION,
     FileRecord,
@@ -47,37 +50,34 @@ from bert_jax.data.store.progress import (
     resume,
     write_progress,
 )
-from bert_jax.data.corpus.readers import find_sources, read_lines
-from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.store.store import open_store
-from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.data.store.workers import encoded_blocks
+from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory, sealed, write_atomically
-from bert_jax.console.progress_bar import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 RECORD_SECONDS = 10.0
-"""Time between two records of the progress: what a killed run has to do again at most."""
+"""Time between two records of the progress: the most work that a killed run has to repeat."""
 
 MAY_BE_WRAPPED = ("text", "jsonl", "tfds")
 """Formats whose lines may end anywhere; the others have a whole paragraph on each line."""
 
 SHORT_DOCUMENT = 256
-"""Tokens. Wrapped documents that are shorter on average are probably paragraphs."""
+"""Tokens: wrapped documents that are shorter on average are probably paragraphs."""
 
 
 def run_prepare(config: PrepareConfig) -> Manifest:
-    """Makes the token store, or finishes one that was begun, and says so; returns its manifest.
+    """Make the token store, or finish one that was begun, and print a report; return its manifest.
 
     Raises:
       UserError: bad input (see readers.py and blocks.py) or vocabulary; a corpus without a token; an output that cannot
-        be written or holds something else. Bad input leaves nothing behind; a lack of space or of memory leaves what
-        the same command goes on from.
+        be written or holds something else. Bad input leaves nothing behind; a lack of space or memory leaves a state
+        from which the same command resumes.
     """
     make_splitter(config.sentences, config.language)
     if config.workers < 0:
-        raise UserError(f"workers={config.workers}: the number of processes, or 0 for one a core")
+        raise UserError(f"workers={config.workers}: give the number of processes, or 0 for one per core")
     if config.wrapped == "yes" and config.sentences == "lines":
         raise UserError(
             "wrapped=yes joins the lines of a paragraph, sentences=lines takes each line as a sentence; choose one"
@@ -109,22 +109,22 @@ def run_prepare(config: PrepareConfig) -> Manifest:
             raise
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for lack of memory; the same command goes on from where it was, "
-                "with fewer --workers if need be"
+                "a worker process died, perhaps for lack of memory; the same command resumes from where it was, "
+                "with fewer --workers if necessary"
             ) from error
         except OSError as error:
             raise UserError(
-                f"{output} could not be finished: {error}; put that right and the same command goes on"
+                f"{output} could not be finished: {error}; correct that, and the same command resumes"
             ) from error
     _report(output, manifest, state.text_bytes - progress.writer.text_bytes, time.monotonic() - started)
     return manifest
 
 
 def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Source]:
-    """The sources with the columns at which their lines are to be joined; says which look wrapped.
+    """Return the sources with the columns at which their lines are joined; report which ones look wrapped.
 
     Raises:
-      UserError: wrapped=yes, and a source has a paragraph on each line by its format.
+      UserError: wrapped=yes, but the format of a source has a paragraph on each line.
     """
     if config.wrapped == "no":
         return sources
@@ -172,7 +172,7 @@ def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source
 
 
 def _finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
-    """The manifest of the store that is already at `output`, if it is the one asked for."""
+    """Return the manifest of the store that is already at `output`, if it is the requested one."""
     manifest = read_manifest(output)
     present = MadeFrom(tokenizer=manifest.tokenizer, options=manifest.options, sources=manifest.sources)
     refuse_difference(f"{output} already holds a token store", present, made_from)
@@ -184,7 +184,7 @@ def _finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
 
 
 def _working_directory(output: epath.Path) -> pathlib.Path:
-    """Where the store is built: in place, or under the cache for a remote output, which cannot be appended to."""
+    """Return where the store is built: in place, or in the cache for a remote output, which cannot be appended to."""
     if _is_local(output):
         return pathlib.Path(output)
     name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
@@ -192,7 +192,7 @@ def _working_directory(output: epath.Path) -> pathlib.Path:
 
 
 def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int) -> WriterState:
-    """Encodes what is left of the sources and appends it; returns the state of the closed shards."""
+    """Encode what is left of the sources and append it; return the state of the closed shards."""
     made_from = progress.made_from
     number = {source: index for index, source in enumerate(sources)}
     done = [sum(source.bytes for source in sources[:index]) for index in range(len(sources) + 1)]
@@ -245,7 +245,7 @@ def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) 
 
 
 def _publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
-    """Makes the finished files a store: the manifest comes last, for a remote output after all else was copied."""
+    """Make the finished files a store: the manifest comes last, for a remote output after all other files."""
     text = json.dumps(sealed(to_dict(manifest)), indent=1) + "\n"
     if _is_local(output):
         write_atomically(directory / "manifest.json", text.encode())
@@ -277,8 +277,9 @@ def _warn_of_few_documents(number: int) -> None:
     effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
     logging.warning(
         "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
-        "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters or "
-        "articles, or evaluate on a store of other text (--data.eval_path)",
+        "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
+        "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters "
+        "or articles, or evaluate on a store of other text (--data.eval_path)",
         "one document" if number == 1 else f"only {number} documents",
         share,
         effect if number > 1 else "leaves nothing to train on",
@@ -289,9 +290,9 @@ def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
     counts = manifest.counts
     if any(source.wrap_column for source in manifest.sources) and counts.tokens < SHORT_DOCUMENT * counts.documents:
         logging.warning(
-            "A blank line ends a document, and these have %.1f sentences and %.0f tokens on average. If the blank lines in the "
-            "hard-wrapped files separate paragraphs, remove all but those between chapters: no training sequence and no "
-            "sentence pair extends beyond a document",
+            "A blank line ends a document, and these have %.1f sentences and %.0f tokens on average. If the blank "
+            "lines in the hard-wrapped files separate paragraphs, remove all but those between chapters: no training "
+            "sequence and no sentence pair extends beyond a document",
             counts.sentences / counts.documents,
             counts.tokens / counts.documents,
         )

@@ -1,4 +1,4 @@
-"""The directory in which a token store is being made: who owns it, how far it is, and what may be taken up again."""
+"""The directory in which a token store is being made: its owner, its progress, and what can be resumed."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ _OWN_FILES = re.compile(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeFrom:
-    """All that decides what a store holds. Two runs that agree on it make the same store."""
+    """Everything that determines the contents of a store: two runs with the same values make the same store."""
 
     tokenizer: TokenizerRecord
     options: Options
@@ -48,7 +48,7 @@ def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
     if present.tokenizer != wanted.tokenizer:
         ours, theirs = wanted.tokenizer, present.tokenizer
         raise UserError(
-            f"{what} made with another vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
+            f"{what} made with a different vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
             f"{ours.kind} of {ours.vocab_size}); choose another output or delete it"
         )
     if lines := differences(to_dict(present), to_dict(wanted)):
@@ -60,7 +60,7 @@ def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
 
 
 def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
-    """Return the end of the message where only the joining of wrapped lines differs."""
+    """Return the end of the message if only the joining of wrapped lines differs."""
     columns = [source.wrap_column for source in present.sources]
     if len(columns) != len(wanted.sources):
         return ""
@@ -74,7 +74,7 @@ def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
 
 @contextlib.contextmanager
 def owned(directory: pathlib.Path) -> Iterator[None]:
-    """Creates the directory and keeps other runs out of it; the lock goes away with the process, however it ends."""
+    """Create the directory and keep other runs out of it; the lock ends with the process, however that ends."""
     import fcntl
 
     lock = directory / "prepare.lock"
@@ -95,7 +95,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             raise UserError(
                 f"another `bert-jax prepare` is writing {directory}; wait or choose another output"
             ) from error
-        if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner since it was opened: others may lock a new one
+        if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner meanwhile: others may lock a new one
             raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
         try:
             yield
@@ -106,7 +106,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
 
 
 def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
-    """Return the progress of the previous run in this directory; none if there was none or its files are damaged."""
+    """Return the progress of the previous run in this directory; none if there was no run or its files are damaged."""
     path = directory / PROGRESS
     if not path.exists():
         if shards := sorted(file.name for file in directory.glob("shard-*")):
@@ -124,7 +124,8 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
     if damaged := store_writer.damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
         print(
-            f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the beginning"
+            f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the "
+            "beginning"
         )
         return Progress(made_from=made_from)
     return progress
@@ -135,7 +136,7 @@ def write_progress(directory: pathlib.Path, progress: Progress) -> None:
 
 
 def clear(directory: pathlib.Path) -> None:
-    """Removes what this module wrote into the directory; `owned` removes the directory if it made it."""
+    """Remove what this module wrote into the directory; `owned` removes the directory if it made it."""
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

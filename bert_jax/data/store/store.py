@@ -1,12 +1,12 @@
 """The token store: the corpus as token ids, once on disk, with random access to every sentence and document.
 
 A directory:
-  manifest.json          what is in it (`Manifest`); written last, so without it there is no store
+    manifest.json          contents of the store (`Manifest`); written last, so without it there is no store
   tokenizer/             the vocabulary that made the ids
-  shard-00000.tokens     ids, little-endian uint16 (uint32 where the vocabulary needs it)
+    shard-00000.tokens     ids, little-endian uint16 (uint32 if the vocabulary needs it)
   shard-00000.sentences  uint64: first token of each sentence, counted within the shard
   shard-00000.documents  uint64: first sentence of each document, counted within the shard
-A document lies in one shard. Every position that leaves this module is a 64-bit position in the whole store.
+A document is in one shard. All positions in the interface of this module are 64-bit positions in the whole store.
 """
 
 import functools
@@ -26,7 +26,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
 class Store:
-    """Read access to a token store; made by `open_store`. Arrays stay on disk but for one number a document."""
+    """Read access to a token store, made by `open_store`. Arrays stay on disk, except for one number per document."""
 
     def __init__(self, path: pathlib.Path, manifest: Manifest):
         self.path, self.manifest = path, manifest
@@ -51,7 +51,7 @@ class Store:
         if size != expected:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise UserError(
-                f"{path} {found}, the manifest says {expected:,}; the store is damaged: prepare or copy it again"
+                f"{path} {found}, but the manifest says {expected:,}; the store is damaged: prepare or copy it again"
             )
         try:
             return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
@@ -80,7 +80,8 @@ class Store:
         """Return the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens.
 
         Raises:
-          UserError: an id beyond the vocabulary: the manifest is forged, or the file has changed since it was opened.
+          UserError: an id is beyond the vocabulary: the manifest is forged, or the file has changed since it was
+            opened.
         """
         ids = self._gather("tokens", indices, self._token_starts)
         if ids.size and ids.max() >= self.vocab_size:
@@ -91,7 +92,7 @@ class Store:
         return ids.astype(np.int32)
 
     def sentence_starts(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences (→ num_tokens)."""
+        """Return the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences."""
         indices = np.asarray(indices, np.int64)
         at_end = indices == self.num_sentences
         within = self._gather("sentences", np.where(at_end, 0, indices), self._sentence_starts).astype(np.int64)
@@ -113,7 +114,7 @@ class Store:
         return result
 
     def tokenizer(self) -> Tokenizer:
-        """Loads the tokenizer that made the store.
+        """Load the tokenizer that made the store.
 
         Raises:
           UserError: its files do not have the fingerprint in the manifest.
@@ -127,7 +128,7 @@ class Store:
         return tokenizer
 
 
-def open_store(path, cache: str = "") -> Store:
+def open_store(path: str | os.PathLike, cache: str = "") -> Store:
     """Open the store at `path` and verify its files; a remote one is copied to `cache` first, once.
 
     Args:
@@ -135,7 +136,7 @@ def open_store(path, cache: str = "") -> Store:
       cache: local directory for copies of remote stores; empty: the user's cache directory.
 
     Raises:
-      UserError: no store there, a damaged manifest, files that are not what `prepare` wrote.
+      UserError: there is no store, its manifest is damaged, or its files are not what `prepare` wrote.
     """
     directory = epath.Path(path).expanduser()
     manifest = read_manifest(directory)

@@ -1,4 +1,4 @@
-"""Where every token of a sequence comes from, before any token is read."""
+"""The origin of every token of a sequence, before any token is read."""
 
 import dataclasses
 
@@ -9,21 +9,17 @@ SPECIAL, PADDING = -1, -2
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """B sequences of L places as offsets into the token store, with what was done to them."""
+    """B sequences of L places as offsets into the token store, and what was done to them."""
 
-    token_index: (
-        np.ndarray
-    )  # int64 [B, L]: global token offset; SPECIAL for [CLS] (place 0) and [SEP], PADDING after the end
+    token_index: np.ndarray  # int64 [B, L]: global token offset, or SPECIAL for [CLS] (place 0) and [SEP], or PADDING
     token_type_ids: np.ndarray  # int32 [B, L]
-    labels: (
-        np.ndarray | None
-    )  # int32 [B]: 0 the second segment follows the first, 1 random or swapped; None without pairs
+    labels: np.ndarray | None  # int32 [B]: 0 if the second segment follows, 1 if random or swapped; None: no pairs
     truncated: np.ndarray  # int64 [B]: tokens of the chunk that did not fit
-    duplicated: np.ndarray  # int64 [B]: tokens that also stand in another example of the epoch
+    duplicated: np.ndarray  # int64 [B]: tokens that are also in another example of the epoch
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [B]: places in use, [CLS] and [SEP] included."""
+        """int64 [B]: number of places in use, [CLS] and [SEP] included."""
         return (self.token_index != PADDING).sum(1)
 
     def __getitem__(self, where) -> "Rows":

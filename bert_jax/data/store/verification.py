@@ -1,9 +1,9 @@
-"""Is a token store what `prepare` wrote? Every file is hashed, but not again while nothing about the files has changed.
+"""Verifies that a token store is what `prepare` wrote, by hashing every file unless no file has changed.
 
 The record of a verified store is an empty file in the user's cache directory. Its name is a digest of the store's
-fingerprint and of the device, inode, size and times of each file, so there is no content to trust; without it, or where
-it cannot be written, the store is hashed again. The times include the change time (ctime): a copying tool can restore a
-modification time, but not that one.
+fingerprint and of the device, inode, size and times of each file, so there is no content to trust; without it, or if it
+cannot be written, the store is hashed again. The times include the change time (ctime), because a copying tool can
+restore the modification time, but not the change time.
 """
 
 import concurrent.futures
@@ -28,17 +28,17 @@ SHOWN_BYTES = 1 << 30
 """Stores of this size and more take longer than a second, so a progress bar is shown."""
 
 SETTLED_NANOSECONDS = 2_000_000_000
-"""Files changed more recently are not recorded: they could change again within the resolution of the file system's clock."""
+"""Files changed more recently are not recorded: they could change again within the resolution of the file clock."""
 
 _PIECE = 1 << 22  # entries of a file that are checked at once
 
 
 def verify(store: "Store") -> None:
-    """Raise unless every file of the store is bit for bit what `prepare` wrote and holds what a store can hold.
+    """Check that every file of the store has exactly the bytes that `prepare` wrote and holds what a store can hold.
 
     Raises:
-      UserError: names the files that are missing, unreadable or changed, or the shard whose boundaries do not ascend within
-        it. Ids beyond the vocabulary are found where they are read (`Store.tokens`).
+      UserError: files are missing, unreadable or changed, or the boundaries of a shard do not ascend within it; the
+        message names them. Ids beyond the vocabulary are found when they are read (`Store.tokens`).
     """
     directory, manifest = store.path, store.manifest
     try:
@@ -66,7 +66,7 @@ def _digest(manifest: Manifest, states: list[os.stat_result]) -> str:
 
 
 def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list[int]) -> list[str]:
-    """Return the names of the files that do not have their hash. Several are hashed at once."""
+    """Return the names of the files that do not have their hash; several are hashed at once."""
     total, done, changed = sum(sizes), 0, []
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
@@ -82,7 +82,7 @@ def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list
 
 
 def _hash(file: pathlib.Path) -> str | None:
-    """The hash of `file`; an error in the middle of reading does not say of which file it is, so it is said here."""
+    """Return the hash of `file`, and name it in errors, which an error in the middle of reading does not."""
     try:
         return hash_file(file)
     except OSError as error:
@@ -95,7 +95,7 @@ def _is_first_host() -> bool:
 
 
 def _check_boundaries(store: "Store") -> None:
-    """The hashes prove that the files are those of the manifest, but not who wrote that."""
+    """Check the boundaries: the hashes prove that the files are those of the manifest, but not who wrote that."""
     for index, shard in enumerate(store.manifest.shards):
         for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):
             if not _are_starts(store.arrays[part][index], end):
@@ -106,7 +106,7 @@ def _check_boundaries(store: "Store") -> None:
 
 
 def _are_starts(starts: np.ndarray, end: int) -> bool:
-    """Whether `starts` are the first of consecutive non-empty ranges that together are [0, end)."""
+    """Return whether `starts` are the starts of consecutive non-empty ranges that together are [0, end)."""
     pieces = (starts[at : at + _PIECE + 1] for at in range(0, len(starts), _PIECE))  # overlapping by one
     return (
         len(starts) > 0

@@ -1,4 +1,4 @@
-"""Encodes a stream of blocks in several processes; what comes out is in order and a bounded number is under way."""
+"""Encodes a stream of blocks in several processes; the results are in order and a bounded number is in progress."""
 
 import collections
 import concurrent.futures
@@ -15,7 +15,7 @@ from bert_jax.data.store.manifest import Options
 from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
-_encoder: Encoder  # of a worker process
+_encoder: Encoder  # one per worker process
 
 
 def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
@@ -26,7 +26,7 @@ def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
 def encoded_blocks(
     blocks: Iterable[Block], tokenizer_directory: str, options: Options, workers: int
 ) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Yields every block with its encoding, in the order of `blocks`; one worker means this process."""
+    """Yield every block with its encoding, in the order of `blocks`; a single worker is this process."""
     if workers == 1:
         encoder = make_encoder(tokenizer_directory, options)
         for block in blocks:
@@ -57,7 +57,7 @@ def _start_worker(tokenizer_directory: str, options: Options) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent killed by SIGKILL tells nobody, and a pool's workers would wait for work for ever."""
+    """End a worker whose parent was killed by SIGKILL, which would otherwise wait for work forever."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Appends encoded blocks to the shards of a token store, in a way that can be taken up again after a crash."""
+"""Appends encoded blocks to the shards of a token store such that writing can be resumed after a crash."""
 
 import dataclasses
 import hashlib
@@ -11,18 +11,19 @@ from bert_jax.data.store.encoding import EncodedBlock
 from bert_jax.data.store.manifest import PARTS, Counts, FileRecord, Shard, hash_file, shard_file
 
 SHARD_TOKENS = 1 << 28
-"""A shard is closed before the first block that begins with a new document once it has this many tokens."""
+"""A shard that has this many tokens is closed before the next block that begins with a new document."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriterState:
-    """What `StoreWriter` must know to resume: closed shards, sizes and hashes of the open one, and the sums so far."""
+    """What `StoreWriter` needs to resume: closed shards, sizes and hashes of the open one, and the sums so far."""
 
     shards: tuple[Shard, ...] = ()
     hashes: tuple[FileRecord, ...] = ()
-    """Of the files of the closed shards."""
+    """Hashes of the files of the closed shards."""
     open_hashes: tuple[FileRecord, ...] = ()
-    """Of the files of the open shard up to their sizes at the last flush. Empty in records of earlier versions."""
+    """Hashes of the files of the open shard up to their sizes at the last flush. Empty in records of earlier
+    versions."""
     tokens: int = 0
     sentences: int = 0
     documents: int = 0
@@ -34,7 +35,7 @@ class WriterState:
 
 
 class StoreWriter:
-    """Writes shard files under `directory`, continuing from `state`: what was written after it is cut off."""
+    """Writes shard files under `directory`, continuing from `state`; anything written after that state is cut off."""
 
     def __init__(self, directory: pathlib.Path, dtype: str, state: WriterState = WriterState()):
         self.directory, self.state = directory, state
@@ -42,7 +43,7 @@ class StoreWriter:
         self._open_shard()
 
     def append(self, block: EncodedBlock, continues: bool) -> None:
-        """Appends a block; `continues`: its first piece belongs to the last document of the block before."""
+        """Append a block; `continues`: its first piece belongs to the last document of the previous block."""
         if not continues and self.state.tokens >= SHARD_TOKENS:
             self._next_shard()
         state = self.state
@@ -70,10 +71,10 @@ class StoreWriter:
                 for key in ("text_bytes", "unknown_tokens", "cut_sentences", "replaced_characters")
             },
         )
-        self.state, self._hashes = state, hashes  # together: a record describes files that were written to the end
+        self.state, self._hashes = state, hashes  # together: a record describes files that were completely written
 
     def flush(self) -> WriterState:
-        """Brings everything appended so far to disk and returns the state that describes it."""
+        """Write everything appended so far to disk and return the state that describes it."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -87,7 +88,7 @@ class StoreWriter:
         return self.state
 
     def finish(self) -> WriterState:
-        """Closes the last shard; an empty one is removed."""
+        """Close the last shard, or remove it if it is empty."""
         if self.state.tokens:
             self._close_shard()
         else:
@@ -102,7 +103,7 @@ class StoreWriter:
 
     def _open_shard(self) -> None:
         self._files = {part: self._open(part) for part in PARTS}
-        # Hashing reads to the end of what is there, which is where writing continues.
+        # Hashing reads to the end of the existing data, which is where writing continues.
         self._hashes = {part: hashlib.file_digest(file, "sha256") for part, file in self._files.items()}
 
     def _open(self, part: str):
@@ -113,7 +114,7 @@ class StoreWriter:
         return file
 
     def _write(self, values: dict[str, np.ndarray]) -> dict:
-        """Write the values of each part; returns the hashes of the files with them."""
+        """Write the values of each part; return the hashes of the files including them."""
         hashes = {part: found.copy() for part, found in self._hashes.items()}
         for part, array in values.items():
             data = array.astype(self._types[part]).tobytes()
@@ -141,7 +142,7 @@ class StoreWriter:
 
 
 def counts(state: WriterState) -> Counts:
-    """Sums over the closed shards of a finished store."""
+    """Return the sums over the closed shards of a finished store."""
     sums = {part: sum(getattr(shard, part) for shard in state.shards) for part in PARTS}
     return Counts(
         **sums,
@@ -153,9 +154,10 @@ def counts(state: WriterState) -> Counts:
 
 
 def damaged_file(directory: pathlib.Path, dtype: str, state: WriterState) -> str | None:
-    """Return the name of a file that does not hold what `state` says, None if all do.
+    """Return the name of a file that does not hold what `state` says, or None if all do.
 
-    A machine that lost power may have lost the end of a file; the open shard may hold more, which is not in `state` yet.
+    A machine that lost power may have lost the end of a file; the open shard may hold more, which is not yet in
+    `state`.
     """
     hashes = {file.name: file.sha256 for file in (*state.hashes, *state.open_hashes)}
     for index, shard in enumerate((*state.shards, state)):
@@ -171,7 +173,7 @@ def damaged_file(directory: pathlib.Path, dtype: str, state: WriterState) -> str
 
 
 def _hash_of_beginning(path: pathlib.Path, size: int) -> str | None:
-    """SHA-256 of the first `size` bytes; None if the file has fewer."""
+    """Return the SHA-256 of the first `size` bytes, or None if the file has fewer."""
     if not path.is_file() or path.stat().st_size < size:
         return None
     digest = hashlib.sha256()
@@ -187,5 +189,5 @@ def _types(dtype: str) -> dict[str, np.dtype]:
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Exclusive cumulative sum."""
+    """Return the exclusive cumulative sum."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]

@@ -11,14 +11,15 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
-from bert_jax.tasks.choice import choice_files
 from bert_jax.tasks import task_files, tfds_examples
+from bert_jax.tasks.choice import choice_files
 from bert_jax.tasks.choice.choice_files import Question
-from bert_jax.data.sequences.features import Features, join, sequence_length
-from bert_jax.tasks.lengths import Uncut
+from bert_jax.tokenization.segments import join, sequence_length
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 MAIN_METRIC = dict.fromkeys(("swag", "race", "choice"), "accuracy")

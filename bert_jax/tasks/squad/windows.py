@@ -10,11 +10,11 @@ import unicodedata
 
 import numpy as np
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskOptions
 from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.lengths import Uncut
+from bert_jax.errors import UserError
 from bert_jax.tasks.squad.reading import Examples
-from bert_jax.tasks.lengths import Uncut
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 

@@ -221,7 +221,7 @@ def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch):
     fails("no text feature 'id', but text", "tfds:tiny_corpus", text_field="id")
     fails("valid", "tfds:tiny_corpus:valid")
     fails("no_such_corpus", "tfds:no_such_corpus")
-    fails("does not read as", "tfds:")
+    fails("is not of the form", "tfds:")
 
 
 def test_sentences_are_split_and_nothing_is_lost():

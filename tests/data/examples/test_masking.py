@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 from scipy import stats
+from synthetic_store import CLS, MASK, PAD, SEP, VOCAB_SIZE, synthetic_tokenizer
 
 from bert_jax.config import MaskingConfig
 from bert_jax.data.examples.masking import (
     Masking,
     Words,
+    _random_order,
     choose_spans,
     choose_words,
     num_predictions,
     span_lengths,
-    _random_order,
 )
-from bert_jax.data.examples.randomness import Stream, bits
-from synthetic_store import CLS, MASK, PAD, SEP, VOCAB_SIZE, synthetic_tokenizer
+from bert_jax.data.randomness import Stream, bits
 
 CONTINUES = synthetic_tokenizer().continues_word()
 UNITS = ("token", "whole_word", "span")

@@ -1,15 +1,15 @@
 """Truncation, and who gets whom for a partner. Statistical bounds are at 5 standard deviations; all seeds are fixed."""
 
 import numpy as np
+import original_procedure
 import pytest
 from scipy import stats
-
-import original_procedure
-from bert_jax.data.examples.randomness import Stream, bits
-from bert_jax.data.store.token_rows import Rows
-from bert_jax.data.examples.truncation import Segments, truncate
 from synthetic_examples import documents_of, epoch_rows, make_examples, segments
 from synthetic_store import SyntheticStore, random_documents
+
+from bert_jax.data.examples.truncation import Segments, truncate
+from bert_jax.data.randomness import Stream, bits
+from bert_jax.data.store.token_rows import Rows
 
 
 @pytest.fixture(scope="module")

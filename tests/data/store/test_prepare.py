@@ -294,7 +294,7 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     for match, change in (
         (r"options.sentences: lines → split", {"sentences": "split"}),
         (
-            r"another vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)",
+            r"different vocabulary \(wordpiece of 58 entries, --vocab is wordpiece of 59\)",
             {"vocab": str(tmp_path / "other.txt")},
         ),
         (r"sources.0.name: .*a.txt → .*vocab.txt", {"input": vocab}),
@@ -309,7 +309,7 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
 
 @pytest.mark.parametrize(
     "error, match",
-    [(OSError(28, "No space left on device"), "No space left.*goes on"), (BrokenProcessPool(), "worker process died")],
+    [(OSError(28, "No space left on device"), "No space left.*resumes"), (BrokenProcessPool(), "worker process died")],
 )
 def test_what_is_not_the_fault_of_the_input_can_be_continued(
     tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match

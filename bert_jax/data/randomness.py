@@ -1,8 +1,8 @@
-"""Counter-based randomness: every draw is a pure function of a key, a stream and counters; nothing is carried along.
+"""Counter-based randomness: every draw is a pure function of a key, a stream and counters, without any state.
 
-The same numbers come out of every numpy version, host and thread, in any order of asking, which is what lets one integer
-restore the data pipeline. Each step is one SplitMix64 step (Steele, Lea, Flood 2014): the golden-ratio increment
-times the counter, then a bijective 64-bit finaliser, so counters that differ in one bit give unrelated words.
+The numbers are the same with every NumPy version, host and thread and in any order of drawing, so one integer can
+restore the data pipeline. Each step is one SplitMix64 step (Steele, Lea, Flood 2014): the golden-ratio increment times
+the counter, then a bijective 64-bit finalizer, so counters that differ in one bit give unrelated words.
 """
 
 import enum
@@ -14,7 +14,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Stream(enum.IntEnum):
-    """What a draw is for: two purposes never share numbers. The values are part of what a seed means; only append."""
+    """Purpose of a draw: two purposes never share numbers. The values are part of what a seed means, so only append."""
 
     HELD_OUT = 0
     ORDER = 1
@@ -35,7 +35,7 @@ class Stream(enum.IntEnum):
 
 
 def bits(key, stream: Stream, *counters) -> np.ndarray:
-    """64 random bits for each combination of `key` (the seed, or earlier bits) and integer counters ≥ 0, which broadcast."""
+    """Return 64 random bits for each `key` (a seed, or earlier bits) and integer counters ≥ 0, which broadcast."""
     state = np.asarray(int(key) & 0xFFFFFFFFFFFFFFFF if isinstance(key, int) else key).astype(np.uint64)
     for counter in (int(stream), *counters):
         state = _step(state, np.asarray(counter).astype(np.uint64))
@@ -43,29 +43,29 @@ def bits(key, stream: Stream, *counters) -> np.ndarray:
 
 
 def uniform(words: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) from the 53 high bits."""
+    """Return float64 in [0, 1) from the 53 high bits."""
     return (words >> np.uint64(11)) * 2.0**-53
 
 
 def integers(words: np.ndarray, bound) -> np.ndarray:
-    """int64 in [0, bound), bound ≥ 1 broadcasting; the bias of the remainder is below bound / 2^64."""
+    """Return int64 in [0, bound), bound ≥ 1 broadcasting; the bias of the remainder is below bound / 2^64."""
     return (words % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 
 
 def heads(key: np.ndarray, stream: Stream, tosses: np.ndarray) -> np.ndarray:
-    """Heads among `tosses` [N] fair coins thrown for each key [N]: binomial(tosses, 1/2), by counting bits."""
+    """Return the heads among `tosses` [N] fair coins per key [N]: binomial(tosses, 1/2), by counting bits."""
     tosses = np.asarray(tosses)
     num_words = -(-int(tosses.max(initial=0)) // 64)
     columns = np.arange(num_words)
     used = np.clip(tosses[:, None] - 64 * columns, 0, 64)
     words = bits(key[:, None], stream, columns)
-    # a shift by 64 is undefined, so words that take no part are zeroed instead
+    # A shift by 64 is undefined, so unused words are zeroed instead.
     words = np.where(used > 0, words >> np.minimum(64 - used, 63).astype(np.uint64), np.uint64(0))
     return np.bitwise_count(words).sum(1, dtype=np.int64)
 
 
 def _step(state: np.ndarray, counter: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant; numpy warns about it on single numbers
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended; numpy warns about it for single numbers
         x = state + (counter + np.uint64(1)) * _GOLDEN
         x ^= x >> np.uint64(30)
         x *= _FIRST

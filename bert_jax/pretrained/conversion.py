@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config.commands import ConvertConfig
 from bert_jax.config import EmbeddingConfig
+from bert_jax.config.commands import ConvertConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically

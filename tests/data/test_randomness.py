@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.examples.randomness import Stream, bits, heads, integers, uniform
+from bert_jax.data.randomness import Stream, bits, heads, integers, uniform
 
 
 def assert_fits(observed, expected):

@@ -1,4 +1,4 @@
-"""A pseudo-random permutation of [0, size) that can be asked at any index, in either direction, without a table.
+"""A pseudo-random permutation of [0, size) that can be evaluated at any index, in either direction, without a table.
 
 A balanced Feistel network (Luby and Rackoff 1988) permutes the next even power of two; an image outside [0, size) is
 permuted again until it falls inside (cycle walking, Black and Rogaway 2002), which keeps the map exact for every size.
@@ -7,26 +7,26 @@ Networks of a few bits favour some orders, so a small range is simply sorted by 
 
 import numpy as np
 
-from bert_jax.data.examples.randomness import Stream, bits
+from bert_jax.data.randomness import Stream, bits
 
 _ROUNDS = 6
 _SMALL = 64
 
 
 def permute(indices, size: int, key, stream: Stream = Stream.ORDER) -> np.ndarray:
-    """Images (int64, same shape) of `indices` in [0, size) under the permutation that the integer or 64-bit `key` names."""
+    """Return the images (int64, same shape) of `indices` in [0, size) under the permutation of an integer `key`."""
     return _walk(indices, size, key, stream, range(_ROUNDS), inverse=False)
 
 
 def invert(images, size: int, key, stream: Stream = Stream.ORDER) -> np.ndarray:
-    """The indices whose images under `permute` are `images`."""
+    """Return the indices whose images under `permute` are `images`."""
     return _walk(images, size, key, stream, range(_ROUNDS)[::-1], inverse=True)
 
 
 def _walk(indices, size: int, key, stream: Stream, rounds: range, inverse: bool) -> np.ndarray:
     indices = np.asarray(indices, np.int64)
     if indices.size and not (0 <= indices.min() and indices.max() < size):
-        raise ValueError(f"indices from {indices.min()} to {indices.max()} do not all lie in [0, {size})")
+        raise ValueError(f"indices from {indices.min()} to {indices.max()} are not all in [0, {size})")
     if size <= _SMALL:
         table = np.argsort(bits(key, stream, np.arange(size)))
         return (np.argsort(table) if inverse else table)[indices]

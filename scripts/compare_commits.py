@@ -1,0 +1,201 @@
+"""Trains the same small models at two commits, and compares every logged number and every saved array bit for bit.
+
+    python scripts/compare_commits.py BEFORE [AFTER]
+    python scripts/compare_commits.py COMMIT --write=RESULTS.json
+
+BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine; without
+AFTER it is this checkout as it is. Pre-training runs for
+50 steps with both objectives, with one, with micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for
+30 steps of classification, of tagging with a CRF, and of features. Only commands and files that never change their names are
+used, so the two may differ in every module. Exits with 1 if anything differs.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import small_corpus  # noqa: E402
+
+CONFIG = """
+from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, OptimizerConfig, PhaseConfig
+
+def get_config():
+    sizes = dict(hidden_size=32, num_heads=2, num_layers=3, max_position_embeddings=64)
+    phase = dict(sequence_length=32, batch_size=16, learning_rate=1e-3)
+    return Config(model=ModelConfig(**sizes), phases={phases}, optimizer=OptimizerConfig(name={optimizer!r}),
+                  data=DataConfig(sentence_pairs={pairs!r}, held_out=0.1, loader="plain"),
+                  evaluation=EvaluationConfig(every_steps=20, sequences=32, batch_size=16), log_every_steps=1)
+"""
+ONE_PHASE = "(PhaseConfig(steps=50, **phase),)"
+TWO_PHASES = """(PhaseConfig(steps=30, **phase),
+    PhaseConfig(steps=20, sequence_length=64, batch_size=8, micro_batches=2, learning_rate=5e-4, moments="reset"))"""
+PRETRAINING = {  # name: phases, optimizer, sentence pairs, further options
+    "both objectives": (ONE_PHASE, "adamw", "nsp", []),
+    "masked words only": (ONE_PHASE, "adamw_bert", "none", ["--model.norm_position=pre", "--compute.layers=loop"]),
+    "micro-batches, LAMB": (ONE_PHASE, "lamb", "sop", ["--phases.0.micro_batches=4", "--compute.remat=dots"]),
+    "two phases": (TWO_PHASES, "adamw", "nsp", []),
+    "mesh 2x2x2": (ONE_PHASE, "adamw", "nsp", ["--mesh.data=2", "--mesh.fsdp=2", "--mesh.tensor=2"]),
+}
+FINETUNING = {  # name: task, further options; 240 examples are 30 steps per epoch of 8
+    "classification": ("text", ["--layer_decay=0.9", "--reinitialize_layers=1"]),
+    "tagging, CRF": ("ner", ["--crf=True"]),
+    "tagging, features": ("ner", ["--features=weighted_all", "--lstm_size=16", "--learning_rate=1e-3"]),
+}
+TIMING = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"}
+HASHES = """
+import hashlib, json, sys
+import numpy as np
+import bert_jax
+
+def walk(tree, path=""):
+    for name, value in tree.items():
+        yield from walk(value, f"{path}/{name}") if isinstance(value, dict) else [(f"{path}/{name}", np.asarray(value))]
+
+print(json.dumps({path: [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
+                  for path, array in walk(bert_jax.load(sys.argv[1]).params)}))
+"""
+
+
+@contextlib.contextmanager
+def checkout(name: str):
+    """Yield the directory of a commit, or `name` itself where it is a directory."""
+    if pathlib.Path(name).is_dir():
+        yield pathlib.Path(name).resolve()
+        return
+    with tempfile.TemporaryDirectory() as place:
+        tree = pathlib.Path(place) / "tree"
+        subprocess.run(["git", "-C", ROOT, "worktree", "add", "--detach", "--quiet", tree, name], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
+
+
+def python(tree: pathlib.Path, *words, devices: int = 1) -> str:
+    """Return what Python prints that runs with the package in `tree`, from a directory that has none."""
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    with tempfile.TemporaryDirectory() as elsewhere:
+        done = subprocess.run(
+            [sys.executable, *map(str, words)], env=environment, cwd=elsewhere, capture_output=True, text=True
+        )
+    if done.returncode:
+        sys.exit(f"{tree}: {' '.join(map(str, words))} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def write_inputs(place: pathlib.Path, tree: pathlib.Path) -> None:
+    """Write the corpus, a vocabulary, a token store and the examples of the tasks, with the package in `tree`."""
+    small_corpus.write(place / "corpus.txt", 300)
+    python(
+        tree,
+        "-m",
+        "bert_jax",
+        "train-vocab",
+        f"--input={place}/corpus.txt",
+        f"--output={place}/vocab.txt",
+        "--size=200",
+    )
+    words = ["--sentences=lines", "--workers=1", f"--vocab={place}/vocab.txt", f"--output={place}/store"]
+    python(tree, "-m", "bert_jax", "prepare", f"--input={place}/corpus.txt", *words)
+    random = np.random.default_rng(3)
+    topics = list(small_corpus.TOPICS)
+    for split, count in (("train", 240), ("dev", 40)):
+        rows, sentences = [], []
+        for _ in range(count):
+            topic = topics[random.integers(len(topics))]
+            nouns, verbs = small_corpus.TOPICS[topic]
+            words = [nouns[random.integers(5)], verbs[random.integers(5)], nouns[random.integers(5)]]
+            rows.append(f"{' '.join(words)}\t{topic}")
+            sentences.append("".join(f"{word} {'B-NOUN' if word in nouns else 'O'}\n" for word in words))
+        (place / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+        (place / f"{split}.conll").write_text("\n".join(sentences))
+
+
+def run_all(tree: pathlib.Path, inputs: pathlib.Path, output: pathlib.Path) -> dict[str, dict]:
+    """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those that its checkpoints record."""
+    found = {}
+    for number, (name, (phases, optimizer, pairs, options)) in enumerate(PRETRAINING.items()):
+        config, workdir = output / f"config{number}.py", output / f"pretraining{number}"
+        config.write_text(CONFIG.format(phases=phases, optimizer=optimizer, pairs=pairs))
+        options = [f"--data.path={inputs}/store", f"--workdir={workdir}", *options]
+        python(tree, "-m", "bert_jax", "pretrain", config, *options, devices=8 if "mesh" in name else 1)
+        found[f"pretrain: {name}"] = result(tree, workdir)
+    for number, (name, (task, options)) in enumerate(FINETUNING.items()):
+        workdir, suffix = output / f"finetuning{number}", "tsv" if task == "text" else "conll"
+        python(tree, "-m", "bert_jax", "finetune", task, f"--init_from={output}/pretraining0", f"--workdir={workdir}",
+               f"--data.train={inputs}/train.{suffix}", f"--data.dev={inputs}/dev.{suffix}", "--epochs=1", "--batch_size=8",
+               "--log_every_steps=1", "--eval_batch_size=8",
+               "--options.max_length=32", *options)  # fmt: skip
+        found[f"finetune: {name}"] = result(tree, workdir)
+    return found
+
+
+def result(tree: pathlib.Path, workdir: pathlib.Path) -> dict:
+    rows = []
+    for file in sorted(workdir.glob("**/metrics.jsonl")):
+        for line in file.read_text().splitlines():
+            rows.append({name: value for name, value in json.loads(line).items() if name not in TIMING})
+    recorded = {}
+    for file in sorted(workdir.glob("**/record/metadata")):
+        content = json.loads(file.read_text())["content"]
+        recorded[f"step {content['step']}"] = content["arrays"]
+    return {"metrics": rows, "parameters": json.loads(python(tree, "-c", HASHES, workdir)), "checkpoints": recorded}
+
+
+def differences(before, after, path: str = "") -> list[str]:
+    """Return a line for every leaf in which two trees of JSON differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [line for name in sorted({*before, *after}, key=str)
+                for line in differences(before.get(name), after.get(name), f"{path}/{name}")]  # fmt: skip
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [line for number, pair in enumerate(zip(before, after, strict=True))
+                for line in differences(*pair, f"{path}[{number}]")]  # fmt: skip
+    return [] if before == after else [f"{path}: {str(before):.80} → {str(after):.80}"]
+
+
+def results(name: str) -> dict[str, dict]:
+    """Return the results of a commit or directory, or those in a file."""
+    if name.endswith(".json"):
+        return json.loads(pathlib.Path(name).read_text())
+    with checkout(name) as tree, tempfile.TemporaryDirectory() as place:
+        inputs, output = pathlib.Path(place) / "inputs", pathlib.Path(place) / "output"
+        inputs.mkdir()
+        output.mkdir()
+        write_inputs(inputs, tree)
+        return run_all(tree, inputs, output)
+
+
+def main() -> None:
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    if sys.argv[-1].startswith("--write="):
+        pathlib.Path(sys.argv[-1].removeprefix("--write=")).write_text(json.dumps(results(sys.argv[1])))
+        return
+    before, after = (results(name) for name in (sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else str(ROOT)))
+    different = False
+    for name in before:
+        lines = differences(before[name], after[name])
+        different = different or bool(lines)
+        sizes = ", ".join(f"{len(before[name][part])} {part}" for part in ("metrics", "parameters", "checkpoints"))
+        print(f"{name} ({sizes}): " + (f"{len(lines)} DIFFERENCES" if lines else "equal to the last bit"))
+        for line in lines[:8]:
+            print(f"    {line}")
+    sys.exit(1 if different else 0)
+
+
+if __name__ == "__main__":
+    main()
