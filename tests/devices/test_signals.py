@@ -138,10 +138,9 @@ def test_a_second_interrupt_quits_and_says_what_is_lost(config):
 
 
 @pytest.mark.parametrize("stopped_at", [6, 12])
-def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, small_store, tmp_path, monkeypatch, stopped_at):
+def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, finished, monkeypatch, stopped_at):
     """Also the last one, after which no step is left to make; and no start makes it twice."""
-    whole = run_config(small_store, tmp_path / "whole")
-    evaluation = pretrain(whole).evaluation
+    whole, evaluation = finished[0], finished[1].evaluation
     make, evaluations = Evaluation._batches, itertools.count(1)
 
     def interrupted(self):

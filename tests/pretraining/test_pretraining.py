@@ -49,7 +49,8 @@ def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
     with open(log_of(config), "w") as log:
         return subprocess.Popen(
             dying(dies_after, "pretrain", str(file)),
-            env={**os.environ, "XLA_FLAGS": ""},
+            env={**os.environ, "XLA_FLAGS": ""}
+            | ({} if dies_after else {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
