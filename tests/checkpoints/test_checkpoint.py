@@ -19,7 +19,7 @@ import optax
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from waiting import SECONDS, free_port, wait_until
+from processes import SECONDS, free_port, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint

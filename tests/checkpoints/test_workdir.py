@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 from held_workdir import HOLD, contents
-from waiting import wait_until
+from processes import wait_until
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints

@@ -14,7 +14,7 @@ import sys
 import pytest
 import small_corpus
 from one_device import pretrain_by_words
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax import cli
 from bert_jax.files import unsealed

@@ -16,7 +16,7 @@ import typing
 
 import docstring_parser
 import pytest
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig

@@ -11,7 +11,7 @@ import rich.console
 from loaded_model import loaded
 from nbclient import NotebookClient
 from pretrained_model import CONFIG, stored_model
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax.console import progress_bar as module
 from bert_jax.console.progress_bar import progress_bar, track

@@ -13,7 +13,7 @@ import filelock
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, stored_model
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax.devices.compilation_cache import discard_torn
 from bert_jax.formats.huggingface import write_huggingface

@@ -8,7 +8,7 @@ import tomllib
 
 import jax
 import pytest
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError

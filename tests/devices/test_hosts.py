@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from waiting import SECONDS, free_port
+from processes import SECONDS, free_port
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict

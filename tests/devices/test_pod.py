@@ -10,8 +10,8 @@ import types
 
 import pytest
 from pod import STARTED, finish, launch, logs, start
+from processes import wait_until
 from small_pretraining import rows, run_config
-from waiting import wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig

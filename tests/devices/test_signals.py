@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 
+import processes
 import pytest
 from one_device import pretrain
+from processes import SECONDS, wait_until
 from small_pretraining import rows, run_config
-from waiting import SECONDS, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
@@ -61,7 +62,7 @@ class Process:
         code = f"{busy}\nimport sys\nfrom bert_jax.cli import main\nsys.argv = ['bert-jax', 'pretrain', {str(file)!r}]\nmain()"
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": ""}, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, "-c", code], env=processes.one_device(), stdout=log, stderr=subprocess.STDOUT
             )
 
     def __enter__(self):

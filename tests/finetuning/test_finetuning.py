@@ -10,6 +10,7 @@ import types
 
 import jax
 import numpy as np
+import processes
 import pytest
 from dying import dying
 from one_device import finetune, run_predict
@@ -244,10 +245,10 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
         "--save_every_steps=7",
         "--log_every_steps=1",
     ]
-    environment = {**os.environ, "XLA_FLAGS": ""}
 
     def run(name: str, dies_after: int = 0) -> int:
         command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
+        environment = processes.one_device(killed=dies_after > 0)
         return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
 
     assert run("whole") == 0

@@ -23,7 +23,7 @@ import small_corpus
 from etils import epath
 from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
-from waiting import SECONDS
+from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.huggingface import write_huggingface

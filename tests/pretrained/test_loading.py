@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
-from waiting import SECONDS
+from processes import SECONDS
 
 import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths

@@ -10,11 +10,12 @@ import time
 
 import jax
 import numpy as np
+import processes
 import pytest
 from dying import dying
 from one_device import pretrain, run_evaluate
+from processes import SECONDS, wait_until
 from small_pretraining import MODEL, rows, run_config
-from waiting import SECONDS, wait_until
 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -49,8 +50,7 @@ def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
     with open(log_of(config), "w") as log:
         return subprocess.Popen(
             dying(dies_after, "pretrain", str(file)),
-            env={**os.environ, "XLA_FLAGS": ""}
-            | ({} if dies_after else {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}),
+            env=processes.one_device(killed=dies_after > 0),
             stdout=log,
             stderr=subprocess.STDOUT,
         )

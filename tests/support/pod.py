@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-from waiting import SECONDS, free_port
+from processes import SECONDS, free_port
 
 from bert_jax.config.json_form import to_dict
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from waiting import SECONDS, free_port
+from processes import SECONDS, free_port
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.devices import sharding

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
-from waiting import wait_until
+from processes import wait_until
 
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import blocks, documentation

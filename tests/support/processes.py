@@ -1,5 +1,6 @@
-"""Waiting for other processes: a deadline only ends what hangs, however busy the machine; and a port for several of them."""
+"""Processes that tests start: what they share, and waiting for them; a deadline only ends what hangs, not what is slow."""
 
+import os
 import random
 import socket
 import time
@@ -25,3 +26,9 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def one_device(killed: bool = False) -> dict[str, str]:
+    """Return the environment of a process with one device; it adds to the cache of programs unless it is to be killed."""
+    adds = {} if killed else {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    return {**os.environ, "XLA_FLAGS": "", **adds}
