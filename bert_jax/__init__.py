@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what type checkers and editors read; a test compares it with the two lists below
+    from bert_jax.commands.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         CheckpointConfig,
         ComputeConfig,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test compares it wit
         MaskingConfig,
         MeshConfig,
         ModelConfig,
+        ObjectiveConfig,
         OptimizerConfig,
         PhaseConfig,
         PrepareConfig,
@@ -34,14 +36,13 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test compares it wit
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
-    from bert_jax.pretrained.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
+    from bert_jax.pretrained.conversion import convert
     from bert_jax.pretrained.loading import load
     from bert_jax.pretrained.model import PretrainedModel
     from bert_jax.pretraining import pretrain
     from bert_jax.tokenization.learning import run_train_vocab as train_vocab
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
-    from bert_jax.training.evaluation import run_evaluate as evaluate
 
 _HOMES = {  # public name: its module, and its name there where that is another
     "BertForPreTraining": "models.bert",
@@ -57,6 +58,7 @@ _HOMES = {  # public name: its module, and its name there where that is another
     "MaskingConfig": "config",
     "MeshConfig": "config",
     "ModelConfig": "config",
+    "ObjectiveConfig": "config",
     "OptimizerConfig": "config",
     "PhaseConfig": "config",
     "PredictConfig": "config.predicting",
@@ -69,7 +71,7 @@ _HOMES = {  # public name: its module, and its name there where that is another
     "TrainVocabConfig": "config",
     "UserError": "errors",
     "convert": "pretrained.conversion",
-    "evaluate": "training.evaluation:run_evaluate",
+    "evaluate": "commands.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
     "load": "pretrained.loading",
     "load_tokenizer": "tokenization.tokenizer",
@@ -96,6 +98,7 @@ __all__ = [
     "MaskingConfig",
     "MeshConfig",
     "ModelConfig",
+    "ObjectiveConfig",
     "OptimizerConfig",
     "PhaseConfig",
     "PredictConfig",

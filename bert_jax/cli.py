@@ -5,6 +5,7 @@ outside brackets are required.
 """
 
 import difflib
+import io
 import itertools
 import os
 import sys
@@ -159,11 +160,11 @@ def evaluate(arguments: list[str]) -> int:
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
-        from bert_jax.training.evaluation import default_config
+        from bert_jax.commands.evaluate import default_config
 
         trained = default_config(workdir)
     config = check(parse(trained, options, *described(evaluate)))
-    from bert_jax.training.evaluation import run_evaluate
+    from bert_jax.commands.evaluate import run_evaluate
 
     run_evaluate(workdir, config)
     return 0
@@ -366,7 +367,8 @@ def _no_flags(argv: list[str]) -> list[str]:
 def main() -> None:
     from absl import app
 
-    sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? in place of a traceback
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 shows ? in place of a traceback
+        sys.stdout.reconfigure(errors="replace")
     app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
 
 

@@ -2,47 +2,51 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
+import numpy as np
 import optax
 from etils import epath
-from rich.console import Console
 
-from bert_jax.devices import hardware, sharding
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.devices.compilation_cache import use_compilation_cache
-from bert_jax.config import Config
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.pretraining import has_checkpoint, open_pretraining
+from bert_jax.checkpoints.workdir import WorkDirectory
+from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.curves import draw_curves
-from bert_jax.data.examples.examples import Examples, check_epoch
+from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches
-from bert_jax.data.store.store import Store, open_store
-from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.devices import hardware, sharding
+from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.optim.optimizers import optimizer as make_optimizer
-from bert_jax.optim.schedules import phase_starts
-from bert_jax.config.presets import parameter_counts
+from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import total_size
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.pretraining import default_objective
+from bert_jax.optim.optimizers import optimizer as make_optimizer
+from bert_jax.optim.schedules import learning_rate
+from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.training.announcement import say, say_hardware, show
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
 from bert_jax.training.step import make_train_step
-from bert_jax.checkpoints.workdir import WorkDirectory, has_checkpoint, open_workdir
-
-PER_HOST = ("data.path", "data.eval_path", "data.cache", "data.loader", "data.prefetch", "init_from")
-"""Options that may be different on each host: where copies of the same data lie, and how they are read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,87 +59,102 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config, devices: Sequence[jax.Device] | None = None) -> Result:
-    """Trains to the last step of the last phase, or until a signal; resumes from what `config.workdir` holds.
+def pretrain(
+    config: Config,
+    devices: Sequence[jax.Device] | None = None,
+    objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
+) -> Result:
+    """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
       devices: what the mesh is made of; by default every device of every process.
+      objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
+        `default_objective`. A run that is resumed must be given the same one.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
         could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
     """
     hardware.initialize_distributed()
-    check_alike(lambda: to_dict(config), PER_HOST)
+    check_alike(lambda: to_dict(config), PRETRAINING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     _check_given(config)
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
-    store, evaluation_store = _open_stores(config)
-    tokenizer = store.tokenizer()
-    config = _with_vocabulary(config, store)
-    training = [_training_examples(store, config, index) for index in range(len(config.phases))]
-    model, optimizer = BertForPreTraining(config.model, config.compute), make_optimizer(config.optimizer)
-    abstract = abstract_state(model, optimizer, mesh)
-    shardings, starts = state_shardings(abstract), phase_starts(config)
+    corpus = open_corpus(config)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
+    tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
-        table_rows(source, abstract.params, tokenizer)  # raises before anything is compiled
-    check_alike(lambda: _fingerprints(config, store, evaluation_store, source))
+        table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
+    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
 
     result = Result(0, {}, 0)
     with StopSignals() as signals, contextlib.ExitStack() as closing:
         workdir = closing.enter_context(
-            open_workdir(config.workdir, config, store_fingerprint=store.fingerprint, tokenizer=tokenizer)
+            open_pretraining(config.workdir, config, store_fingerprint=corpus.store.fingerprint, tokenizer=tokenizer)
         )
         checkpoints = closing.enter_context(
-            Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id, lost=workdir.is_lost)
+            Checkpoints(
+                workdir.checkpoints,
+                config.checkpoint,
+                run_id=workdir.run_id,
+                lost=workdir.is_lost,
+                best_metric=learner.objective.terms[0].loss,
+            )
         )
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
-        restored = checkpoints.restore(abstract)
-        state = (
-            signals.wait(lambda: create_state(model, optimizer, mesh, config.seed))
-            if restored is None
-            else restored.state
-        )
-        report = None
-        if restored is None and source is not None:
-            params, report = initialize(source, abstract.params, tokenizer, state.params)
-            state = dataclasses.replace(state, params=params)
+        restored, report = checkpoints.restore(learner.abstract), None
+        if restored is None:
+            state, report = _first_state(learner, config.seed, source, tokenizer, signals)
+        else:
+            state = restored.state
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        _announce(config, mesh, store, training, abstract, result.step, report)
+        _announce(config, corpus, learner)
+        if report is not None:
+            show(report.table())
+        _announce_resumption(config, result.step)
         # A signal during an evaluation has its step saved without it.
-        evaluates_first = restored is not None and _lacks_evaluation(config, evaluation_store, result.step)
-        if result.step >= config.total_steps and not evaluates_first:
+        owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
+        if result.step >= config.total_steps and not owed:
             return result
-        metrics = closing.enter_context(Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step))
-        run = _Run(
-            config,
-            mesh,
-            model,
-            optimizer,
-            shardings,
-            training,
-            evaluation_store,
-            workdir,
-            checkpoints,
-            metrics,
-            signals,
+        terms = learner.objective.terms
+        metrics = closing.enter_context(
+            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=terms)
         )
-        for index, phase in enumerate(config.phases):
-            resumed = position["phase"] == index
-            owed = evaluates_first and resumed
-            if (owed or result.step < starts[index] + phase.steps) and not result.exit_code:
-                if result.step == starts[index] and phase.moments == "reset":
-                    state = reset_moments(state)
-                state, result = _train_phase(
-                    run, index, state, result.step, position["examples_seen"] if resumed else 0, owed
-                )
+        run = _Run(config, learner, corpus, workdir, checkpoints, metrics, signals)
+        for phase in resolve_phases(config):
+            resumed = position["phase"] == phase.index
+            if (owed and resumed or result.step < phase.end) and not result.exit_code:
+                if result.step == phase.begin and phase.resets_moments:
+                    state = reset_moments(state, learner.optimizer)
+                seen = position["examples_seen"] if resumed else 0
+                state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
     return dataclasses.replace(result, exit_code=signals.exit_code)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Learner:
+    """What is trained, and how its state lies on the devices."""
+
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    mesh: jax.sharding.Mesh
+    abstract: TrainState
+
+    @classmethod
+    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
+        objective = make_objective(BertForPreTraining(config.model, config.compute), config)
+        optimizer = make_optimizer(config.optimizer, objective.model.parameters)
+        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
+
+    @property
+    def shardings(self) -> TrainState:
+        return state_shardings(self.abstract)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +162,8 @@ class _Run:
     """What the phases of a run share."""
 
     config: Config
-    mesh: jax.sharding.Mesh
-    model: BertForPreTraining
-    optimizer: optax.GradientTransformation
-    shardings: TrainState
-    training: list[Examples]
-    evaluation_store: Store | None
+    learner: _Learner
+    corpus: Corpus
     workdir: WorkDirectory
     checkpoints: Checkpoints
     metrics: Metrics
@@ -156,97 +171,106 @@ class _Run:
 
 
 def _train_phase(
-    run: _Run, index: int, state: TrainState, begin: int, seen: int, evaluates_first: bool
+    run: _Run, phase: Phase, state: TrainState, begin: int, seen: int, evaluates_first: bool
 ) -> tuple[TrainState, Result]:
-    """Trains from step `begin`, after `seen` sequences of phase `index`, to the end of that phase or until told to stop.
+    """Train from step `begin`, after `seen` sequences of the phase, to its end or until told to stop.
 
     Args:
       evaluates_first: the evaluation of step `begin` is still to be made.
     """
-    config, mesh, phase = run.config, run.mesh, run.config.phases[index]
-    end, examples = phase_starts(config)[index] + phase.steps, run.training[index]
-    run.signals.saving = None  # the phase before has saved its end
-    evaluation = (
-        None
-        if run.evaluation_store is None
-        else Evaluation(
-            run.model,
-            config,
-            index,
-            run.evaluation_store,
-            "all" if config.data.eval_path else "held_out",
-            mesh,
-            run.shardings.params,
-        )
-    )
-    unigram = None if evaluation is None else evaluation.unigram(examples)
-    train_step = Program(make_train_step(run.model, run.optimizer, config, index, mesh, run.shardings))
+    config, mesh, signals = run.config, run.learner.mesh, run.signals
+    signals.saving = None  # the phase before has saved its end
+    evaluation = _evaluation(run, phase)
+    unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
+    train_step = _train_step(run, phase)
     rates = Rates(_peak_flops(mesh))
-    reporter = PhaseReporter(run.metrics, rates, config, index)
-    stream = batches(
-        examples,
-        seen,
-        phase.batch_size,
-        sharding.host_rows(mesh, phase.batch_size),
-        end - begin,
-        loader=config.data.loader,
-        prefetch=config.data.prefetch,
+    reporter = PhaseReporter(run.metrics, rates, config, phase)
+    saver = Saver(
+        run.workdir,
+        run.checkpoints,
+        (run.metrics,),
+        reporter,
+        rates,
+        config=to_dict(config),
+        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
     )
-    step, evaluated, wanted = begin, {}, False
-
-    def save() -> None:
-        reporter.finish()
-        if run.workdir.secure():
-            run.checkpoints.reload()
-            run.metrics.reload()
-        position = {"phase": index, "examples_seen": seen + (step - begin) * phase.batch_size}
-        with rates.paused():
-            run.checkpoints.save(step, state, position=position, config=to_dict(config), metrics=evaluated or None)
-
-    def save_for_good() -> None:
-        for _ in range(2):  # a directory that is lost while it is written to is noticed by the next save
-            save()
-            run.checkpoints.wait()
-
+    step, evaluated, wanted, main = begin, {}, False, run.learner.objective.terms[0].loss
     try:
-        with contextlib.closing(stream):
-            for step in range(begin, end + 1):  # `state` is that after `step` steps
-                run.signals.saving, evaluated = step if step > begin else None, {}
+        with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
+            for step in range(begin, phase.end + 1):  # `state` is that after `step` steps
+                signals.saving, evaluated = step if step > begin else None, {}
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
                     with rates.paused():
-                        evaluated = evaluation.run(state.params, run.signals)
+                        evaluated = evaluation.run(state.params, signals)
                         run.metrics.write(step, evaluated, kind="evaluation")
-                        _draw(run.workdir, config, unigram)
-                if step == end:
+                        _draw(run, unigram)
+                if step == phase.end:
                     break
                 if step > begin:
-                    wanted = (
-                        wanted or due(step, config.checkpoint.every_steps) or evaluated and config.checkpoint.keep_best
-                    )
+                    due_now = due(step, config.checkpoint.every_steps)
+                    wanted = wanted or due_now or evaluated and config.checkpoint.keep_best
                     # A state whose loss is not finite would push out a good one; the next that is finite is saved.
-                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get("mlm_loss", 0.0)):
-                        save()
+                    if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
+                        saver.save(step, state, evaluated or None)
                         wanted = False
                 with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
-                train_step.prepare(state, batch, signals=run.signals, rates=rates)
-                run.signals.check()
-                run.signals.saving = step + 1
+                train_step.prepare(state, batch, signals=signals, rates=rates)
+                signals.check()
+                signals.saving = step + 1
                 state, values = train_step(state, batch)
                 reporter.dispatched(step + 1, values)
                 run.checkpoints.poll()
         if step > begin:
-            save_for_good()
+            saver.save_for_good(step, state, evaluated or None)
     except Stopped:
         if step > begin:
-            save_for_good()
-            run.signals.saved(step)
+            saver.save_for_good(step, state, evaluated or None)
+            signals.saved(step)
     if step > begin:
         reporter.finish()
-        _draw(run.workdir, config, unigram)
+        _draw(run, unigram)
     # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
-    return state, Result(step, evaluated, run.signals.exit_code)
+    return state, Result(step, evaluated, signals.exit_code)
+
+
+def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
+    """Return that of the held-out documents at the length of the phase; None if there are none."""
+    store, learner = run.corpus.evaluation_store, run.learner
+    if store is None:
+        return None
+    split, shardings = run.corpus.evaluation_split, learner.shardings.params
+    return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings)
+
+
+def _train_step(run: _Run, phase: Phase) -> Program:
+    config, learner = run.config, run.learner
+    return Program(
+        make_train_step(
+            learner.objective,
+            learner.optimizer,
+            learner.mesh,
+            learner.shardings,
+            clip_norm=config.optimizer.clip_norm,
+            micro_batches=phase.micro_batches,
+            schedule=functools.partial(learning_rate, config),
+            seed=config.seed,
+        )
+    )
+
+
+def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Iterator[dict[str, np.ndarray]]:
+    """Return this host's part of the next `steps` batches, after `seen` sequences of the phase."""
+    return batches(
+        run.corpus.training[phase.index],
+        seen,
+        phase.batch_size,
+        sharding.host_rows(run.learner.mesh, phase.batch_size),
+        steps,
+        loader=run.config.data.loader,
+        prefetch=run.config.data.prefetch,
+    )
 
 
 def _evaluates(config: Config, step: int) -> bool:
@@ -254,9 +278,9 @@ def _evaluates(config: Config, step: int) -> bool:
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
-def _lacks_evaluation(config: Config, evaluation_store: Store | None, step: int) -> bool:
+def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
     """Whether the evaluation after `step`, to which the run has come before, is not in its log."""
-    if evaluation_store is None or not _evaluates(config, step):
+    if corpus.evaluation_store is None or not _evaluates(config, step):
         return False
     logged = [
         row["step"] for row in read_rows(epath.Path(config.workdir) / "metrics.jsonl") if row["kind"] == "evaluation"
@@ -285,93 +309,56 @@ def _open_source(config: Config, resumed: bool) -> StoredModel | None:
     return source
 
 
-def _open_stores(config: Config) -> tuple[Store, Store | None]:
-    """The store to train on and the one to evaluate on (None: nothing is held out)."""
-    store = open_store(config.data.path, config.data.cache)
-    if not config.data.eval_path:
-        return store, store if config.data.held_out else None
-    evaluation_store = open_store(config.data.eval_path, config.data.cache)
-    if evaluation_store.tokenizer().fingerprint != store.tokenizer().fingerprint:
-        raise UserError(
-            f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than "
-            f"data.path={config.data.path}; prepare it again with the same --vocab"
-        )
-    return store, evaluation_store
+def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
+    return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
-def _with_vocabulary(config: Config, store: Store) -> Config:
-    given = config.model.vocab_size
-    if given not in (None, store.vocab_size):
-        raise UserError(
-            f"model.vocab_size={given}, but {config.data.path} was prepared with a vocabulary of {store.vocab_size} "
-            "entries; leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other "
-            "vocabulary"
-        )
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
+def _first_state(
+    learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
+) -> tuple[TrainState, Report | None]:
+    """Return the state at step 0, with the parameters of `source` if there is one, and what became of each of them."""
+    state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
+    if source is None:
+        return state, None
+    params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
+    return dataclasses.replace(state, params=params), report
 
 
-def _training_examples(store: Store, config: Config, index: int) -> Examples:
-    # A phase of its own seed: with the same length as the one before it would otherwise begin with the same pairs and masks.
-    examples = Examples(store, config, index, split="train", seed=config.seed + (index << 32))
-    check_epoch(examples, config.phases[index].batch_size)
-    return examples
-
-
-def _fingerprints(config: Config, store: Store, evaluation_store: Store | None, source: StoredModel | None) -> dict:
-    """Of what the options PER_HOST name, which must be the same on every host."""
-    return {
-        "store_fingerprint": store.fingerprint,
-        "tokenizer_fingerprint": store.manifest.tokenizer.fingerprint,
-        "evaluation_store_fingerprint": None if evaluation_store is None else evaluation_store.fingerprint,
-        "evaluation_split": "all" if config.data.eval_path else "held_out",
-        "init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays),
-    }
-
-
-def _announce(
-    config: Config, mesh, store: Store, training: list[Examples], abstract: TrainState, step: int, report: Report | None
-) -> None:
-    """Every derived quantity that people check before they leave a run alone."""
-    if jax.process_index() != 0:
-        return
-    console = Console(highlight=False)
-    device = hardware.hardware()
-    print_ = lambda text: console.print(text, markup=False, soft_wrap=True)
-    print_(f"{device}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
-    print_(
-        f"model: {parameter_counts(config.model).pretraining:,} parameters, {config.model.num_layers} layers, hidden size "
+def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
+    """Print every derived quantity that people check before they leave a run alone."""
+    say_hardware()
+    say(
+        f"model: {total_size(learner.objective.model.parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
-    print_(
-        f"data: {store.num_tokens:,} tokens in {store.num_documents:,} documents, {len(training[0].documents):,} of them "
-        "to train on"
+    say(
+        f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
+        f"{len(corpus.training[0].documents):,} of them to train on"
     )
-    for index, phase in enumerate(config.phases):
-        epoch = training[index].num_examples(0)
-        print_(
-            f"phase {index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length {phase.sequence_length} "
-            f"({phase.batch_size * phase.sequence_length:,} tokens per step), {phase.steps * phase.batch_size / epoch:.3g} "
-            f"epochs of {epoch:,} sequences"
+    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
+        epoch = examples.num_examples(0)
+        say(
+            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
+            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
         )
-    # A pipe or a log file has no width of its own, and rich would take 80 columns.
-    wide = console if console.is_terminal else Console(highlight=False, width=200)
-    if mesh.size > 1:
-        wide.print(sharding.table(mesh, abstract.params))
-    if report is not None:
-        wide.print(report.table())
+    if learner.mesh.size > 1:
+        show(sharding.table(learner.mesh, learner.objective.model.parameters))
+
+
+def _announce_resumption(config: Config, step: int) -> None:
     if step:
-        left = config.total_steps - step
-        print_(
+        say(
             f"resuming from step {step:,} of {config.workdir}"
-            if left > 0
+            if step < config.total_steps
             else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
         )
 
 
-def _draw(workdir, config: Config, unigram: dict[str, float] | None) -> None:
-    if workdir.is_ours():
-        name = os.path.basename(os.path.normpath(config.workdir))
-        draw_curves(workdir.path / "metrics.jsonl", workdir.path / "curves.png", unigram, title=name)
+def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
+    if run.workdir.is_ours():
+        path, name = run.workdir.path, os.path.basename(os.path.normpath(run.config.workdir))
+        draw_curves(path / "metrics.jsonl", path / "curves.png", run.learner.objective.terms, unigram, title=name)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:

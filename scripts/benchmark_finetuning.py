@@ -162,7 +162,7 @@ def main() -> None:
             other.wait()
     for side, values in rates.items():
         name = "ours" if side == "ours" else f"transformers, {side} order"
-        ratio = statistics.median(a / b for a, b in zip(rates["ours"], values))
+        ratio = statistics.median(a / b for a, b in zip(rates["ours"], values, strict=True))
         print(
             f"{name}: median {statistics.median(values):.0f} sequences/s, {min(values):.0f} to {max(values):.0f}; "
             f"ours is {ratio:.2f} times as fast"

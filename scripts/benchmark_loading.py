@@ -100,7 +100,10 @@ def show(found: dict[str, list[dict]]) -> None:
             values = [row[measure] for row in rows]
             line += f"   {name} {statistics.median(values):8,.2f} ({min(values):,.2f} to {max(values):,.2f})"
         if "transformers" in found:
-            ratios = [ours[measure] / theirs[measure] for ours, theirs in zip(found["bert_jax"], found["transformers"])]
+            ratios = [
+                ours[measure] / theirs[measure]
+                for ours, theirs in zip(found["bert_jax"], found["transformers"], strict=True)
+            ]
             line += f"   ratio of the first two {statistics.median(ratios):.2f}"
         print(line)
 

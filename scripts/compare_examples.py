@@ -17,7 +17,7 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.store import Store, open_store
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))
-import original_procedure  # noqa: E402
+import original_procedure
 
 PASSES = 5  # over the text: five runs of the original, five epochs of ours
 HEADER = (

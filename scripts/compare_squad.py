@@ -17,8 +17,8 @@ from bert_jax.tasks.squad import windows as squad_windows
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))
-import original_squad  # noqa: E402
-from google_tokenization import google_basic  # noqa: E402
+import original_squad
+from google_tokenization import google_basic
 
 OPTIONS = TaskOptions(max_length=384)
 

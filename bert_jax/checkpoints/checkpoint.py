@@ -22,8 +22,8 @@ from bert_jax.checkpoints.manager import STEP_NAMES, Manager
 from bert_jax.checkpoints.record import Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import first_lines
-from bert_jax.errors import UserError
 from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.errors import UserError
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
 
@@ -45,6 +45,7 @@ class Checkpoints:
     Several writers in one program need directories with different names.
 
     Args:
+      best_metric: the held-out loss that determines the best steps of the latest phase; empty: none are.
       run_id: id in every step of the run; a step with a different id is not restored.
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.
@@ -57,10 +58,12 @@ class Checkpoints:
         read_only: bool = False,
         run_id: str | None = None,
         lost: Callable[[], bool] = lambda: False,
+        best_metric: str = "",
     ):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id, self._config, self._lost = run_id, config, lost
+        self.run_id, self._config = run_id, config
+        self._lost, self._best_metric = lost, best_metric
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
@@ -81,7 +84,7 @@ class Checkpoints:
         """Return the committed steps in ascending order; a save in progress or a failed one is not among them."""
         found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
         # A network file system may not yet show one host what another host has committed.
-        return sorted(found | {self._saved} - {None})
+        return sorted(found if self._saved is None else found | {self._saved})
 
     def directories(self) -> list[epath.Path]:
         """Return the directories of the committed steps, in ascending order."""
@@ -97,7 +100,7 @@ class Checkpoints:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: position in the data stream, e.g. {"examples_seen": n, "phase": i}.
           config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step; `mlm_loss` determines the best steps of the latest phase.
+          metrics: held-out metrics at this step.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -112,7 +115,7 @@ class Checkpoints:
         if step in self.steps():
             return False
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (found := rank(content)) is not None:
+        if (found := rank(content, self._best_metric)) is not None:
             self._ranks[step] = found
         try:
             self._manager.save(
@@ -127,13 +130,13 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Raise the UserError of a background save that has failed; cheap enough to call at every step."""
-        if self._pending is not None and not self._manager.is_saving_in_progress():
+        if self._pending is not None and self._manager and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
         """Block until the save in progress is committed; raise a UserError if it failed."""
         step, self._pending = self._pending, None
-        if step is None:
+        if step is None or self._manager is None:
             return
         try:
             self._manager.wait_until_finished()  # check_for_errors() does not report failed writes (Orbax 0.12.8)
@@ -183,6 +186,7 @@ class Checkpoints:
         abstract = jax.tree.map(_placed, abstract_state)
         refused: dict[int, str] = {}
         for step in reversed(from_first(self.steps())):
+            state = None
             content, problem = attempt(self._record, step)
             if problem is None:
                 self._check_fit(step, misfits(content["arrays"], abstract))
@@ -213,7 +217,7 @@ class Checkpoints:
 
     def _rank(self, step: int) -> tuple[int, float] | None:
         try:
-            return rank(self._record(step))
+            return rank(self._record(step), self._best_metric)
         except Exception:  # a damaged record is reported by restore
             return None
 

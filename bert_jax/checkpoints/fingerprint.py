@@ -34,7 +34,7 @@ def fingerprint(tree) -> dict[str, str]:
     leaves = leaf_paths(tree)
     # Fetched one by one: a hundred programs with collectives in flight deadlock on virtual CPU devices (jax 0.10.2).
     words = [jax.device_get(_hasher(getattr(leaf, "sharding", None))(leaf)) for leaf in leaves.values()]
-    return {path: "".join(f"{int(word):08x}" for word in pair) for path, pair in zip(leaves, words)}
+    return {path: "".join(f"{int(word):08x}" for word in pair) for path, pair in zip(leaves, words, strict=True)}
 
 
 def host_fingerprint(array: np.ndarray) -> str:
@@ -65,7 +65,7 @@ def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Arra
     return jnp.stack([jnp.sum(jnp.where(index < size, each, 0), dtype=jnp.uint32) for each in hashes])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _hasher(sharding):
     """Return one program per sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
     if isinstance(sharding, NamedSharding):  # replicated, so that every host can read it

@@ -1,4 +1,4 @@
-"""One live writer per work directory: `owner.json` names it, and is released however the process ends.
+"""One live writer per directory: a file in it names that process, and is released however the process ends.
 
 On a file system the kernel holds a lock on that file and frees it even after kill -9. An object store (gs://) has no
 locks: there the owner renews a time stamp, and counts as dead if it has not done so for STALE_SECONDS.
@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 
 from etils import epath
 
@@ -23,15 +24,33 @@ STALE_SECONDS = 300
 KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, float)}
 
 
+def _written_by(directory: epath.Path, facts: dict) -> UserError:
+    return UserError(
+        f"{directory} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
+        f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir"
+    )
+
+
 class Owner:
-    """Ownership of `directory` by the process that writes to it; release() ends it.
+    """Ownership of `directory`, which exists, by the process that writes to it; release() ends it.
+
+    Args:
+      name: of the file. Both commands that may meet in a directory have to use the same.
+      refusal: makes the error of a directory that another process owns, whose facts (pid, host, since) may be missing.
+      lasting: whether the file of a lock of the kernel stays after release.
 
     Raises:
-      UserError: another live process owns it; the message names its host and process id.
+      UserError: another live process owns it; by default the message names its host and process id.
     """
 
-    def __init__(self, directory: epath.Path):
-        self._path = directory / "owner.json"
+    def __init__(
+        self,
+        directory: epath.Path,
+        name: str = "owner.json",
+        refusal: Callable[[epath.Path, dict], UserError] = _written_by,
+        lasting: bool = True,
+    ):
+        self._path, self._refusal, self._lasting = directory / name, refusal, lasting
         self._facts = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -46,7 +65,7 @@ class Owner:
             self._lock()
 
     def holds(self) -> bool:
-        """Return whether owner.json is still this process's own and was not deleted or replaced."""
+        """Return whether the file is still this process's own and was not deleted or replaced."""
         try:
             if self._file is not None:
                 return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
@@ -71,7 +90,10 @@ class Owner:
                 self._claim()
 
     def release(self) -> None:
-        if self._file is not None:  # the file stays: without it, two processes could lock two files of that name
+        if self._file is not None:
+            # Whoever removes it lets two processes lock two files of that name: the later one has to ask `holds`.
+            if not self._lasting and self.holds():
+                self._path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
         if self._thread is not None:
@@ -89,7 +111,7 @@ class Owner:
             file.seek(0)
             facts = _parsed(file.read())
             file.close()
-            raise self._taken(facts) from None
+            raise self._refusal(self._path.parent, facts) from None
         except OSError:  # a mounted file system without locks
             file.close()
             self._claim()
@@ -102,10 +124,10 @@ class Owner:
     def _claim(self) -> None:
         facts = _parsed(self._path.read_bytes()) if self._path.exists() else {}
         if facts.get("id") != self._facts["id"] and not _abandoned(facts):
-            raise self._taken(facts)
+            raise self._refusal(self._path.parent, facts)
         self._renew()
         if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:
-            raise self._taken(facts)
+            raise self._refusal(self._path.parent, facts)
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
             self._thread.start()
@@ -122,12 +144,6 @@ class Owner:
     def _renew(self) -> None:
         # To another process, half of a file would look abandoned.
         write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
-
-    def _taken(self, facts: dict) -> UserError:
-        return UserError(
-            f"{self._path.parent} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
-            f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir"
-        )
 
 
 def _abandoned(facts: dict) -> bool:

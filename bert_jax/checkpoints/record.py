@@ -9,12 +9,11 @@ import math
 import numpy as np
 from etils import epath
 
+from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, parse_object
-from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 
 FORMAT = 1
-BEST_METRIC = "mlm_loss"
 
 
 class Damaged(Exception):
@@ -75,13 +74,13 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
         raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
 
 
-def rank(content: dict) -> tuple[int, float] | None:
-    """Return the rank of a checkpoint, which is lowest for the best; None without a finite held-out MLM loss.
+def rank(content: dict, metric: str) -> tuple[int, float] | None:
+    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss, whose name is `metric`.
 
     Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
     a later phase come first.
     """
-    loss = (content["metrics"] or {}).get(BEST_METRIC, math.nan)
+    loss = (content["metrics"] or {}).get(metric, math.nan)
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 

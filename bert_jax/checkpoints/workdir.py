@@ -1,4 +1,4 @@
-"""The work directory of a run: who may write to it, which run it holds, and which settings that run may resume with."""
+"""The work directory of a run of any kind: who may write to it, which run it holds, and its files beside the checkpoints."""
 
 import dataclasses
 import datetime
@@ -15,29 +15,14 @@ import jax
 from absl import logging
 from etils import epath
 
-from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.config import Config
-from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, to_dict
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.config.json_form import differences
+from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.software import versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
-from bert_jax.devices.hosts import any_failure, from_first
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.devices.software import versions
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-HARMLESS = (
-    "workdir",
-    "log_every_steps",
-    "checkpoint.",
-    "evaluation.",
-    "mesh.",
-    "compute.",
-    "data.path",
-    "data.loader",
-    "data.prefetch",
-    "data.cache",
-)
-"""Options that may change between two starts of a run: they decide where and how it runs, not what it learns from."""
 SHARED_SECONDS = 90
 """A network file system may take a minute to show one host what another has written."""
 
@@ -93,6 +78,7 @@ class WorkDirectory:
                 self.write()
                 logging.warning("%s lacked %s, which this run has written again", self.path, ", ".join(missing))
             return False
+        assert self.owner is not None  # `secure` has asked
         self._check_vacant()
         self.path.mkdir(parents=True, exist_ok=True)
         self.owner.take()
@@ -135,42 +121,24 @@ class WorkDirectory:
 
 
 def open_workdir(
-    path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
-) -> WorkDirectory:
-    """Take `path` (local or gs://) for this run: write config.json, run.json and tokenizer/, or resume the run there.
-
-    A run that has not saved anything yet may be started again with any settings. Only the first host writes.
-
-    Raises:
-      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
-        settings.
-    """
-    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
-    return take(
-        path,
-        identity,
-        to_dict(config),
-        tokenizer,
-        resumed=has_checkpoint(path),
-        check=lambda place: _check_continues(place, config, identity),
-    )
-
-
-def take(
     path: str | os.PathLike,
     identity: dict,
     settings: dict,
     tokenizer: Tokenizer,
     *,
     resumed: bool,
-    check: Callable[[epath.Path], None],
+    check: Callable[[epath.Path, dict, dict], None],
 ) -> WorkDirectory:
-    """Take `path` as `open_workdir` does, for a run of any kind.
+    """Take `path` (local or gs://) for a run of any kind: write run.json, config.json and tokenizer/, on the first host only.
 
     Args:
-      identity: what the run must have in common with the existing one; written to run.json.
-      settings: contents of config.json.
-      resumed: whether there is something to resume; if so, `check` may refuse it.
+      identity: what the run must have in common with the one that is there; goes into run.json.
+      settings: content of config.json.
+      resumed: whether there is something to resume. A run that has saved nothing yet may be started anew with any settings.
+      check: called with the directory, `identity` and `settings` where there is; refuses to resume by a UserError.
+
+    Raises:
+      UserError: not writable; another process writes to it; it holds something else, or `check` refuses.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
@@ -182,7 +150,7 @@ def take(
     owner = Owner(path)
     try:
         if resumed:
-            check(path)
+            check(path, identity, settings)
         saved = _saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
         run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], _start()]}
         workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
@@ -218,19 +186,28 @@ def _sees(workdir: WorkDirectory) -> bool:
         return False
 
 
-def has_checkpoint(path: str | os.PathLike) -> bool:
-    """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
-    return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
+def refused_changes(
+    path: epath.Path, identity: dict, before: dict, settings: dict, is_harmless: Callable[[str], bool]
+) -> list[str]:
+    """Return the differences that keep a run from being resumed: of its identity, and of its settings unless harmless.
+
+    Args:
+      before: the settings of the run in `path`; harmless changes since then are logged.
+      is_harmless: of a line of `differences`.
+    """
+    saved = read_json(path / "run.json")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(before, settings):
+        if is_harmless(line):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    return lines
 
 
 def id_below(run_id: str | None, name: str) -> str | None:
     """Return the id of run `name` in a directory of several, so that checkpoints of one are not taken for another's."""
     return None if run_id is None else f"{run_id}/{name}"
-
-
-def read_config(path: str | os.PathLike) -> Config:
-    """Return the configuration that the run in work directory `path` was last started with."""
-    return from_dict(Config, read_settings(path))
 
 
 def read_settings(path: str | os.PathLike) -> dict:
@@ -266,48 +243,6 @@ def _check_writable(path: epath.Path) -> None:
             f"cannot write to the work directory {path}: {error.strerror or error}; "
             "give a writable directory with --workdir"
         ) from error
-
-
-def _check_continues(path: epath.Path, config: Config, identity: dict) -> None:
-    """Raise a UserError if `config` and the data would not continue the run in `path`; log harmless changes."""
-    saved = read_json(path / "run.json")
-    if "source" in saved:
-        raise UserError(
-            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
-            "--init_from, and another --workdir"
-        )
-    lines = differences({name: saved.get(name) for name in identity}, identity)
-    for line in differences(to_dict(read_config(path)), to_dict(config)):
-        if _lengthens(line, config):
-            logging.warning(
-                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
-                "schedule of the new length",
-                line,
-            )
-        elif _harmless(line):
-            logging.info("setting changed since the last start: %s", line)
-        else:
-            lines.append(line)
-    if lines:
-        raise UserError(
-            f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
-            f"({path / 'config.json'}), or start this one in another --workdir"
-        )
-
-
-def _harmless(line: str) -> bool:
-    key, change = line.split(": ", 1)
-    if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
-        return "" not in change.split(" → ")
-    if key.startswith("phases.") and key.endswith(".micro_batches"):
-        return True
-    return is_among(key, HARMLESS)
-
-
-def _lengthens(line: str, config: Config) -> bool:
-    """Return whether only the number of steps of the last phase changes: people extend runs, or cut them short."""
-    key, change = line.split(": ", 1)
-    return key == f"phases.{len(config.phases) - 1}.steps" and "None" not in change
 
 
 def _saved_run(file: epath.Path) -> dict:

@@ -5,7 +5,6 @@ import pathlib
 
 from rich.console import Console
 
-from bert_jax.config.commands import DemoConfig
 from bert_jax.config import (
     CheckpointConfig,
     Config,
@@ -17,6 +16,7 @@ from bert_jax.config import (
     TrainVocabConfig,
 )
 from bert_jax.config.checks import check
+from bert_jax.config.commands import DemoConfig
 
 VOCAB_SIZE = 4_096
 EXAMPLES = (
@@ -87,7 +87,7 @@ def run_demo(options: DemoConfig) -> int:
         return result.exit_code
 
     console.rule("[bold]4/5 evaluation[/] · documents that training never saw")
-    from bert_jax.training.evaluation import run_evaluate
+    from bert_jax.commands.evaluate import run_evaluate
 
     evaluated = run_evaluate(str(workdir), config)
 

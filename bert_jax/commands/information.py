@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import presets
-from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.options import DEFAULT_VOCAB_SIZE
+from bert_jax.models import costs
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
@@ -32,7 +32,7 @@ def run_info(config: Config) -> None:
 
 
 def parameter_table(config: Config) -> Table:
-    counts = presets.parameter_counts(config.model)
+    counts = costs.parameter_counts(config.model)
     table = _table("Parameters", "part", "number")
     rows = [
         ("embeddings", counts.embeddings),
@@ -55,7 +55,7 @@ def parameter_table(config: Config) -> Table:
 
 
 def state_line(config: Config) -> str:
-    state = presets.state_bytes(config.model)
+    state = costs.state_bytes(config.model, config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
@@ -74,7 +74,7 @@ def flops_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
-        flops = presets.training_flops(config.model, length, predicted)
+        flops = costs.training_flops(config.model, length, predicted)
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
@@ -96,7 +96,7 @@ def memory_table(config: Config) -> Table:
         "remat=full",
     )
     for length in LENGTHS:
-        memory = presets.activation_bytes(config.model, length)
+        memory = costs.activation_bytes(config.model, length)
         table.add_row(
             f"{length:,}",
             f"{memory.total / 2**20:,.1f}",
@@ -111,14 +111,12 @@ def phase_table(config: Config) -> Table:
     """Return the tokens and floating-point operations of each phase of the run."""
     table = _table("The run", "phase", "steps", "batch × length", "sequences", "tokens", "FLOP")
     totals = [0, 0, 0, 0]
-    for index, phase in enumerate(config.phases):
+    for phase in resolve_phases(config):
         sequences = phase.steps * phase.batch_size
-        flops = presets.training_flops(
-            config.model, phase.sequence_length, max_predictions(phase, config.masking)
-        ).total
+        flops = costs.training_flops(config.model, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row)]
-        table.add_row(str(index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
+        table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
     if len(config.phases) > 1:
         table.add_row("all", *_run_cells(totals, ""))
     return table

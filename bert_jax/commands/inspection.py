@@ -5,13 +5,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config.commands import InspectConfig
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.commands import InspectConfig
 from bert_jax.data.examples.epoch_report import epoch_report
 from bert_jax.data.examples.examples import Batch, Examples
-from bert_jax.data.store.token_rows import Rows
 from bert_jax.data.store.store import Store, open_store
+from bert_jax.data.store.token_rows import Rows
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -123,7 +123,9 @@ def _heading(rows: Rows, row: int, index: int, examples: Examples) -> Text:
 
 def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
     used = batch["masked_weights"][row] > 0
-    originals = dict(zip(batch["masked_positions"][row, used].tolist(), batch["masked_ids"][row, used].tolist()))
+    originals = dict(
+        zip(batch["masked_positions"][row, used].tolist(), batch["masked_ids"][row, used].tolist(), strict=True)
+    )
     pieces = []
     for place in range(int(batch["attention_mask"][row].sum())):
         token, segment = int(batch["input_ids"][row, place]), int(batch["token_type_ids"][row, place])

@@ -14,15 +14,14 @@ from bert_jax.config.options import (
     MaskingConfig,
     MeshConfig,
     ModelConfig,
+    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     PrepareConfig,
     ScheduleConfig,
     TrainVocabConfig,
-    max_predictions,
-    schedule_length,
-    warmup_steps,
 )
+from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
 
 __all__ = [
     "CheckpointConfig",
@@ -35,12 +34,15 @@ __all__ = [
     "MaskingConfig",
     "MeshConfig",
     "ModelConfig",
+    "ObjectiveConfig",
     "OptimizerConfig",
+    "Phase",
     "PhaseConfig",
     "PrepareConfig",
     "ScheduleConfig",
     "TrainVocabConfig",
     "max_predictions",
+    "resolve_phases",
     "schedule_length",
     "warmup_steps",
 ]

@@ -12,8 +12,7 @@ from bert_jax.config import (
     OptimizerConfig,
     PhaseConfig,
     ScheduleConfig,
-    schedule_length,
-    warmup_steps,
+    resolve_phases,
 )
 from bert_jax.errors import UserError
 
@@ -71,6 +70,7 @@ def check(config: Config) -> Config:
         )
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
+    _check_objective(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
@@ -90,6 +90,19 @@ def check(config: Config) -> Config:
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)
     return config
+
+
+def _check_objective(config: Config) -> None:
+    weights = dataclasses.asdict(config.objective)
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
+    pairs = config.data.sentence_pairs
+    if not weights["mlm_weight"] and (pairs == "none" or not weights["next_sentence_weight"]):
+        raise UserError(
+            f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
+            f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
+        )
 
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
@@ -122,10 +135,11 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     if index == 0 and phase.moments == "reset":
         raise UserError("phases.0.moments=reset: there are no moments yet at the start of the first phase")
     if index == 0 or phase.schedule == "restart":
-        length = schedule_length(config, index)
-        if warmup_steps(config, index) + config.schedule.cooldown_steps > length:
+        resolved = resolve_phases(config)[index]
+        length, warmup = resolved.schedule_length, resolved.warmup_steps
+        if warmup + config.schedule.cooldown_steps > length:
             raise UserError(
-                f"{prefix}warmup_steps={warmup_steps(config, index)} (and schedule.cooldown_steps="
+                f"{prefix}warmup_steps={warmup} (and schedule.cooldown_steps="
                 f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
                 f"for example to {max(1, length // 100)}"
             )

@@ -99,6 +99,9 @@ class FinetuneConfig:
     """Number of passes over the training examples."""
     batch_size: int = 32
     """Sequences per step."""
+    micro_batches: int = 1
+    """Number of parts in which a batch is computed (gradient accumulation), to save memory. The losses are those of the whole
+    batch. It divides every batch size."""
     learning_rate: float = 5e-5
     """Peak learning rate."""
     warmup_share: float = 0.1
@@ -214,6 +217,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     for name in (
         "epochs",
         "batch_size",
+        "micro_batches",
         "learning_rate",
         "seeds",
         "bucket_window",
@@ -228,6 +232,9 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
             raise UserError(f"{name} is empty; the paper's is {getattr(FinetuneConfig(), name)}")
         for value in getattr(config, name):
             _positive(name, value)
+    sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]
+    for name, size in sizes if config.grid else [("batch_size", config.batch_size)]:
+        _check_divisible(name, size, config.micro_batches)
     for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
         value = getattr(config, name)
         if value is not None and not low <= value <= high:
@@ -288,6 +295,13 @@ def _check_options(options: TaskOptions) -> None:
         raise UserError(
             f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
         )
+
+
+def _check_divisible(name: str, batch_size: int, micro_batches: int) -> None:
+    if batch_size % micro_batches:
+        down = batch_size // micro_batches * micro_batches
+        near = " or ".join(str(size) for size in (down, down + micro_batches) if size)
+        raise UserError(f"{name}={batch_size} is not divisible by micro_batches={micro_batches}; nearest: {near}")
 
 
 def _positive(name: str, value: float) -> None:

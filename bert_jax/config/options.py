@@ -6,7 +6,6 @@ both; `config.checks.check` checks the result once, at the end.
 """
 
 import dataclasses
-import math
 from typing import Literal
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
@@ -57,6 +56,12 @@ class ModelConfig:
     @property
     def feed_forward_size(self) -> int:
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+
+    def need_vocab_size(self) -> int:
+        """Return `vocab_size` of a model that is trained or stored; ValueError where it is still open."""
+        if self.vocab_size is None:
+            raise ValueError("model.vocab_size is still open: a run takes it from its token store")
+        return self.vocab_size
 
     @property
     def padded_vocab_size(self) -> int:
@@ -185,6 +190,16 @@ class MaskingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """What the losses weigh in their sum, which is minimised; the paper adds them as they are."""
+
+    mlm_weight: float = 1.0
+    """Factor of the loss of the masked words."""
+    next_sentence_weight: float = 1.0
+    """Factor of the loss of the second task (data.sentence_pairs). 0: its head is not trained."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
 
@@ -228,6 +243,11 @@ class OptimizerConfig:
     """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
     clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
+
+    @property
+    def moments(self) -> int:
+        """Number of values that the optimizer keeps for each parameter: m and v of Adam."""
+        return {"adamw_bert": 2, "adamw": 2, "lamb": 2}[self.name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,6 +313,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     masking: MaskingConfig = MaskingConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
@@ -380,29 +401,3 @@ class PrepareConfig:
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     bad_utf8: Literal["error", "replace"] = "error"
     """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
-
-
-def schedule_length(config: Config, first: int) -> int:
-    """Return the number of steps of the schedule that begins with phase `first` and ends where a phase restarts it."""
-    length = config.phases[first].steps
-    for phase in config.phases[first + 1 :]:
-        if phase.schedule == "restart":
-            break
-        length += phase.steps
-    return length
-
-
-def warmup_steps(config: Config, first: int) -> int:
-    """Return the number of warm-up steps of the schedule that begins with phase `first`."""
-    given = config.phases[first].warmup_steps
-    return schedule_length(config, first) // 100 if given is None else given
-
-
-def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
-    """Return the width of the masked-position arrays.
-
-    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512).
-    """
-    if phase.max_predictions is not None:
-        return phase.max_predictions
-    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))

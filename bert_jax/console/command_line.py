@@ -11,11 +11,11 @@ import io
 import pathlib
 import re
 
-from bert_jax.console.help import print_help
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.config.shipped import shipped_configs
+from bert_jax.console.help import print_help
 from bert_jax.errors import UserError
 
 
@@ -76,6 +76,7 @@ def load_config(path: str) -> Config:
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # as of every .py file
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = module.get_config() if hasattr(module, "get_config") else None
@@ -133,7 +134,7 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
     """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
     out, takes_value = [], False
-    for word, following in zip(arguments, [*arguments[1:], ""]):
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if takes_value or not word.startswith("--"):
             if not takes_value:
                 raise UserError(f"unexpected word {word!r}: options are written --name=value")

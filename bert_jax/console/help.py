@@ -44,7 +44,7 @@ def version() -> str:
 
 
 def _paragraphs(command: Callable) -> list[str]:
-    return [" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n")]
+    return [" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n")]
 
 
 def print_help(default, usage: str, description: str) -> None:
@@ -104,10 +104,10 @@ def _documented(info):
 
     tyro would keep the line breaks of the docstrings.
     """
-    import docstring_parser  # tyro's own
+    import docstring_parser
     import tyro
 
-    if not dataclasses.is_dataclass(info.type):
+    if not (isinstance(info.type, type) and dataclasses.is_dataclass(info.type)):
         return None
     types = typing.get_type_hints(info.type)
     meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(info.type).params}
@@ -115,13 +115,13 @@ def _documented(info):
     for field in dataclasses.fields(info.type):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
-        hidden = typing.Annotated[types[field.name], tyro.conf.arg(help_behavior_hint="")]
+        hidden: typing.Any = typing.Annotated[types[field.name], tyro.conf.arg(help_behavior_hint="")]
         fields.append(
             tyro.constructors.StructFieldSpec(
                 field.name,
                 hidden if default == "" else types[field.name],
                 default,
-                " ".join(meanings.get(field.name, "").split()),
+                " ".join((meanings.get(field.name) or "").split()),
             )
         )
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))

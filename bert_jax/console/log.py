@@ -31,9 +31,8 @@ def quiet_libraries() -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax logs every file at INFO
     handler = absl_logging.get_absl_handler()
     handler.setFormatter(OneLine())
-    saving = tuple(
-        os.path.dirname(importlib.util.find_spec(name).origin) + os.sep for name in ("orbax.checkpoint", "asyncio")
-    )
+    specs = map(importlib.util.find_spec, ("orbax.checkpoint", "asyncio"))
+    saving = tuple(os.path.dirname(spec.origin) + os.sep for spec in specs if spec and spec.origin)
     handler.addFilter(lambda record: record.levelno < logging.ERROR or not record.pathname.startswith(saving))
     shown = sys.unraisablehook
     sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)

@@ -29,7 +29,7 @@ def use_compilation_cache() -> None:
 
     `load` and the commands call this; importing bert_jax changes nothing. A directory that cannot be used is no error.
     """
-    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    if _option("jax_compilation_cache_dir") is not None or not _option("jax_enable_compilation_cache"):
         return
     directory = cache_directory() / "programs" / _compiled_for()
     try:
@@ -47,7 +47,7 @@ def use_compilation_cache() -> None:
             jax.config.update(option, value)
     try:
         # Without a limit JAX neither locks the directory nor records times of use.
-        if jax.config.jax_compilation_cache_max_size != -1:
+        if _option("jax_compilation_cache_max_size") != -1:
             discard_torn(directory)
     except OSError:  # locked by another process for too long
         return
@@ -75,10 +75,14 @@ def discard_torn(directory: pathlib.Path) -> None:
                     other.unlink()
 
 
+def _option(name: str):
+    return getattr(jax.config, name)  # which declares none of its options
+
+
 def _decompresses(contents: bytes) -> bool:
     try:
         if contents.startswith(ZSTANDARD):
-            import zstandard  # if it is installed, JAX compresses with it
+            import zstandard  # if it is installed, JAX compresses with it  # pyright: ignore[reportMissingImports]
 
             zstandard.ZstdDecompressor().decompress(contents)
         else:
@@ -99,4 +103,6 @@ def _compiled_for() -> str:
         first = []
     lines = [line for line in first if line.split(":")[0].strip() in PROCESSOR]
     content = "\n".join([platform.system(), platform.machine(), platform.processor(), *lines])
-    return f"jax-{jax.__version__}-jaxlib-{jaxlib.__version__}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    return (
+        f"jax-{jax.__version__}-jaxlib-{jaxlib.version.__version__}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    )

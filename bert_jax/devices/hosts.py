@@ -14,8 +14,8 @@ from absl import logging
 from jax._src.distributed import global_state  # it has no public name; Orbax takes it from here too
 
 from bert_jax.config.json_form import differences, is_among
-from bert_jax.errors import UserError
 from bert_jax.devices.software import sources, versions
+from bert_jax.errors import UserError
 
 PATIENCE_SECONDS = 3600
 """One host may copy a large store while the others wait; JAX itself notices after 100 seconds that a host has died."""
@@ -152,9 +152,14 @@ def _tell(error: str) -> None:
         logging.warning("the other hosts could not be told: %s", failure)
 
 
+def _client():
+    assert global_state.client is not None  # these are several processes
+    return global_state.client
+
+
 def _put(meeting: int, name: int | str, entry: dict) -> None:
     try:
-        global_state.client.key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
+        _client().key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
     except jax.errors.JaxRuntimeError as error:
         raise Ended(f"the first host cannot be reached: {str(error).splitlines()[0]}") from None
 
@@ -163,9 +168,7 @@ def _get(meeting: int, name: int | str, host: int) -> dict:
     """Wait for the entry of `host`."""
     for waited in range(WARNING_SECONDS, PATIENCE_SECONDS + 1, WARNING_SECONDS):
         try:
-            return json.loads(
-                global_state.client.blocking_key_value_get(f"bert_jax/{meeting}/{name}", WARNING_SECONDS * 1000)
-            )
+            return json.loads(_client().blocking_key_value_get(f"bert_jax/{meeting}/{name}", WARNING_SECONDS * 1000))
         except jax.errors.JaxRuntimeError as error:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise Ended(f"host {host} cannot be reached: {str(error).splitlines()[0]}") from None

@@ -19,7 +19,7 @@ class StoredArray:
     Nobody changes them afterwards: a device may take their memory over."""
 
 
-def empty(shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:
     """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
 
     Of any other it makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
@@ -39,8 +39,10 @@ def placed(
     """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
     parts: dict[tuple, np.ndarray] = {}
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
-        spans = tuple(axis.indices(size) for axis, size in zip(index, shape))  # slices have no hash before Python 3.12
+    def part(index) -> np.ndarray:
+        spans = tuple(
+            axis.indices(size) for axis, size in zip(index, shape, strict=True)
+        )  # slices have no hash before Python 3.12
         if spans not in parts:
             values = read(index)
             if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:

@@ -1,40 +1,29 @@
 """The layout of parameters, optimizer moments and batches on the devices.
 
 The mesh alone determines the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of
-parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. One table maps paths to
-axes. Whole parameters are gathered over `fsdp` once per step: at BERT sizes they fit on a device, and only the moments
-have to be split.
+parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a
+parameter (models/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at BERT
+sizes they fit on a device, and only the moments have to be split.
 """
 
 import math
-import re
 from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
 from bert_jax.config import Config, MeshConfig
 from bert_jax.errors import UserError
+from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))
 
-# First match wins. Optimizer moments match too, because their paths end like those of their parameters.
-RULES = (
-    (r"embeddings/word/table$", P("tensor", "fsdp")),  # [vocabulary, hidden]
-    (r"embeddings/(position|token_type)/table$", P(None, "fsdp")),  # [positions or types, hidden]
-    (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),  # [layer, hidden, heads, head]
-    (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),  # [layer, heads, head]
-    (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),  # [layer, heads, head, hidden]
-    (r"feed_forward/intermediate/kernel$", P(None, "fsdp", "tensor")),  # [layer, hidden, intermediate]
-    (r"feed_forward/intermediate/bias$", P(None, "tensor")),  # [layer, intermediate]
-    (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),  # [layer, intermediate, hidden]
-    (r"(pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),  # [hidden, out]
-    (r"mlm/bias$", P("tensor")),  # [vocabulary]
-    (r"", P()),  # norms, the other biases, counters
-)
+SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
+"""Axis of a parameter → axis of the mesh. Of two axes that ask for the same one the first gets it; all others are whole."""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -86,25 +75,26 @@ def check_batch(config: Config, mesh: Mesh) -> None:
             )
 
 
-def partition_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> tuple[P, list[str]]:
-    """Return the spec of the array at `path` by RULES, and a remark for each dimension that is left whole."""
-    rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
+def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
+    """Return the spec of an array by SPLIT, and a remark for each axis that is left whole because it does not divide."""
+    if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
+        return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
-    for axis, size in zip(rule, shape):
+    for name, _ in parameter.axes:
+        axis = SPLIT.get(name)
+        axes.append(None if axis in axes else axis)
+    if not any(axes):
+        return P(), []
+    for place, (axis, size) in enumerate(zip(axes, parameter.shape, strict=True)):
         if axis is not None and size % mesh.shape[axis]:
             remarks.append(f"{size} is not divisible by {axis}={mesh.shape[axis]}: whole on every device")
-            axis = None
-        axes.append(axis)
+            axes[place] = None
     return P(*axes), remarks
 
 
-def shardings(mesh: Mesh, tree):
-    """Return the NamedShardings for a tree of arrays or ShapeDtypeStructs (parameters, moments or a train state)."""
-
-    def one(path, leaf):
-        return NamedSharding(mesh, partition_spec(mesh, _name(path), leaf.shape)[0])
-
-    return jax.tree.map_with_path(one, tree)
+def shardings(mesh: Mesh, entries):
+    """Return the NamedShardings for a tree of Parameter, which `entries` and `state_entries` make from arrays."""
+    return jax.tree.map(lambda parameter: NamedSharding(mesh, partition_spec(mesh, parameter)[0]), entries)
 
 
 def gathered(tree):
@@ -131,8 +121,8 @@ def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     They are taken from the sharding and not from the process index, so they are right for any mesh and any order of
     devices; two processes that share a copy (tensor axis across hosts) get the same rows.
     """
-    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    spans = sorted({rows.indices(batch_size)[:2] for (rows,) in slices})
+    parts = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    spans = sorted({part[0].indices(batch_size)[:2] for part in parts if part is not None})
     return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in spans])
 
 
@@ -145,24 +135,20 @@ def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) ->
     }
 
 
-def table(mesh: Mesh, tree) -> Table:
-    """Return the shape, partition, MiB per device and remarks for each array of `tree`."""
+def table(mesh: Mesh, parameters: ParameterTable) -> Table:
+    """Return the shape, partition, MiB per device (float32) and remarks for each parameter."""
     title = "mesh " + " × ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     result = Table(title=title)
     result.add_column("array", no_wrap=True)  # a truncated path identifies nothing; the other columns wrap
     for column in ("shape", "partition", "MiB per device", "remark"):
         result.add_column(column, overflow="fold")
     total = 0
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        spec, remarks = partition_spec(mesh, _name(path), leaf.shape)
-        size = math.prod(NamedSharding(mesh, spec).shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for parameter in sorted(parameters.values(), key=lambda each: each.path.split("/")):
+        (spec, remarks), shape = partition_spec(mesh, parameter), parameter.shape
+        size = math.prod(NamedSharding(mesh, spec).shard_shape(shape)) * FLOAT32
         total += size
         parts = ", ".join(axis or "-" for axis in spec) if any(spec) else "whole"
-        result.add_row(_name(path), " × ".join(map(str, leaf.shape)), parts, f"{size / 2**20:.2f}", "; ".join(remarks))
+        result.add_row(parameter.path, " × ".join(map(str, shape)), parts, f"{size / 2**20:.2f}", "; ".join(remarks))
     result.add_section()
     result.add_row("total", "", "", f"{total / 2**20:.2f}", "")
     return result
-
-
-def _name(path) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -12,7 +12,7 @@ PACKAGE_DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that affect numbers."""
-    found = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 

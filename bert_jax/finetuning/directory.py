@@ -16,54 +16,25 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
+from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, refused_changes
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.json_form import differences, first_lines, is_among
+from bert_jax.config.changes import FINETUNING
+from bert_jax.config.json_form import first_lines, is_among
+from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.finetuning.results import best, finished_runs
-from bert_jax.devices.hosts import from_first
-from bert_jax.pretrained.loading import place
 from bert_jax.formats.own_checkpoint import open_checkpoint
+from bert_jax.pretrained.loading import place
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.checkpoints.workdir import WorkDirectory, read_json, take
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-HARMLESS = (
-    "compute.layers",
-    "compute.remat",
-    "pairs",
-    *(
-        f"finetune.{name}"
-        for name in (
-            "workdir",
-            "seed",
-            "seeds",
-            "grid",
-            "grid_batch_sizes.",
-            "grid_learning_rates.",
-            "grid_epochs.",
-            "batch_size",
-            "learning_rate",
-            "epochs",
-            "keep",
-            "eval_batch_size",
-            "save_every_steps",
-            "log_every_steps",
-            "compute.layers",
-            "compute.remat",
-            "mesh.",
-            "data.",
-            "init_from",
-        )
-    ),
-)
-"""Options that may change between two starts in one directory: a run's name has its own, the rest changes no result, and data
-and parameters are compared by their content."""
+_CHANGES = FINETUNING.below("finetune")
 
 
-def open_workdir(
+def open_finetuning(
     path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer
 ) -> WorkDirectory:
-    """Takes `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
+    """Take `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
 
     Args:
       features, parameters: fingerprints of the data and of what is fine-tuned (None: fresh parameters).
@@ -77,17 +48,9 @@ def open_workdir(
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
     directory = epath.Path(path)
-    # A run that has saved nothing yet may be started anew with any settings.
     saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
     resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
-    return take(
-        path,
-        identity,
-        settings,
-        tokenizer,
-        resumed=resumed,
-        check=lambda place: _check_continues(place, settings, identity),
-    )
+    return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues)
 
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
@@ -166,19 +129,13 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return None
 
 
-def _check_continues(path: epath.Path, settings: dict, identity: dict) -> None:
-    saved = read_json(path / "run.json")
-    if "features_fingerprint" not in saved:
+def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
+    if "features_fingerprint" not in read_json(path / "run.json"):
         raise UserError(
             f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir"
         )
-    lines = differences({name: saved.get(name) for name in identity}, identity)
-    for line in differences(read_json(path / "config.json"), settings):
-        if is_among(line.split(": ", 1)[0], HARMLESS):
-            logging.info("setting changed since the last start: %s", line)
-        else:
-            lines.append(line)
-    if lines:
+    before, harmless = read_json(path / "config.json"), ("compute.layers", "compute.remat", "pairs", *_CHANGES.how)
+    if lines := refused_changes(path, identity, before, settings, lambda line: is_among(line.split(": ")[0], harmless)):
         raise UserError(
             f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"

@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 
 from bert_jax.config import ScheduleConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.optim.schedules import shape
 from bert_jax.data.sequences.batching import steps_per_epoch
+from bert_jax.errors import UserError
+from bert_jax.optim.schedules import shape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """From sequences to scores, by one fine-tuned model or the mean of several, and `bert-jax predict`."""
 
 import dataclasses
+import functools
 import os
 import types
 from collections.abc import Sequence
@@ -11,26 +12,27 @@ from etils import epath
 from jax.sharding import Mesh
 from rich.console import Console
 
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.workdir import read_json, write_json
+from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskOptions
+from bert_jax.config.predicting import PredictConfig, check_predict
+from bert_jax.data.sequences.batching import evaluation_batches, padded, round_up
+from bert_jax.data.sequences.features import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
-from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
-from bert_jax.config.finetuning import FinetuneConfig, TaskOptions
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.devices.hosts import check_alike
-from bert_jax.models.task import BertForTask
-from bert_jax.config.predicting import PredictConfig, check_predict
-from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
-from bert_jax.formats.stored import StoredModel
-from bert_jax.training.program import Program
 from bert_jax.devices.signals import StopSignals
 from bert_jax.devices.software import commit, versions
-from bert_jax.training.task_step import make_predict_step
-from bert_jax.data.sequences.batching import evaluation_batches, padded, round_up
+from bert_jax.errors import UserError
+from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
+from bert_jax.formats.stored import StoredModel
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import predictions
 from bert_jax.tasks.families import family as family_of
-from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
-from bert_jax.checkpoints.workdir import read_json, write_json
+from bert_jax.training.program import Program
+from bert_jax.training.step import make_eval_step
 
 
 def predict_logits(
@@ -45,7 +47,7 @@ def predict_logits(
     """Scores of every sequence, in order and without padding, float32.
 
     Args:
-      predict_step: of `make_predict_step`; compiled once per rung of the ladder of lengths.
+      predict_step: (params, batch) → `predictions`; compiled once per rung of the ladder of lengths.
 
     Returns:
       classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
@@ -224,7 +226,9 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
     check_fit(stored)
     params = place(stored, mesh)
     model = BertForTask(stored.model, stored.head, config.compute)
-    step = Program(make_predict_step(model, mesh, jax.tree.map(lambda leaf: leaf.sharding, params)))
+    step = Program(
+        make_eval_step(functools.partial(predictions, model), mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
+    )
     return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
 
 

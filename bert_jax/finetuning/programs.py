@@ -1,6 +1,7 @@
 """What all runs of a fine-tuning command share: the model, its compiled functions, the parameters that a run starts from."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -10,16 +11,18 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
+from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
-from bert_jax.formats.stored import StoredModel
 from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
-from bert_jax.training.task_step import make_predict_step, make_train_step
+from bert_jax.training.step import make_eval_step, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +45,14 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
         )
-    parts = [make_optimizer(config.optimizer)]
+    task_model = BertForTask(model, head, config.compute)
+    parameters = task_model.parameters
+    parts = [make_optimizer(config.optimizer, parameters)]
     if config.layer_decay < 1:
-        parts.append(scale_by_depth(config.layer_decay, model.num_layers))
+        parts.append(scale_by_depth(config.layer_decay, model.num_layers, parameters))
     if head.features:
-        parts.append(frozen_encoder())
-    task_model, optimizer = BertForTask(model, head, config.compute), optax.chain(*parts)
+        parts.append(frozen_encoder(parameters))
+    optimizer = optax.chain(*parts)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
     return Programs(
@@ -55,8 +60,17 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         mesh,
         abstract,
         initializer(task_model, optimizer, mesh),
-        Program(make_train_step(task_model, optimizer, config.optimizer.clip_norm, mesh, shardings)),
-        Program(make_predict_step(task_model, mesh, shardings.params)),
+        Program(
+            make_train_step(
+                TaskObjective(task_model),
+                optimizer,
+                mesh,
+                shardings,
+                clip_norm=config.optimizer.clip_norm,
+                micro_batches=config.micro_batches,
+            )
+        ),
+        Program(make_eval_step(functools.partial(predictions, task_model), mesh, shardings.params)),
     )
 
 
@@ -67,23 +81,26 @@ def first_state(
     state = programs.fresh_state(seed)
     if config.random_weights:
         return state, None
-    params, report = initialize(stored, programs.abstract.params, stored.tokenizer, state.params)
+    params, report = initialize(stored, programs.model.parameters, stored.tokenizer, state.params)
     return dataclasses.replace(
-        state, params=with_fresh_layers(params, state.params, config.reinitialize_layers)
+        state, params=with_fresh_layers(params, state.params, config.reinitialize_layers, programs.model.parameters)
     ), report
 
 
-def with_fresh_layers(params: dict, fresh: dict, layers: int) -> dict:
-    """`params` with the top `layers` layers, and the pooler, of `fresh` (Zhang et al. 2021); 0 changes nothing."""
+def with_fresh_layers(params: dict, fresh: dict, layers: int, parameters: ParameterTable) -> dict:
+    """Return `params` with the top `layers` layers, and the pooler, of `fresh` (Zhang et al. 2021); 0 changes nothing."""
     if not layers:
         return params
 
-    def mixed(old: jax.Array, new: jax.Array) -> jax.Array:
-        top = np.arange(old.shape[0]).reshape(-1, *[1] * (old.ndim - 1)) >= old.shape[0] - layers
+    def mixed(parameter: Parameter, old: jax.Array, new: jax.Array) -> jax.Array:
+        axis = parameter.axis("layer")
+        if axis is None:
+            return new if parameter.part == "pooler" else old
+        top = np.arange(old.shape[axis]) >= old.shape[axis] - layers
+        top = np.expand_dims(top, [other for other in range(old.ndim) if other != axis])
         return jax.jit(lambda old, new: jnp.where(top, new, old), out_shardings=old.sharding)(old, new)
 
-    changed = {"encoder": jax.tree.map(mixed, params["encoder"], fresh["encoder"])}
-    return params | changed | ({"pooler": fresh["pooler"]} if "pooler" in params else {})
+    return jax.tree.map(mixed, entries(parameters, params), params, fresh)
 
 
 def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, str]:

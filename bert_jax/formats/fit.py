@@ -3,9 +3,10 @@
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
-from bert_jax.models.task import BertForTask
 from bert_jax.formats.stored import StoredModel, check_vocabulary
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import PRETRAINING_PARTS
+from bert_jax.models.task import BertForTask
 
 
 def check_fit(stored: StoredModel) -> None:
@@ -26,7 +27,7 @@ def check_fit(stored: StoredModel) -> None:
             "configuration file beside them that they were made with"
         )
     if stored.tokenizer is not None:
-        check_vocabulary(stored.tokenizer.vocab_size, stored.model.vocab_size, stored.path)
+        check_vocabulary(stored.tokenizer.vocab_size, stored.model.need_vocab_size(), stored.path)
 
 
 def abstract_params(stored: StoredModel) -> dict:

@@ -13,10 +13,12 @@ from bert_jax.files import write_atomically
 from bert_jax.formats import huggingface_config, safetensors_files
 from bert_jax.formats import huggingface_names as names
 from bert_jax.formats.model_card import model_card
+from bert_jax.formats.places import Place
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.models.parameters import POOLED
 
 ROWS_AT_ONCE = 4_096  # of a word table that is compared
 
@@ -45,7 +47,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
             f"weights are those of {layers} layers"
         )
     places = names.table(config.model, head)
-    needed = {"pooler"} if head is not None and head.kind in ("classification", "regression", "choice") else set()
+    needed = {"pooler"} if head is not None and head.kind in POOLED else set()
     absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
     places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
     _check_fit(places, tensors, directory)
@@ -83,7 +85,7 @@ def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[s
     )
 
 
-def _has(tensors: dict[str, FileTensor], places: dict[str, names.Place], part: str) -> bool:
+def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) -> bool:
     return any(place.name in tensors for path, place in places.items() if path.startswith(part + "/"))
 
 
@@ -101,7 +103,7 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
     )
 
 
-def _check_fit(places: dict[str, names.Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:
+def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:
     """UserError that names the first arrays which are not there, have other shapes, or are no numbers with a fraction."""
     lines = []
     for place in places.values():
@@ -147,8 +149,11 @@ def _equal(one: FileTensor, other: FileTensor) -> bool:
     return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
 
 
-def _stored_array(place: names.Place, tensors: dict[str, FileTensor]) -> StoredArray:
-    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(tensors, index))
+def _stored_array(place: Place, tensors: dict[str, FileTensor]) -> StoredArray:
+    def read_part(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return tensors[name].read(index)
+
+    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))
 
 
 def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name: str) -> None:
@@ -183,7 +188,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name:
     write_atomically(directory / "README.md", card.encode())
 
 
-def _their_values(place: names.Place, array: StoredArray, layer: int):
+def _their_values(place: Place, array: StoredArray, layer: int):
     """Reads one array of theirs, when called."""
     index = (slice(None),) * len(array.shape)
     if place.layers is None:
@@ -193,16 +198,8 @@ def _their_values(place: names.Place, array: StoredArray, layer: int):
 
 def _architecture(stored: StoredModel) -> str:
     """The class of transformers that has these parts; where none has just these, the one that uses most of them."""
-    if stored.model.norm_position == "pre":
-        raise UserError(
-            "model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, "
-            "so this model cannot be written for it"
-        )
-    if stored.head is not None and (stored.head.crf or stored.head.features):
-        raise UserError(
-            f"the head of this model has {'a CRF' if stored.head.crf else 'a BiLSTM'}, and transformers has no class "
-            "for that; use --to=bert_jax"
-        )
+    if why := names.absence(stored.parameters):
+        raise UserError(why)
     if stored.head is not None:
         return {
             "classification": "BertForSequenceClassification",

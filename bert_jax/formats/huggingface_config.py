@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any, Literal
 
 from etils import epath
 
@@ -11,7 +12,11 @@ from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
 
 FILE = "config.json"
-ACTIVATIONS = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 SIZES = {  # theirs: ours, default of transformers.BertConfig
     "vocab_size": ("vocab_size", 30_522),
     "hidden_size": ("hidden_size", 768),
@@ -35,7 +40,7 @@ UNSUPPORTED = {  # what would be another model; key → values that mean BERT
     "quantization_config": (None,),
     "embedding_size": (None,),
 }
-HEADS = {
+HEADS: dict[str | None, Literal["classification", "tagging", "span", "choice"]] = {
     "BertForSequenceClassification": "classification",
     "BertForTokenClassification": "tagging",
     "BertForQuestionAnswering": "span",
@@ -72,8 +77,8 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has hidden_act={activation!r:.40}; BERT here has {', '.join(ACTIVATIONS)}")
-    sizes = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
-    rates = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
+    sizes: dict[str, Any] = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
+    rates: dict[str, Any] = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:
         raise UserError(
             f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"

@@ -16,11 +16,11 @@ from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.parameters import bert_parameters, row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
 
 PARAMETERS = "params/"
-VOCABULARY_ARRAYS = ("embeddings/word/table", "mlm/bias")  # their first axis is the padded vocabulary
 
 
 def open_checkpoint(path: str | os.PathLike) -> StoredModel:
@@ -95,9 +95,9 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     config = content["config"]
     # The padding of the vocabulary serves one mesh and never reaches a prediction: nobody who opens the model needs it.
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
-    for name in VOCABULARY_ARRAYS:
+    for name in row_tables(bert_parameters(model), "vocab"):
         if name in arrays:
-            arrays[name] = _first_rows(arrays[name], model.vocab_size)
+            arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None

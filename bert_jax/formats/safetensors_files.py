@@ -122,7 +122,7 @@ class _Contents:
 
     def read(self, start: int, values: np.ndarray) -> None:
         """Fills `values`, which is contiguous, with the bytes from position `start` on."""
-        left = memoryview(values.reshape(-1).view(np.uint8))
+        left = memoryview(values.reshape(-1).view(np.uint8).data)
         while left:
             count = os.preadv(self._descriptor, [left], start)
             if not count:
@@ -206,7 +206,8 @@ def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callab
 
     `arrays`: name → (shape, function that reads it). "format": "pt" is what transformers expects to find.
     """
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    offset = 0
     for name, (shape, _) in arrays.items():
         size = 4 * int(np.prod(shape, dtype=np.int64))
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}

@@ -9,6 +9,7 @@ import json
 from etils import epath
 
 from bert_jax.config import EmbeddingConfig
+from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
@@ -63,7 +64,8 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
         *_differences(settings, prompts),
     ]:
         return EmbeddingConfig(unsupported=" and ".join(problems))
-    return EmbeddingConfig(pooling=mode, normalize=len(modules) == 3, max_length=length, lowercase=lowercase)
+    values = {"pooling": mode, "normalize": len(modules) == 3, "max_length": length, "lowercase": lowercase}
+    return from_dict(EmbeddingConfig, values)
 
 
 def _modules(file: epath.Path) -> list[tuple[str, str]]:

@@ -11,11 +11,12 @@ from absl import logging
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
+from bert_jax.models.parameters import PRETRAINING_PARTS, TASK_PARTS, ParameterTable, bert_parameters
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which the rows of a word table are rounded up, for the matrix units of accelerators; 128 is Megatron's."""
-PARTS = ("pooler", "mlm", "next_sentence", "head", "crf")
+PARTS = (*PRETRAINING_PARTS, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 
@@ -45,6 +46,11 @@ class StoredModel:
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that are there."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
+
+    @property
+    def parameters(self) -> ParameterTable:
+        """Path, named axes and shape of every array that a model of this configuration with these parts has."""
+        return bert_parameters(self.model, self.parts, self.head)
 
 
 def describe_embedding(embedding: EmbeddingConfig) -> str:
@@ -83,13 +89,14 @@ def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> Mo
     Raises:
       UserError: see `check_vocabulary`.
     """
-    if tokenizer is None or tokenizer.vocab_size == model.vocab_size:
+    rows = model.need_vocab_size()
+    if tokenizer is None or tokenizer.vocab_size == rows:
         return model
-    check_vocabulary(tokenizer.vocab_size, model.vocab_size, path)
+    check_vocabulary(tokenizer.vocab_size, rows, path)
     logging.warning(
         "%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
         path,
-        model.vocab_size - tokenizer.vocab_size,
+        rows - tokenizer.vocab_size,
         tokenizer.vocab_size,
     )
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)

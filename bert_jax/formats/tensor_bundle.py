@@ -70,7 +70,7 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
         header = dict(_fields(entries.pop(b"")))
         if header.get(2, 0):
             raise ValueError("big-endian values")
-        variables = [_variable(name.decode(), entry, prefix, header[1]) for name, entry in entries.items()]
+        variables = [_variable(name.decode(), entry, prefix, _number(header[1])) for name, entry in entries.items()]
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise UserError(
             f"{file} is damaged or not the index of a TensorFlow checkpoint ({error}); fetch it anew"
@@ -84,8 +84,12 @@ def _variable(name: str, entry: bytes, prefix: epath.Path, num_shards: int) -> V
     fields = dict(_fields(entry))
     if 7 in fields:
         raise ValueError(f"{name} is stored in slices")
-    dtype, shard, offset, size, checksum = (fields.get(number, 0) for number in (1, 3, 4, 5, 6))
-    dimensions = [dict(_fields(value)).get(1, 0) for number, value in _fields(fields.get(2, b"")) if number == 2]
+    dtype, shard, offset, size, checksum = (_number(fields.get(field, 0)) for field in (1, 3, 4, 5, 6))
+    dimensions = [
+        _number(dict(_fields(_message(value))).get(1, 0))
+        for number, value in _fields(_message(fields.get(2, b"")))
+        if number == 2
+    ]
     if len(dimensions) > _MOST_DIMENSIONS:
         raise ValueError(f"{name} has {len(dimensions):,} dimensions")
     if shard >= num_shards:
@@ -173,6 +177,18 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError("an unknown kind of field")
         yield tag >> 3, value
+
+
+def _number(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        raise ValueError("bytes in place of a number")
+    return value
+
+
+def _message(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number in place of bytes")
+    return value
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

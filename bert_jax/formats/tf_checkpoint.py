@@ -14,9 +14,10 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
+from bert_jax.formats import tf_names as names
+from bert_jax.formats.places import Place
 from bert_jax.formats.stored import StoredModel, without_padding
 from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
-from bert_jax.formats.tf_names import HEADS, Row, axis_sizes, rows
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
@@ -55,18 +56,21 @@ def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
     vocabulary = prefix.parent / vocabulary_file.WORDPIECE_FILE
     tokenizer = load_tokenizer(vocabulary) if vocabulary.exists() else None
     head = _head(variables)
-    parts = {"embeddings", "encoder"} | {row.part for row in rows(head) if row.name in variables}
-    present = [row for row in rows(head) if row.part in parts]
-    _check_fit(present, variables, config, head, prefix)
+    places = names.table(config, head)
+    parts = {"embeddings", "encoder"} | {place.part for place in places.values() if place.name in variables}
+    present = {path: place for path, place in places.items() if place.part in parts}
+    _check_fit(present, variables, config, prefix)
     model = without_padding(config, tokenizer, prefix)
-    used = {name for row in present for name in row.names(model)}
+    used = {name for place in present.values() for name in place.names}
     return StoredModel(
         kind="tf1",
         path=os.fspath(path),
         model=model,
         tokenizer=tokenizer,
         head=head,
-        arrays={row.path: _stored_array(row, variables, config, model, head) for row in present},
+        arrays={
+            path: _stored_array(place, variables) for path, place in names.table(model, head).items() if path in present
+        },
         ignored=tuple(sorted(variables.keys() - used)),
         history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}},
     )
@@ -137,7 +141,7 @@ def _head(variables: dict[str, Variable]) -> HeadConfig | None:
 
 
 def _check_fit(
-    present: list[Row], variables: dict[str, Variable], model: ModelConfig, head: HeadConfig | None, prefix: epath.Path
+    present: dict[str, Place], variables: dict[str, Variable], model: ModelConfig, prefix: epath.Path
 ) -> None:
     """UserError that names the first variables which are missing or differ from the configuration, with both shapes."""
     layers = {match[1] for name in variables if (match := re.match(r"bert/encoder/layer_(\d+)/", name))}
@@ -151,10 +155,10 @@ def _check_fit(
             f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has the "
             f"weights of {len(layers)} layers"
         )
-    sizes, lines = axis_sizes(model, head), []
-    for row in present:
-        expected = tuple(sizes[axis] for axis in row.their_axes)
-        for name in row.names(model):
+    lines = []
+    for place in present.values():
+        expected = place.their_shape
+        for name in place.names:
             variable = variables.get(name)
             if variable is None:
                 lines.append(f"{name} {list(expected)} is missing")
@@ -167,24 +171,11 @@ def _check_fit(
         raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {'; '.join(lines[:3])}{more}")
 
 
-def _stored_array(
-    row: Row, variables: dict[str, Variable], config: ModelConfig, model: ModelConfig, head: HeadConfig | None
-) -> StoredArray:
-    """`config` has the sizes of the file, `model` those without padded words."""
-    shape = tuple(axis_sizes(model, head)[axis] for axis in row.axes)
-    parts = [variables[name] for name in row.names(model)]
+def _stored_array(place: Place, variables: dict[str, Variable]) -> StoredArray:
+    def read_part(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return variables[name].read()[index]
 
-    def one(variable: Variable, index: tuple[slice, ...]) -> np.ndarray:
-        values = row.to_ours(variable.read(), axis_sizes(config, head))
-        return values[tuple(map(slice, shape))][index]
-
-    if row.part != "encoder":
-        return StoredArray(shape, np.dtype(np.float32), lambda index: one(parts[0], index))
-    return StoredArray(
-        (len(parts), *shape),
-        np.dtype(np.float32),
-        lambda index: np.stack([one(variable, index[1:]) for variable in parts[index[0]]]),
-    )
+    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))
 
 
 def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> None:
@@ -201,6 +192,7 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+    assert stored.tokenizer is not None  # _check_expressible has asked
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)
 
@@ -220,12 +212,12 @@ def _check_expressible(stored: StoredModel) -> None:
         )
     if model.norm_position != "post":
         raise UserError(
-            f"model.norm_position={model.norm_position}: neither Google's TF1 code nor transformers' BERT has "
-            "LayerNorm there; keep the model in our own format (--to=bert_jax)"
+            f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in our own format "
+            "(--to=bert_jax)"
         )
-    if head is not None and head.kind not in HEADS:
+    if head is not None and head.kind not in names.HEADS:
         raise UserError(
-            f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(HEADS)}; "
+            f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(names.HEADS)}; "
             "convert it with --to=huggingface"
         )
     if stored.tokenizer is None:
@@ -247,15 +239,13 @@ def _save(stored: StoredModel, prefix: epath.Path) -> None:
         os.environ.setdefault(name, value)  # or what it found in the processor stands among our lines
     import tensorflow as tf
 
-    sizes, tensors = axis_sizes(stored.model, stored.head), {}
+    tensors = {}
     with tf.device("/CPU:0"):
-        for row in rows(stored.head):
-            if array := stored.arrays.get(row.path):
+        for path, place in names.table(stored.model, stored.head).items():
+            if array := stored.arrays.get(path):
                 values = np.asarray(array.read((slice(None),) * len(array.shape)), np.float32)
-                for name, part in zip(
-                    row.names(stored.model), values if row.part == "encoder" else [values], strict=True
-                ):
-                    tensors[name] = tf.constant(row.to_theirs(part, sizes))
+                for name, part in zip(place.names, [values] if place.layers is None else values, strict=True):
+                    tensors[name] = tf.constant(place.split_up(part))
         try:
             tf.raw_ops.SaveV2(
                 prefix=os.fspath(prefix),

@@ -1,108 +1,69 @@
-"""What Google's TF1 code of 2018 calls the parameters of BERT, and how they lie there: one table for both directions."""
-
-from typing import NamedTuple
-
-import numpy as np
+"""What Google's TF1 code of 2018 calls the parameters of BERT, and how they lie there, for both directions."""
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.places import Place, place
+from bert_jax.models.parameters import PRETRAINING_PARTS, ParameterTable, bert_parameters
+
+MODULES = {
+    "embeddings/word": "bert/embeddings/word_embeddings",
+    "embeddings/position": "bert/embeddings/position_embeddings",
+    "embeddings/token_type": "bert/embeddings/token_type_embeddings",
+    "embeddings/norm": "bert/embeddings/LayerNorm",
+    "encoder/attention/query": "bert/encoder/layer_{}/attention/self/query",
+    "encoder/attention/key": "bert/encoder/layer_{}/attention/self/key",
+    "encoder/attention/value": "bert/encoder/layer_{}/attention/self/value",
+    "encoder/attention/output": "bert/encoder/layer_{}/attention/output/dense",
+    "encoder/attention_norm": "bert/encoder/layer_{}/attention/output/LayerNorm",
+    "encoder/feed_forward/intermediate": "bert/encoder/layer_{}/intermediate/dense",
+    "encoder/feed_forward/output": "bert/encoder/layer_{}/output/dense",
+    "encoder/feed_forward_norm": "bert/encoder/layer_{}/output/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "mlm/dense": "cls/predictions/transform/dense",
+    "mlm/norm": "cls/predictions/transform/LayerNorm",
+    "mlm": "cls/predictions/output",
+    "next_sentence": "cls/seq_relationship/output",
+}
+"""Ours → theirs, {} for the layer."""
+HEADS = {"classification": "output", "regression": "output", "span": "cls/squad/output"}
+"""Kind of the head → theirs (run_classifier.py, run_squad.py)."""
+ABSENT = {
+    "final_norm": "neither Google's TF1 code nor transformers' BERT has LayerNorm there",
+    "crf": "Google's TF1 code has no CRF",
+    "head/layer_": "Google's TF1 code has no BiLSTM",
+    "head/mix": "Google's TF1 code does not mix layers",
+}
+"""Beginnings of paths that have no name there, and why. Heads of other kinds than HEADS have none either."""
+
+_NORM = {"scale": "/gamma", "bias": "/beta"}
+_DENSE = {"kernel": "/kernel", "bias": "/bias", "table": ""}
+_OUTPUT = {"kernel": "_weights", "bias": "_bias"}  # the original multiplies by these weights transposed
 
 
-class Row(NamedTuple):
-    """One parameter on both sides.
+def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[str, Place]:
+    """Return our path → place for every parameter but those below ABSENT and those of a head that is not in HEADS.
 
-    Axes: V words, P positions, T token types, H hidden, F feed-forward, A heads, D head size, C outputs of a task head.
-    Where the two sides name the same axes in opposite order an array is transposed, else reshaped.
+    Raises:
+      UserError: a parameter that MODULES does not name.
     """
-
-    path: str
-    axes: str
-    """Of ours; below encoder/ there is one more in front, for the layers."""
-    name: str
-    """With {} for the layer."""
-    their_axes: str
-
-    @property
-    def part(self) -> str:
-        return self.path.split("/")[0]
-
-    @property
-    def transposed(self) -> bool:
-        return self.axes != self.their_axes == self.axes[::-1]
-
-    def names(self, model: ModelConfig) -> list[str]:
-        """Of the variables, one a layer, that together are our parameter."""
-        return [self.name.format(layer) for layer in range(model.num_layers)] if self.part == "encoder" else [self.name]
-
-    def to_ours(self, values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
-        """One variable (of one layer) in our layout; `sizes` as they are in the file."""
-        return values.T if self.transposed else values.reshape([sizes[axis] for axis in self.axes])
-
-    def to_theirs(self, values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
-        """Inverse of `to_ours`, without the rows that a padded vocabulary has beyond sizes["V"]."""
-        values = values[: sizes["V"]] if self.axes[0] == "V" else values
-        return values.T if self.transposed else values.reshape([sizes[axis] for axis in self.their_axes])
+    modules = MODULES | ({"head": HEADS[head.kind]} if head and head.kind in HEADS else {})
+    found = {}
+    for path, parameter in parameters.items():
+        module, _, leaf = path.rpartition("/")
+        if path.startswith(tuple(ABSENT)) or (module == "head" and module not in modules):
+            continue
+        if module not in modules:
+            raise UserError(
+                f"Google's TF1 code has no name for the parameter {path}, so this model cannot be written for it; use "
+                "--to=bert_jax, or give it a name in bert_jax/formats/tf_names.py"
+            )
+        name = modules[module]
+        output = name.split("/")[-1] == "output"
+        leaves = _NORM if name.endswith("LayerNorm") else _OUTPUT if output else _DENSE
+        found[path] = place(parameter, name + leaves[leaf], outputs_first=output and leaf == "kernel")
+    return found
 
 
-def _linear(path: str, axes: str, name: str, their_axes: str, bias_axes: str) -> tuple[Row, Row]:
-    return (
-        Row(f"{path}/kernel", axes, f"{name}/kernel", their_axes),
-        Row(f"{path}/bias", bias_axes, f"{name}/bias", their_axes[-1]),
-    )
-
-
-def _norm(path: str, name: str) -> tuple[Row, Row]:
-    return (
-        Row(f"{path}/scale", "H", f"{name}/LayerNorm/gamma", "H"),
-        Row(f"{path}/bias", "H", f"{name}/LayerNorm/beta", "H"),
-    )
-
-
-def _output(path: str, axes: str, name: str) -> tuple[Row, Row]:
-    """The original multiplies by its output weights transposed."""
-    return (
-        Row(f"{path}/kernel", axes, f"{name}output_weights", axes[::-1]),
-        Row(f"{path}/bias", axes[-1], f"{name}output_bias", axes[-1]),
-    )
-
-
-_LAYER = "bert/encoder/layer_{}/"
-TABLE = (
-    Row("embeddings/word/table", "VH", "bert/embeddings/word_embeddings", "VH"),
-    Row("embeddings/position/table", "PH", "bert/embeddings/position_embeddings", "PH"),
-    Row("embeddings/token_type/table", "TH", "bert/embeddings/token_type_embeddings", "TH"),
-    *_norm("embeddings/norm", "bert/embeddings"),
-    *_linear("encoder/attention/query", "HAD", f"{_LAYER}attention/self/query", "HH", "AD"),
-    *_linear("encoder/attention/key", "HAD", f"{_LAYER}attention/self/key", "HH", "AD"),
-    *_linear("encoder/attention/value", "HAD", f"{_LAYER}attention/self/value", "HH", "AD"),
-    *_linear("encoder/attention/output", "ADH", f"{_LAYER}attention/output/dense", "HH", "H"),
-    *_norm("encoder/attention_norm", f"{_LAYER}attention/output"),
-    *_linear("encoder/feed_forward/intermediate", "HF", f"{_LAYER}intermediate/dense", "HF", "F"),
-    *_linear("encoder/feed_forward/output", "FH", f"{_LAYER}output/dense", "FH", "H"),
-    *_norm("encoder/feed_forward_norm", f"{_LAYER}output"),
-    *_linear("pooler", "HH", "bert/pooler/dense", "HH", "H"),
-    *_linear("mlm/dense", "HH", "cls/predictions/transform/dense", "HH", "H"),
-    *_norm("mlm/norm", "cls/predictions/transform"),
-    Row("mlm/bias", "V", "cls/predictions/output_bias", "V"),
-    *_output("next_sentence", "H2", "cls/seq_relationship/"),
-)
-_CLASSIFIER, _SQUAD = _output("head", "HC", ""), _output("head", "HC", "cls/squad/")  # run_classifier.py, run_squad.py
-HEADS = {"classification": _CLASSIFIER, "regression": _CLASSIFIER, "span": _SQUAD}
-
-
-def rows(head: HeadConfig | None) -> tuple[Row, ...]:
-    """Every parameter that a pre-training model, or one fine-tuned with this head, can have."""
-    return TABLE if head is None else (*TABLE, *HEADS[head.kind])
-
-
-def axis_sizes(model: ModelConfig, head: HeadConfig | None) -> dict[str, int]:
-    return {
-        "V": model.vocab_size,
-        "P": model.max_position_embeddings,
-        "T": model.type_vocab_size,
-        "H": model.hidden_size,
-        "F": model.feed_forward_size,
-        "A": model.num_heads,
-        "D": model.head_size,
-        "2": 2,
-        "C": head.outputs if head else 0,
-    }
+def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
+    """Return `places` of every parameter that a model of these sizes can have, parts it may lack included."""
+    return places(bert_parameters(model, PRETRAINING_PARTS, head), head)

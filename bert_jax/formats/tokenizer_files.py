@@ -7,11 +7,11 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, processors
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats import sentencepiece_files
 from bert_jax.formats.safetensors_files import inside
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import (
     MAX_WORD_LENGTH,
     WORD_START,
@@ -78,6 +78,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         zip(
             ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
             (tokenizer.tokens[i] for i in tokenizer.special_ids),
+            strict=True,
         )
     )
     cls, sep = names["cls_token"], names["sep_token"]
@@ -204,7 +205,7 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
     ids = _object(vocabulary)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
         raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
-    tokens = sorted(ids, key=ids.get)
+    tokens = sorted(ids, key=ids.__getitem__)
     for i, token in enumerate(tokens):
         if ids[token] != i:
             raise UserError(
@@ -214,7 +215,7 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
 
 
 def _first_difference(ours: list[str], theirs: list[str]) -> str:
-    pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs)) if a != b)
+    pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
     return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
 
 

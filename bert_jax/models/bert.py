@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +11,19 @@ from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import blocks
+from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
-from bert_jax.models.layers import LayerNorm, Linear, dropout, like, truncated_normal
-
-Params = dict[str, Any]  # nested dict of float32 arrays; encoder/… leaves have a leading axis of num_layers
-PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
-
-
-class EncoderOutput(NamedTuple):
-    """What `BertForPreTraining.encode` returns; the last two are None unless asked for, and pooled where there is no pooler."""
-
-    last_hidden_state: jax.Array
-    """[B, L, H]."""
-    pooled: jax.Array | None
-    """[B, H]: tanh of an affine map of the first position."""
-    hidden_states: tuple[jax.Array, ...] | None = None
-    """(N + 1) × [B, L, H]: the embeddings, then every block (pre-LN: before the final norm)."""
-    attentions: tuple[jax.Array, ...] | None = None
-    """N × [B, A, L, L] float32: the attention probabilities, before dropout."""
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.layers import Linear
+from bert_jax.models.model import EncoderOutput, Params, arrays, structure
+from bert_jax.models.parameters import (
+    PRETRAINING_PARTS,
+    Axis,
+    ParameterTable,
+    pretraining_parameters,
+    with_axis,
+)
+from bert_jax.models.stack import run_stack, stacked_blocks
 
 
 class PretrainingOutput(NamedTuple):
@@ -40,79 +33,49 @@ class PretrainingOutput(NamedTuple):
     """[B, 2] float32; class 0 = IsNext."""
 
 
-def sinusoids(length: int, size: int) -> jax.Array:
-    """Position table of Vaswani et al. 2017, section 3.5: sines at even features, cosines at odd ones; [length, size]."""
-    feature = jnp.arange(size, dtype=jnp.float32)[None, :]
-    angle = jnp.arange(length, dtype=jnp.float32)[:, None] * 10_000.0 ** (-2 * (feature // 2) / size)
-    return jnp.where(feature % 2 == 0, jnp.sin(angle), jnp.cos(angle))
-
-
-class Embedding(nnx.Module):
-    def __init__(self, table: jax.Array):
-        self.table = nnx.Param(table)
-
-
-class Embeddings(nnx.Module):
-    """word + position + token type → LayerNorm → dropout."""
-
-    def __init__(self, config: ModelConfig, key: jax.Array):
-        word_key, position_key, token_type_key = jax.random.split(key, 3)
-        std, hidden, positions = config.initializer_range, config.hidden_size, config.max_position_embeddings
-        self.rate = config.hidden_dropout
-        self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, hidden), std))
-        if config.position_init == "sinusoidal":
-            # Scaled to the root mean square of the random tables (that of sinusoids is √½), or words would drown in positions.
-            self.position = Embedding(std * TRUNCATED_STD * math.sqrt(2) * sinusoids(positions, hidden))
-        else:
-            self.position = Embedding(truncated_normal(position_key, (positions, hidden), std))
-        self.token_type = Embedding(truncated_normal(token_type_key, (config.type_vocab_size, hidden), std))
-        self.norm = LayerNorm(hidden, config.layer_norm_epsilon)
-
-    def __call__(
-        self, input_ids: jax.Array, token_type_ids: jax.Array, dtype, dropout_key: jax.Array | None
-    ) -> jax.Array:
-        """ids [B, L] to [B, L, H] of `dtype`; sum and norm in float32. An id beyond the table gives NaN, not another word."""
-        words = jnp.take(self.word.table[...], input_ids, axis=0)
-        # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
-        token_types = jnp.einsum(
-            "blt,th->blh",
-            jax.nn.one_hot(token_type_ids, self.token_type.table.shape[0]),
-            self.token_type.table[...],
-            precision=jax.lax.Precision.HIGHEST,
-        )
-        positions = like(self.position.table[: input_ids.shape[1]], words)
-        return dropout(self.norm(words + positions + token_types).astype(dtype), self.rate, dropout_key)
-
-
 class Bert(nnx.Module):
     """The encoder and those of PRETRAINING_PARTS that are asked for; its attribute names are the parameter paths."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array, parts: tuple[str, ...] = PRETRAINING_PARTS):
+    def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
-        hidden = (config.hidden_size,)
-        self.embeddings = Embeddings(config, embeddings_key)
-        self.encoder = blocks.stacked_blocks(config, encoder_key)
-        if config.norm_position == "pre":
-            self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
-        if "pooler" in parts:
-            self.pooler = Linear(hidden, hidden, config.initializer_range, pooler_key)
-        if "mlm" in parts:
-            self.mlm = MaskedLanguageModelHead(config, mlm_key)
-        if "next_sentence" in parts:
-            self.next_sentence = Linear(hidden, (2,), config.initializer_range, next_sentence_key)
+        hidden, std = (config.hidden_size,), config.initializer_range
+        self.embeddings = architecture.embeddings(embeddings_key)
+        self.encoder = stacked_blocks(architecture.stack, encoder_key)
+        self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
+        self.pooler = Linear(hidden, hidden, std, pooler_key) if "pooler" in parts else None
+        self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
+        self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
 
     def encode(
-        self, input_ids, token_type_ids, attention_mask, dropout_key, compute: ComputeConfig, dtype, collect: bool
-    ):
+        self,
+        architecture: Architecture,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        collect: bool,
+    ) -> EncoderOutput:
+        """As `Model.encode`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        embedded = self.embeddings(input_ids, token_type_ids, dtype, keys[0])
-        x, collected = blocks.run_stack(self.encoder, embedded, attention_mask, keys[1], compute, collect)
-        x = self.final_norm(x) if hasattr(self, "final_norm") else x
-        pooled = jnp.tanh(self.pooler(x[:, 0])) if hasattr(self, "pooler") else None
-        if not collect:
+        embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0])
+        x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
+        x = x if self.final_norm is None else self.final_norm(x)
+        pooled = None if self.pooler is None else jnp.tanh(self.pooler(x[:, 0]))
+        if collected is None:
             return EncoderOutput(x, pooled)
-        outputs, attentions = zip(*collected)
+        outputs, attentions = zip(*collected, strict=True)
         return EncoderOutput(x, pooled, (embedded, *outputs), attentions)
+
+    def mlm_logits(self, output: EncoderOutput, masked_positions: jax.Array) -> jax.Array:
+        """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""
+        assert self.mlm is not None, "require('mlm') comes first"
+        masked = gather_positions(output.last_hidden_state, masked_positions)
+        return self.mlm(masked, self.embeddings.word.table[...])
+
+    def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
+        """Return [B, 2] float32; class 0 = IsNext."""
+        assert self.next_sentence is not None and output.pooled is not None, "require(...) comes first"
+        return self.next_sentence(output.pooled.astype(jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +88,9 @@ class BertForPreTraining:
     config: ModelConfig
     compute: ComputeConfig = ComputeConfig()
     parts: tuple[str, ...] = PRETRAINING_PARTS
-    """What stands on the encoder, in any order; checkpoints from elsewhere may lack some."""
+    """What is on the encoder, in any order; checkpoints from elsewhere may lack some."""
+    architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
+    """Chooses the pieces of the encoder."""
 
     def __post_init__(self):
         if unknown := set(self.parts) - set(PRETRAINING_PARTS):
@@ -139,16 +104,19 @@ class BertForPreTraining:
             )
 
     @property
-    def dtype(self):
+    def dtype(self) -> jnp.dtype:
         """Of activations and matrix products."""
-        name = self.compute.dtype
-        if name == "auto":
-            name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-        return jnp.dtype(name)
+        return self._pieces.dtype
+
+    @functools.cached_property
+    def parameters(self) -> ParameterTable:
+        """As `Model.parameters`."""
+        layers = Axis("layer", self._pieces.stack.num_blocks)
+        return {**with_axis(self._pieces.parameters, layers), **pretraining_parameters(self.config, self.parts)}
 
     def init(self, key: jax.Array) -> Params:
-        """Fresh parameters. Works under jit with any out_shardings and under eval_shape; the values do not depend on either."""
-        return nnx.to_pure_dict(nnx.state(Bert(self.config, key, self.parts), nnx.Param))
+        """As `Model.init`."""
+        return arrays(self._fresh(key))
 
     def apply(
         self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
@@ -165,42 +133,52 @@ class BertForPreTraining:
         """
         self.require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
-        output = self._encode(bert, *_inputs(batch), dropout_key, False)
-        return PretrainingOutput(_mlm_logits(bert, output, batch), _next_sentence_logits(bert, output))
+        output = self._encode(bert, *_inputs(batch), dropout_key)
+        return PretrainingOutput(bert.mlm_logits(output, batch["masked_positions"]), bert.next_sentence_logits(output))
 
     def mlm_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
     ) -> jax.Array:
-        """[B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
+        """Return [B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
         `encoded` is what `encode` gave for the batch, of which masked_positions are then enough; None: it is computed.
         """
         self.require("mlm")
         bert = self._module(params)
-        return _mlm_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False), batch)
+        return bert.mlm_logits(encoded or self._encode(bert, *_inputs(batch)), batch["masked_positions"])
 
     def next_sentence_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
     ) -> jax.Array:
-        """[B, 2] as in `apply`, without dropout, of a model that may lack the other head; `encoded` as above."""
+        """Return [B, 2] as in `apply`, without dropout, of a model that may lack the other head; `encoded` as above."""
         self.require("pooler", "next_sentence")
         bert = self._module(params)
-        return _next_sentence_logits(bert, encoded or self._encode(bert, *_inputs(batch), None, False))
+        return bert.next_sentence_logits(encoded or self._encode(bert, *_inputs(batch)))
 
     def encode(
         self,
         params: Params,
         input_ids: jax.Array,
         token_type_ids: jax.Array,
-        attention_mask: jax.Array,
+        attention_mask: jax.Array | AttentionMask,
         dropout_key: jax.Array | None = None,
         collect: bool = False,
     ) -> EncoderOutput:
-        """Contextual embeddings of ids [B, L]; attention_mask [B, L] is 1 for real tokens. See EncoderOutput for `collect`."""
+        """As `Model.encode`.
+
+        Raises:
+            UserError: the sequences are longer than the model has positions.
+        """
         return self._encode(self._module(params), input_ids, token_type_ids, attention_mask, dropout_key, collect)
 
     def _encode(
-        self, bert: Bert, input_ids, token_type_ids, attention_mask, dropout_key, collect: bool
+        self,
+        bert: Bert,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array | AttentionMask,
+        dropout_key: jax.Array | None = None,
+        collect: bool = False,
     ) -> EncoderOutput:
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
         if length > longest:
@@ -208,11 +186,19 @@ class BertForPreTraining:
                 f"a sequence of {length} tokens is longer than model.max_position_embeddings={longest}; cut it to "
                 f"{longest} tokens, or use a model with more positions"
             )
-        return bert.encode(input_ids, token_type_ids, attention_mask, dropout_key, self.compute, self.dtype, collect)
+        mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
+        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect)
 
     @functools.cached_property
-    def _structure(self) -> nnx.GraphDef:
-        return nnx.graphdef(jax.eval_shape(lambda: Bert(self.config, jax.random.key(0), self.parts)))
+    def _pieces(self) -> Architecture:
+        return self.architecture(self.config, self.compute)
+
+    def _fresh(self, key: jax.Array) -> Bert:
+        return Bert(self.config, self._pieces, self.parts, key)
+
+    @functools.cached_property
+    def _structure(self) -> nnx.GraphDef[Bert]:
+        return structure(lambda: self._fresh(jax.random.key(0)))
 
     def _module(self, params: Params) -> Bert:
         own = ("embeddings", "encoder", "final_norm", *self.parts)  # a fine-tuned model has its head beside them
@@ -228,14 +214,5 @@ class BertForPreTraining:
             )
 
 
-def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
     return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
-
-
-def _mlm_logits(bert: Bert, output: EncoderOutput, batch: dict[str, jax.Array]) -> jax.Array:
-    masked = gather_positions(output.last_hidden_state, batch["masked_positions"])
-    return bert.mlm(masked, bert.embeddings.word.table[...])
-
-
-def _next_sentence_logits(bert: Bert, output: EncoderOutput) -> jax.Array:
-    return bert.next_sentence(output.pooled.astype(jnp.float32))

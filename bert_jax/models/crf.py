@@ -6,72 +6,91 @@ sentence, start counts if that is the beginning, end if it is the end. The words
 pieces): they are packed to the left of an array of the same static length, and the rest is masked.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-Params = dict[str, jax.Array]
-"""transitions [C, C] (from, to), start [C], end [C]; float32."""
+Labels = TypeVar("Labels", jax.Array, np.ndarray)
 
 FORBIDDEN = -1e4  # added to a score; finite, so that a chain all of whose paths are forbidden has a best one still
 
 
-def init(num_labels: int) -> Params:
-    """Zeros: at first, every path weighs what its emissions say."""
-    return {
-        "transitions": jnp.zeros((num_labels, num_labels)),
-        "start": jnp.zeros(num_labels),
-        "end": jnp.zeros(num_labels),
-    }
+class ConditionalRandomField(nnx.Module):
+    """Scores of C labels beside one another: transitions [C, C] (from, to), start [C], end [C].
 
-
-def negative_log_likelihood(
-    params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array
-) -> jax.Array:
-    """-log p(labels) of each row by the forward algorithm, the sum over its sentences, [B] float32; 0 without labels.
-
-    Args:
-        params: transitions, start, end.
-        logits: [B, L, C], emissions.
-        labels: int32 [B, L], -1 at positions that the chains leave out.
-        first, last: bool [B, L], at a label whether the word is the first of its sentence, and the last; not read elsewhere.
+    They start as zeros: at first, every path weighs what its emissions say.
     """
-    words = _words(params, logits, labels, first, last)
-    return _log_normalizer(params["transitions"], words) - _path_score(params["transitions"], words)
 
+    def __init__(self, num_labels: int):
+        self.transitions = nnx.Param(jnp.zeros((num_labels, num_labels)))
+        self.start = nnx.Param(jnp.zeros(num_labels))
+        self.end = nnx.Param(jnp.zeros(num_labels))
 
-def best_paths(
-    params: Params,
-    logits: jax.Array,
-    labels: jax.Array,
-    first: jax.Array,
-    last: jax.Array,
-    names: tuple[str, ...] | None = None,
-) -> jax.Array:
-    """The most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is; of `labels` only that is read.
+    def negative_log_likelihood(
+        self, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array
+    ) -> jax.Array:
+        """Return -log p(labels) of each row by the forward algorithm, the sum over its sentences, [B] float32.
 
-    Args:
-        params, logits, labels, first, last: as for `negative_log_likelihood`.
-        names: of the C labels; given, transitions that IOB2 forbids are left out of the search.
-    """
-    if names is not None:
-        params = {name: params[name] + value for name, value in constraints(names).items()} | {"end": params["end"]}
-    words = _words(params, logits, labels, first, last)
-    best = _viterbi(params["transitions"], words)
-    rows = jnp.arange(labels.shape[0])[:, None]
-    return jnp.full_like(labels, -1).at[rows, words.positions].set(jnp.where(words.real, best, -1))
+        A row without labels gives 0.
+
+        Args:
+            logits: [B, L, C], emissions.
+            labels: int32 [B, L], -1 at positions that the chains leave out.
+            first, last: bool [B, L], at a label whether the word is the first of its sentence, and the last; not read
+                elsewhere.
+        """
+        words = _words(logits, labels, first, last, self.start[...], self.end[...])
+        return _log_normalizer(self.transitions[...], words) - _path_score(self.transitions[...], words)
+
+    def best_paths(
+        self,
+        logits: jax.Array,
+        labels: jax.Array,
+        first: jax.Array,
+        last: jax.Array,
+        names: tuple[str, ...] | None = None,
+    ) -> jax.Array:
+        """Return the most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is.
+
+        Args:
+            logits, first, last: as for `negative_log_likelihood`.
+            labels: only where they are -1 is read.
+            names: of the C labels; given, transitions that IOB2 forbids are left out of the search.
+        """
+        transitions, start = self.transitions[...], self.start[...]
+        if names is not None:
+            forbidden = constraints(names)
+            transitions, start = transitions + forbidden["transitions"], start + forbidden["start"]
+        words = _words(logits, labels, first, last, start, self.end[...])
+        best = _viterbi(transitions, words)
+        rows = jnp.arange(labels.shape[0])[:, None]
+        return jnp.full_like(labels, -1).at[rows, words.positions].set(jnp.where(words.real, best, -1))
 
 
 def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """What IOB2 adds to transitions [C, C] and start [C]: FORBIDDEN before each I-X but after B-X and I-X, 0 elsewhere."""
+    """Return what IOB2 adds to transitions [C, C] and start [C]: FORBIDDEN before each I-X but after B-X and I-X, else 0."""
     inside = np.array([name.startswith("I-") for name in names])
     before = np.array([[a in (f"B-{b[2:]}", b) for b in names] for a in names])
     return {
         "transitions": np.where(inside & ~before, FORBIDDEN, 0.0).astype(np.float32),
         "start": np.where(inside, FORBIDDEN, 0.0).astype(np.float32),
     }
+
+
+def with_edges(classes: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return int32 labels for tagging: the class of each word, and whether it is the first or the last of its sentence.
+
+    All three are in one number, so that the array that marks the words also tells a CRF where sentences begin and end.
+    """
+    return (classes << 2 | last << 1 | first).astype(np.int32)
+
+
+def without_edges(labels: Labels) -> tuple[Labels, Labels, Labels]:
+    """Return (classes, first, last) of tagging labels, NumPy's or JAX's; the class is -1 where nothing is predicted."""
+    return labels >> 2, (labels & 1) > 0, (labels & 2) > 0
 
 
 class _Words(NamedTuple):
@@ -89,12 +108,14 @@ class _Words(NamedTuple):
     """[B, L]: the columns that they came from."""
 
 
-def _words(params: Params, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array) -> _Words:
+def _words(
+    logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array, start: jax.Array, end: jax.Array
+) -> _Words:
     positions = jnp.argsort(labels < 0, axis=1, stable=True)
     labels, first, last = (jnp.take_along_axis(array, positions, axis=1) for array in (labels, first, last))
     scores = jnp.take_along_axis(logits.astype(jnp.float32), positions[:, :, None], axis=1)
-    scores += jnp.where(first[:, :, None], params["start"][None, None], 0.0)
-    scores += jnp.where(last[:, :, None], params["end"][None, None], 0.0)
+    scores += jnp.where(first[:, :, None], start[None, None], 0.0)
+    scores += jnp.where(last[:, :, None], end[None, None], 0.0)
     return _Words(scores, labels, labels >= 0, (labels >= 0) & ~first, positions)
 
 

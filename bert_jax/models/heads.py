@@ -1,34 +1,56 @@
-"""What stands on the encoder during pre-training: the masked-language-model head and the choice of its positions."""
+"""What is on the encoder: the masked-language-model head, the choice of its positions, and the head of a task."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config import ModelConfig
-from bert_jax.models.layers import LayerNorm, Linear, activation, like
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, truncated_normal
+from bert_jax.models.model import EncoderOutput
+from bert_jax.models.parameters import POOLED
 
 PADDED_LOGIT = -1e9  # of table rows that stand for no word: never predicted, and exp of it is 0
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """hidden [B, L, H] at positions [B, M]: [B, M, H]. A position outside the sequence gives NaN."""
+    """Return hidden [B, L, H] at positions [B, M]: [B, M, H]. A position outside the sequence gives NaN."""
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="fill")
 
 
 class MaskedLanguageModelHead(nnx.Module):
-    """dense → GELU → LayerNorm → product with the word table (tied) → + bias."""
+    """dense → activation → LayerNorm → product with the word table (tied) → + bias."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden = (config.hidden_size,)
-        self.activation, self.vocab_size = config.activation, config.vocab_size
+        assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
+        self.activation, self.vocab_size = activation, config.vocab_size
         self.dense = Linear(hidden, hidden, config.initializer_range, key)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
-        """x [B, M, H] and the word table [V, H] to logits [B, M, V], float32 whatever the dtype of x."""
-        x = self.norm(activation(self.dense(x), self.activation))
+        """Map x [B, M, H] and the word table [V, H] to logits [B, M, V], float32 whatever the dtype of x."""
+        x = self.norm(self.activation(self.dense(x)))
         logits = jnp.einsum("bmh,vh->bmv", x, word_table.astype(x.dtype), preferred_element_type=jnp.float32)
         logits = logits + like(self.bias[...], logits)
         real = jax.lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) < self.vocab_size
         return jnp.where(real, logits, PADDED_LOGIT)
+
+
+class TaskHead(nnx.Module):
+    """Dropout and an affine map to C outputs, of the pooled first position or of every position: kernel [H, C], bias [C]."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
+        shape = (config.hidden_size, head.outputs)
+        self.kernel = nnx.Param(truncated_normal(key, shape, config.initializer_range))
+        self.bias = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
+        self.rate, self.pooled = head.dropout, head.kind in POOLED
+
+    def __call__(self, output: EncoderOutput, dropout_key: jax.Array | None) -> jax.Array:
+        """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position."""
+        read = output.pooled if self.pooled else output.last_hidden_state
+        assert read is not None, "the model below this head has no pooler"
+        read = dropout(read.astype(jnp.float32), self.rate, dropout_key)
+        return affine(read, self.kernel[...], self.bias[...])

@@ -1,4 +1,4 @@
-"""The small parts every other file of the model is made of: affine map, layer normalization, dropout, activation.
+"""The small parts every other file of the model is made of: affine map, layer normalization, dropout, activations.
 
 Modules hold float32 parameters and static sizes only. The dtype of a computation is the dtype of the activations that
 enter it: parameters are cast where they are used.
@@ -19,6 +19,12 @@ def like(parameter: jax.Array, x: jax.Array) -> jax.Array:
     return parameter.reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape).astype(x.dtype)
 
 
+def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return x · kernel + bias in the dtype of x, for x [..., *inputs], kernel [*inputs, *outputs] and bias [*outputs]."""
+    y = jnp.tensordot(x, kernel.astype(x.dtype), axes=kernel.ndim - bias.ndim)
+    return y + like(bias, y)
+
+
 class Linear(nnx.Module):
     """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs]."""
 
@@ -27,10 +33,8 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., *inputs] to [..., *outputs], in the dtype of x."""
-        kernel, bias = self.kernel[...], self.bias[...]
-        y = jnp.tensordot(x, kernel.astype(x.dtype), axes=kernel.ndim - bias.ndim)
-        return y + like(bias, y)
+        """Map [..., *inputs] to [..., *outputs], in the dtype of x."""
+        return affine(x, self.kernel[...], self.bias[...])
 
 
 class LayerNorm(nnx.Module):
@@ -67,6 +71,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(keep, x * (65_536 / (65_536 - threshold)), jnp.zeros_like(x))
 
 
-def activation(x: jax.Array, name: str) -> jax.Array:
-    """gelu_tanh: the approximation in Google's code; gelu_erf: the exact form Hugging Face checkpoints run with."""
-    return jax.nn.gelu(x, approximate=name == "gelu_tanh")
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """Return the approximation of GELU in Google's code."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def gelu_erf(x: jax.Array) -> jax.Array:
+    """Return the exact GELU, with which Hugging Face checkpoints run."""
+    return jax.nn.gelu(x, approximate=False)

@@ -51,7 +51,7 @@ def combine(
     if combination == "concat_last_four":
         return jnp.concatenate(states, axis=-1)
     weights = jnp.ones(count) if weights is None else jnp.asarray(weights, jnp.float32)
-    return sum(weight * state for weight, state in zip(weights, states))
+    return jnp.asarray(sum(weight * state for weight, state in zip(weights, states, strict=True)))
 
 
 def layers_read(combination: str, num_layers: int, weights=None) -> int:

@@ -2,18 +2,20 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
+from flax import nnx
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import bilstm, crf
-from bert_jax.models.bert import BertForPreTraining, Params
-from bert_jax.models.layers import dropout, like, truncated_normal
-
-POOLED = ("classification", "regression", "choice")
-"""Kinds of heads that read the pooled first position; the others read every position."""
+from bert_jax.models.architecture import Architecture, bert_architecture
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bilstm import BiLstmTagger
+from bert_jax.models.crf import ConditionalRandomField
+from bert_jax.models.heads import TaskHead
+from bert_jax.models.model import Params, arrays, structure
+from bert_jax.models.parameters import POOLED, ParameterTable, task_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,8 @@ class BertForTask:
     config: ModelConfig
     head: HeadConfig
     compute: ComputeConfig = ComputeConfig()
+    architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
+    """Chooses the pieces of the encoder."""
 
     def __post_init__(self):
         if self.head.outputs < 1:
@@ -40,26 +44,22 @@ class BertForTask:
     @functools.cached_property
     def encoder(self) -> BertForPreTraining:
         """The model below the head, without pre-training heads."""
-        return BertForPreTraining(self.config, self.compute, parts=("pooler",) if self.head.kind in POOLED else ())
+        parts = ("pooler",) if self.head.kind in POOLED else ()
+        return BertForPreTraining(self.config, self.compute, parts, self.architecture)
+
+    @functools.cached_property
+    def parameters(self) -> ParameterTable:
+        """As `Model.parameters`."""
+        return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
 
     def init(self, key: jax.Array) -> Params:
-        """Fresh parameters. A CRF has no preference for any transition yet."""
+        """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""
         encoder_key, head_key = jax.random.split(key)
-        size, outputs = self.config.hidden_size, self.head.outputs
-        params = self.encoder.init(encoder_key)
-        if self.head.features:
-            params["head"] = bilstm.init(head_key, self.head, self.config)
-        else:
-            params["head"] = {
-                "kernel": truncated_normal(head_key, (size, outputs), self.config.initializer_range),
-                "bias": jnp.zeros(outputs, jnp.float32),
-            }
-        if self.head.crf:
-            params["crf"] = crf.init(outputs)
-        return params
+        params = self.encoder.init(encoder_key) | {"head": arrays(self._fresh_head(head_key))}
+        return params | {"crf": arrays(self._fresh_crf())} if self.head.crf else params
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
-        """Scores of the head, float32.
+        """Return the scores of the head, float32.
 
         Args:
             params: from `init`, or of the same structure; heads of pre-training may be beside them.
@@ -75,12 +75,27 @@ class BertForTask:
         ids, types, mask = (
             batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
         )
-        if self.head.features:
-            hidden_states = self.encoder.encode(params, ids, types, mask, collect=True).hidden_states
-            return bilstm.apply(params["head"], hidden_states, mask, self.head, keys[1])
-        output = self.encoder.encode(params, ids, types, mask, keys[0])
-        read = output.pooled if self.head.kind in POOLED else output.last_hidden_state
-        read = dropout(read.astype(jnp.float32), self.head.dropout, keys[1])
-        scores = jnp.tensordot(read, params["head"]["kernel"], axes=1)
-        scores = scores + like(params["head"]["bias"], scores)
+        head = nnx.merge(self._head_structure, params["head"])
+        if isinstance(head, BiLstmTagger):
+            output = self.encoder.encode(params, ids, types, mask, collect=True)
+            return head(output.hidden_states or (), mask, keys[1])
+        scores = head(self.encoder.encode(params, ids, types, mask, keys[0]), keys[1])
         return scores.reshape(shape[:-1]) if self.head.kind in ("regression", "choice") else scores
+
+    def crf(self, params: Params) -> ConditionalRandomField:
+        """Return the CRF with its parameters, of a model whose head has one."""
+        return nnx.merge(self._crf_structure, params["crf"])
+
+    def _fresh_head(self, key: jax.Array) -> TaskHead | BiLstmTagger:
+        return (BiLstmTagger if self.head.features else TaskHead)(self.config, self.head, key)
+
+    def _fresh_crf(self) -> ConditionalRandomField:
+        return ConditionalRandomField(self.head.outputs)
+
+    @functools.cached_property
+    def _head_structure(self) -> nnx.GraphDef[TaskHead | BiLstmTagger]:
+        return structure(lambda: self._fresh_head(jax.random.key(0)))
+
+    @functools.cached_property
+    def _crf_structure(self) -> nnx.GraphDef[ConditionalRandomField]:
+        return structure(self._fresh_crf)

@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.objective import Sums
 
-def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+
+def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     """Sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
@@ -13,9 +15,9 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[
         weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        float32 scalars loss (cross-entropy, nats), correct and weight.
+        Losses (cross-entropy) in nats.
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
     correct = jnp.argmax(logits, axis=-1) == labels
-    return {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "weight": jnp.sum(weights)}
+    return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))

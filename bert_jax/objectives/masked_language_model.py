@@ -2,9 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.objectives.objective import Sums
 
 
-def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Array) -> dict[str, jax.Array]:
+def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Array) -> Sums:
     """Sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
 
     Args:
@@ -13,7 +16,7 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
         masked_weights: [B, M] float32, 0 in unused slots.
 
     Returns:
-        float32 scalars mlm_loss (nats), mlm_correct and mlm_weight; all 0 if every weight is.
+        Losses in nats; all sums are 0 if every weight is.
     """
     logits, label = logits.astype(jnp.float32), masked_ids[:, :, None]
     # A comparison, not a lookup: a vocabulary axis that is split over devices then stays where it is.
@@ -22,8 +25,15 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
     losses = jax.nn.logsumexp(logits, axis=-1) - own[:, :, 0]
     # argmax(logits) == label, written without argmax, which is the slowest part of the loss on CPU.
     correct = jnp.all(jnp.where(entry < label, logits < own, logits <= own), axis=-1)
-    return {
-        "mlm_loss": jnp.sum(masked_weights * losses),
-        "mlm_correct": jnp.sum(masked_weights * correct),
-        "mlm_weight": jnp.sum(masked_weights),
-    }
+    return Sums(jnp.sum(masked_weights * losses), jnp.sum(masked_weights), jnp.sum(masked_weights * correct))
+
+
+def frequency_sums(counts: np.ndarray, targets: np.ndarray) -> Sums:
+    """Return the sums in float64 of always predicting from word frequencies.
+
+    Args:
+        counts: [V], of each entry of the vocabulary.
+        targets: [N], the original ids of the masked positions.
+    """
+    losses = -np.log(counts[targets] / counts.sum())
+    return Sums(float(losses.sum()), float(len(targets)), float((targets == counts.argmax()).sum()))

@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.objective import Sums
 
-def loss_sums(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
+
+def loss_sums(logits: jax.Array, labels: jax.Array) -> Sums:
     """Sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
 
     Args:
@@ -12,12 +14,9 @@ def loss_sums(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
         labels: [B] int32.
 
     Returns:
-        float32 scalars next_sentence_loss (nats), next_sentence_correct and next_sentence_count.
+        Losses in nats; every row weighs 1.
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)
-    return {
-        "next_sentence_loss": jnp.sum(losses),
-        "next_sentence_correct": jnp.sum(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32),
-        "next_sentence_count": jnp.asarray(labels.size, jnp.float32),
-    }
+    correct = jnp.argmax(logits, axis=-1) == labels
+    return Sums(jnp.sum(losses), jnp.asarray(labels.size, jnp.float32), jnp.sum(correct, dtype=jnp.float32))

@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.objective import Sums
+
 OUTSIDE = -1e9  # logit of padding: never chosen, and exp of it is 0
 
 
-def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: jax.Array) -> Sums:
     """Sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
@@ -16,13 +18,22 @@ def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: ja
         weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        float32 scalars loss (nats), correct (windows with both ends right) and weight. A window counts as two halves.
+        Losses in nats; correct are windows with both ends right. A window counts as two halves.
     """
     logits = jnp.where(mask[:, :, None] > 0, logits.astype(jnp.float32), OUTSIDE)
-    inside = (labels >= 0) & (labels < jnp.sum(mask, axis=1)[:, None])
-    halves = 0.5 * weights[:, None] * inside
+    inside = _inside(labels, mask)
+    halves = end_weights(labels, mask, weights)
     log_probabilities = jax.nn.log_softmax(logits, axis=1)
     positions = jnp.where(inside, labels, 0)
     losses = -jnp.take_along_axis(log_probabilities, positions[:, None, :], axis=1)[:, 0]
     correct = jnp.all((jnp.argmax(logits, axis=1) == labels) & inside, axis=1)
-    return {"loss": jnp.sum(halves * losses), "correct": jnp.sum(weights * correct), "weight": jnp.sum(halves)}
+    return Sums(jnp.sum(halves * losses), jnp.sum(halves), jnp.sum(weights * correct))
+
+
+def end_weights(labels: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
+    """What the first and the last token of each answer weigh, [B, 2]; arguments as above."""
+    return 0.5 * weights[:, None] * _inside(labels, mask)
+
+
+def _inside(labels: jax.Array, mask: jax.Array) -> jax.Array:
+    return (labels >= 0) & (labels < jnp.sum(mask, axis=1)[:, None])

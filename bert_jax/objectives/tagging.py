@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.objective import Sums
 
-def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+
+def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     """Sums over the batch; the mean over words is formed once, from the sums of all devices.
 
     Args:
@@ -13,10 +15,15 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[
         weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        float32 scalars loss (nats), correct and weight (words).
+        Losses in nats; the weight is the number of words.
     """
-    counted = weights[:, None] * (labels >= 0)
+    counted = word_weights(labels, weights)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, jnp.maximum(labels, 0)[:, :, None], axis=-1)[:, :, 0]
     correct = jnp.argmax(logits, axis=-1) == labels
-    return {"loss": jnp.sum(counted * losses), "correct": jnp.sum(counted * correct), "weight": jnp.sum(counted)}
+    return Sums(jnp.sum(counted * losses), jnp.sum(counted), jnp.sum(counted * correct))
+
+
+def word_weights(labels: jax.Array, weights: jax.Array) -> jax.Array:
+    """What each position weighs, [B, L]; arguments as above."""
+    return weights[:, None] * (labels >= 0)

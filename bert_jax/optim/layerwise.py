@@ -4,27 +4,42 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.errors import UserError
+from bert_jax.models.parameters import TASK_PARTS, Parameter, ParameterTable, entries
 
-def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformation:
-    """Multiplies updates by decay^d: d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the
-    embeddings."""
 
-    def scaled(path, update):
-        if path[0].key == "embeddings":
+def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) -> optax.GradientTransformation:
+    """Multiply updates by decay^d.
+
+    d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the embeddings.
+
+    Raises:
+      UserError: layers share parameters, which have no depth then.
+    """
+    for parameter in parameters.values():
+        axis = parameter.axis("layer")
+        if axis is not None and parameter.shape[axis] != num_layers:
+            raise UserError(
+                f"layer_decay={decay} needs parameters of its own for each of {num_layers} layers, and "
+                f"{parameter.path} is {list(parameter.shape)}; use layer_decay=1"
+            )
+
+    def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:
+        if parameter.embedding:
             return update * decay**num_layers
-        if path[0].key == "encoder":
-            factors = decay ** jnp.arange(num_layers - 1, -1, -1, dtype=update.dtype)
-            return update * factors.reshape((num_layers,) + (1,) * (update.ndim - 1))
-        return update
+        axis = parameter.axis("layer")
+        if axis is None:
+            return update
+        factors = decay ** jnp.arange(num_layers - 1, -1, -1, dtype=update.dtype)
+        return update * jnp.expand_dims(factors, [other for other in range(update.ndim) if other != axis])
 
-    return optax.stateless(lambda updates, params: jax.tree.map_with_path(scaled, updates))
+    return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates))
 
 
-def frozen_encoder() -> optax.GradientTransformation:
-    """No update, weight decay included, for anything but the head and its CRF: the encoder only gives features."""
-    return optax.stateless(
-        lambda updates, params: {
-            part: tree if part in ("head", "crf") else jax.tree.map(jnp.zeros_like, tree)
-            for part, tree in updates.items()
-        }
-    )
+def frozen_encoder(parameters: ParameterTable) -> optax.GradientTransformation:
+    """Update nothing, weight decay included, but the head and its CRF: the encoder only gives features."""
+
+    def kept(parameter: Parameter, update: jax.Array) -> jax.Array:
+        return update if parameter.part in TASK_PARTS else jnp.zeros_like(update)
+
+    return optax.stateless(lambda updates, params: jax.tree.map(kept, entries(parameters, updates), updates))

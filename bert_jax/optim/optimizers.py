@@ -1,10 +1,9 @@
 """The three optimizers, as update directions without a learning rate.
 
 The step multiplies the direction by −learning_rate(step), so the schedule hangs on the global step alone: resetting or
-loading moments never moves it. Which parameters decay is decided by their path, as the 2018 code decides by name.
+loading moments never moves it. Which parameters decay, and which have one array per layer, the model's table says.
 """
 
-import re
 from typing import NamedTuple
 
 import jax
@@ -12,13 +11,11 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.config import OptimizerConfig
-
-EXCLUDED = re.compile(r"(^|/)bias$|norm/scale$")  # neither weight decay nor, in LAMB, a trust ratio of their own
-STACKED = "encoder/"  # parameters below this path carry a leading layer axis
+from bert_jax.models.parameters import Parameter, ParameterTable, entries
 
 
-def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Direction of the update for gradients that are clipped already; `update` needs the parameters.
+def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
+    """Return the direction of the update for gradients that are clipped already; `update` needs the parameters.
 
     adamw_bert: google-research/bert optimization.py: m / (sqrt(v) + epsilon) + weight_decay · p, no bias correction.
     adamw: the same with bias-corrected m and v (Loshchilov & Hutter 2019).
@@ -28,18 +25,18 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         moments = scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     else:
         moments = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
-    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=included)]
+    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))]
     if config.name == "lamb":
-        parts.append(scale_by_layer_trust_ratio())
+        parts.append(scale_by_layer_trust_ratio(parameters))
     return optax.chain(*parts)
 
 
-def included(params) -> dict:
-    """Tree of booleans: True where weight decay (and the trust ratio) applies, i.e. not to biases and LayerNorm.
+def included(parameters: ParameterTable, tree) -> dict:
+    """Return a tree of booleans: True where weight decay (and the trust ratio) applies, i.e. not to biases and LayerNorm.
 
     Embedding tables and the dense layer of the MLM head decay, the output bias of the MLM head does not.
     """
-    return jax.tree.map_with_path(lambda path, _: EXCLUDED.search(_name(path)) is None, params)
+    return jax.tree.map(lambda parameter: parameter.decays, entries(parameters, tree))
 
 
 def clip_by_global_norm(gradients, max_norm: float) -> tuple:
@@ -66,33 +63,28 @@ def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> opt
     def init(params):
         return UncorrectedAdamState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
 
-    def update(gradients, state, params=None):
+    def update(updates, state, params=None):
         del params
-        mu = optax.tree.update_moment(gradients, state.mu, beta1, 1)
-        nu = optax.tree.update_moment_per_elem_norm(gradients, state.nu, beta2, 2)
+        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), UncorrectedAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
 
 
-def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """Multiplies each layer's update by |parameter| / |update|; the ratio is 1 where a norm is 0 or the path is excluded.
+def scale_by_layer_trust_ratio(parameters: ParameterTable) -> optax.GradientTransformation:
+    """Multiply each layer's update by |parameter| / |update|; the ratio is 1 where a norm is 0 or nothing decays.
 
-    A stacked parameter holds one array a layer: its norms, and its ratios, are taken layer by layer.
+    A stacked parameter holds one array per layer: its norms, and its ratios, are taken layer by layer.
     """
 
-    def scaled(path, update, parameter):
-        name = _name(path)
-        if EXCLUDED.search(name):
+    def scaled(entry: Parameter, update: jax.Array, parameter: jax.Array) -> jax.Array:
+        if not entry.decays:
             return update
-        axes = tuple(range(1 if name.startswith(STACKED) else 0, update.ndim))
+        axes = tuple(axis for axis in range(update.ndim) if axis != entry.axis("layer"))
         parameter_norm = jnp.sqrt(jnp.sum(parameter**2, axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(update**2, axes, keepdims=True))
         defined = (parameter_norm > 0) & (update_norm > 0)
         return update * jnp.where(defined, parameter_norm / jnp.where(defined, update_norm, 1.0), 1.0)
 
-    return optax.stateless(lambda updates, params: jax.tree.map_with_path(scaled, updates, params))
-
-
-def _name(path) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates, params))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config import Config, ScheduleConfig, schedule_length, warmup_steps
+from bert_jax.config import Config, ScheduleConfig, resolve_phases
 
 
 def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Array:
@@ -18,19 +18,10 @@ def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Arr
     """
     step = jnp.asarray(step, jnp.int32)
     rate = jnp.zeros(step.shape, jnp.float32)
-    first = begin = length = warmup = 0
-    for index, phase in enumerate(config.phases):
-        if index == 0 or phase.schedule == "restart":
-            begin, length, warmup = first, schedule_length(config, index), warmup_steps(config, index)
-        value = jnp.float32(phase.learning_rate) * shape(config.schedule, step - begin, length, warmup)
-        rate = jnp.where(step >= first, value, rate)
-        first += phase.steps
+    for phase in resolve_phases(config):
+        fraction = shape(config.schedule, step - phase.schedule_begin, phase.schedule_length, phase.warmup_steps)
+        rate = jnp.where(step >= phase.begin, jnp.float32(phase.learning_rate) * fraction, rate)
     return rate
-
-
-def phase_starts(config: Config) -> list[int]:
-    """Global step at which each phase begins, and the total number of steps as the last entry."""
-    return [sum(phase.steps for phase in config.phases[:index]) for index in range(len(config.phases) + 1)]
 
 
 def shape(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:

@@ -6,6 +6,7 @@ evaluation did. `bert-jax predict` does the same for the files of a task (predic
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -84,7 +85,11 @@ def _labels(model, texts, scores: Scores) -> list[Label]:
     found = []
     for row in scores(_sequences(model, texts)):
         shares = _softmax(row)
-        found.append(Label(model.head.labels[int(shares.argmax())], dict(zip(model.head.labels, map(float, shares)))))
+        found.append(
+            Label(
+                model.head.labels[int(shares.argmax())], dict(zip(model.head.labels, map(float, shares), strict=True))
+            )
+        )
     return found
 
 
@@ -107,20 +112,20 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
     features = ner.features(examples, model.need_tokenizer(), options)
     tags = ner.predicted_tags(examples, features, scores(features))
     return [
-        [TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans)]
+        [TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans, strict=True)]
         if sentence.spans
-        else list(zip(sentence.words, names))
-        for sentence, names in zip(sentences, tags)
+        else list(zip(sentence.words, names, strict=True))
+        for sentence, names in zip(sentences, tags, strict=True)
     ]
 
 
-def _sentence(row) -> Sentence:
+def _sentence(row: Any) -> Sentence:
     """The words of a str as BERT splits it, or those that a tuple has."""
     good = isinstance(row, str) or isinstance(row, tuple) and all(isinstance(word, str) and word for word in row)
     if good:
         check_utf8(*((row,) if isinstance(row, str) else row))
     spans = tuple(plain_text.words(row)) if isinstance(row, str) else None
-    words = row if spans is None else tuple(row[start:end] for start, end in spans)
+    words: Any = row if spans is None else tuple(row[start:end] for start, end in spans)
     _check(good and len(words) > 0, row, "a sentence as a str, or as a tuple of its words")
     return Sentence(words, None, None, words, spans)
 
@@ -186,12 +191,12 @@ def _answers(model, questions, scores: Scores) -> list[Answer]:
     predictions = answer_spans.predict(examples, features, scores(features))
     return [
         Answer(text, tuple((entry["text"], entry["probability"]) for entry in prediction.entries()))
-        for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions)
+        for text, prediction in zip(squad.final_texts(examples, features, predictions), predictions, strict=True)
     ]
 
 
 def _warn_of_what_is_cut(features: Features) -> None:
-    if features.uncut.share:
+    if features.uncut is not None and features.uncut.share:
         logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
 
 

@@ -55,9 +55,9 @@ class Collector:
         """`output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
         for row, number in enumerate(numbers):
             size = len(self._features.input_ids[number])
-            for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"])):
+            for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"]), strict=True):
                 whole[number, :size] = part[row, :size]
-            for whole, part in zip(self.maps, output["attentions"]):
+            for whole, part in zip(self.maps, output["attentions"], strict=True):
                 whole[number, :, :size, :size] = part[row, :, :size, :size]
         if output["pooled"] is not None:
             if self.pooled is None:
@@ -71,7 +71,7 @@ class Collector:
             last_hidden_state=self.last,
             pooled=self.pooled,
             attentions=self.maps if attentions else None,
-            **as_arrays(list(zip(features.input_ids, features.token_type_ids))),
+            **as_arrays(list(zip(features.input_ids, features.token_type_ids, strict=True))),
             tokens=[[tokens[i] for i in ids] for ids in features.input_ids],
         )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import overload
 
 import jax
 import numpy as np
@@ -23,6 +24,16 @@ class Candidate:
 
 Filled = list[list[Candidate]]
 """Candidates for each mask of a text, the likeliest first."""
+
+
+@overload
+def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
+    model, texts: str, top_k: int = 5, batch_size: int = 32
+) -> Filled: ...
+
+
+@overload
+def fill_mask(model, texts: Iterable[str], top_k: int = 5, batch_size: int = 32) -> list[Filled]: ...
 
 
 def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
@@ -49,7 +60,7 @@ def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int
         batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
         for row, number in enumerate(numbers):
             batch["masked_positions"][row, : len(masks[number])] = masks[number]
-        for logits, number in zip(model.mlm_logits(batch), numbers):
+        for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
             filled[number] = _candidates(logits[: len(masks[number])], tokenizer, top_k)
     return filled[0] if single else filled
 
@@ -77,7 +88,7 @@ def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
     return [
         [Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
-        for row, tokens in zip(probabilities, best)
+        for row, tokens in zip(probabilities, best, strict=True)
     ]
 
 
@@ -85,7 +96,8 @@ def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
     from bert_jax.pretrained.loading import load
 
     model = load(path)
-    print_filled(text, fill_mask(model, text, options.top_k), model.tokenizer.tokens[model.tokenizer.mask_id])
+    tokenizer = model.need_tokenizer()
+    print_filled(text, fill_mask(model, text, options.top_k), tokenizer.tokens[tokenizer.mask_id])
 
 
 def print_filled(text: str, filled: Filled, mask: str) -> None:
@@ -94,6 +106,6 @@ def print_filled(text: str, filled: Filled, mask: str) -> None:
     console.print(text, style="bold", soft_wrap=True)
     for number in range(1, len(filled) + 1):
         table.add_column(f"{mask} {number}")
-    for candidates in zip(*filled):
+    for candidates in zip(*filled, strict=True):
         table.add_row(*(f"{c.probability:6.1%}  {c.token}" for c in candidates))
     console.print(table)

@@ -1,22 +1,19 @@
 """From a stored model to the parameters of a new run: what fits is loaded, tables are resized, the rest stays fresh."""
 
 import dataclasses
-import math
 
 import jax
 import numpy as np
 from rich.table import Table
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ModelConfig
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.parameters import Parameter, ParameterTable, entries, row_tables
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-POSITIONS = "embeddings/position/table"
-VOCABULARY = ("embeddings/word/table", "mlm/bias")
 ARCHITECTURE = {
     "hidden_size": "hidden_size",
     "num_layers": "num_layers",
@@ -84,8 +81,11 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
         )
 
 
-def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> dict[str, RowSources]:
-    """Where the rows of each table come from that depends on vocabulary or length, by path; reads no array.
+def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer) -> dict[str, RowSources]:
+    """Return where the rows of each table come from that depends on vocabulary or length, by path; read no array.
+
+    Args:
+      parameters: of the run.
 
     Raises:
       UserError: no vocabulary, or one that cannot be matched with `tokenizer`'s.
@@ -95,45 +95,43 @@ def table_rows(stored: StoredModel, abstract_params, tokenizer: Tokenizer) -> di
             f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
             "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
         )
-    wanted = leaf_paths(abstract_params)
     vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
-    sources = {path: vocabulary for path in VOCABULARY if path in stored.arrays and path in wanted}
-    if POSITIONS in stored.arrays:
-        sources[POSITIONS] = position_sources(stored.arrays[POSITIONS].shape[0], wanted[POSITIONS].shape[0])
+    sources = {path: vocabulary for path in row_tables(parameters, "vocab") if path in stored.arrays}
+    for path in row_tables(parameters, "position"):
+        if path in stored.arrays:
+            sources[path] = position_sources(stored.arrays[path].shape[0], parameters[path].shape[0])
     return sources
 
 
-def initialize(stored: StoredModel, abstract_params, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
+def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
     """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
       stored: from `open_stored`; has passed `check_fit` and `check_architecture`.
-      abstract_params: ShapeDtypeStructs with shardings, on any mesh of any number of hosts.
+      parameters: table of the run's model.
       tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
-      fresh: the freshly initialised parameters of the same shapes and shardings; what is not replaced is returned itself.
+      fresh: the freshly initialised parameters, on any mesh of any number of hosts; what is not replaced is returned itself.
 
     Raises:
       UserError: as `table_rows`.
     """
-    sources, fresh_arrays = table_rows(stored, abstract_params, tokenizer), leaf_paths(fresh)
-    ignored = (*sorted({*stored.arrays} - {*fresh_arrays}), *stored.ignored)
+    sources = table_rows(stored, parameters, tokenizer)
+    ignored = (*sorted({*stored.arrays} - {*parameters}), *stored.ignored)
     report = Report(path=stored.path, kind=stored.kind, loaded={}, resized={}, fresh={}, ignored=ignored)
 
-    def one(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        size, array, rows = math.prod(leaf.shape), stored.arrays.get(name), sources.get(name)
+    def one(parameter: Parameter, leaf: jax.Array) -> jax.Array:
+        name, size = parameter.path, parameter.size
+        array, rows = stored.arrays.get(name), sources.get(name)
         if array is None:
             report.fresh[name] = size
-            return fresh_arrays[name]
+            return leaf
         if rows is None or not rows.remark:
             report.loaded[name] = size
         else:
             report.resized[name] = size, rows.remark
-        return placed(
-            leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, fresh_arrays[name])
-        )
+        return placed(leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, leaf))
 
-    return jax.tree.map_with_path(one, abstract_params), report
+    return jax.tree.map(one, entries(parameters, fresh), fresh), report
 
 
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):

@@ -14,6 +14,7 @@ from bert_jax.devices.placement import placed
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.parameters import entry
 from bert_jax.pretrained.model import PretrainedModel
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -78,15 +79,19 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
 
 
 def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
-    """Nested dict of float32 arrays; each device of `mesh` reads its own part only (None: the first device has all)."""
+    """Return a nested dict of float32 arrays; each device of `mesh` reads its own part (None: the first device has all).
+
+    Raises:
+      UserError: an array that a model of this configuration does not have, or has in another shape.
+    """
     mesh = _one_device() if mesh is None else mesh
-    params: dict = {}
+    parameters, params = stored.parameters, {}
     for path, array in stored.arrays.items():
         *parents, name = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        where = NamedSharding(mesh, sharding.partition_spec(mesh, path, array.shape)[0])
+        where = NamedSharding(mesh, sharding.partition_spec(mesh, entry(parameters, path, array.shape))[0])
         node[name] = placed(array.shape, where, array.read)
     return params
 

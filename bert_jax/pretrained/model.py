@@ -1,7 +1,9 @@
 """A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
+from typing import overload
 
 import jax
 import numpy as np
@@ -18,7 +20,8 @@ from bert_jax.data.sequences.texts import as_features, batches
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.conversion import new_directory, write_bert_jax
@@ -108,7 +111,7 @@ class PretrainedModel:
         collector = Collector(features, self.config, chosen, attentions)
         for numbers, batch in self._batches(features, batch_size, progress):
             collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
-        return collector.encoding(self.tokenizer.tokens, attentions)
+        return collector.encoding(self.need_tokenizer().tokens, attentions)
 
     def embed(
         self,
@@ -159,16 +162,32 @@ class PretrainedModel:
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = self._features(texts, self.embedding.max_length if max_length is None else max_length, truncate)
         weights = None if weights is None else np.asarray(weights, np.float32)
-        found = None
+        found = np.zeros((len(features), 0), np.float32)
         for numbers, batch in self._batches(features, batch_size, progress):
             rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize))
-            found = np.zeros((len(features), rows.shape[1]), np.float32) if found is None else found
+            found = found if found.size else np.zeros((len(features), rows.shape[1]), np.float32)
             found[numbers] = rows[: len(numbers)]
         return found
+
+    @overload
+    def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
+        self, texts: str, top_k: int = 5, *, batch_size: int = 32
+    ) -> Filled: ...
+
+    @overload
+    def fill_mask(self, texts: Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> list[Filled]: ...
 
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
         """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; of a list of texts, a list of these."""
         return fill_mask(self, texts, top_k, batch_size)
+
+    @overload
+    def next_sentence(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
+        self, first: str, second: str, *, batch_size: int = 32
+    ) -> float: ...
+
+    @overload
+    def next_sentence(self, first: Iterable[str], second: Iterable[str], *, batch_size: int = 32) -> list[float]: ...
 
     def next_sentence(
         self, first: str | Iterable[str], second: str | Iterable[str], *, batch_size: int = 32
@@ -178,11 +197,11 @@ class PretrainedModel:
         Two lists of the same length give a list: for the first of both, the second of both, …
         """
         single = isinstance(first, str) and isinstance(second, str)
-        pairs = [(first, second)] if single else _text_pairs(first, second)
+        pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
         features, found = self._features(pairs), [0.0] * len(pairs)
         for numbers, batch in self._batches(features, batch_size, None):
             shares = jax.nn.softmax(self.next_sentence_logits(batch))[:, 0]
-            for number, share in zip(numbers, shares):
+            for number, share in zip(numbers, shares, strict=False):
                 found[number] = float(share)
         return found[0] if single else found
 
@@ -200,17 +219,16 @@ class PretrainedModel:
           UserError: the model has no task head, or the inputs are not of its form, such as a pair where it was fine-tuned on
             single texts.
         """
-        if self.head is None:
+        head = self.head
+        if head is None:
             raise UserError(f"{self.path} has no task head to predict with; fine-tune it first, or use encode or embed")
 
         def scores(features: Features) -> list[np.ndarray]:
             found: list = [None] * len(features)
             for numbers, batch in self._batches(features, batch_size, progress):
                 rows = self._runner.task_scores(batch)
-                for row, number in zip(rows, numbers):
-                    found[number] = (
-                        row[: len(features.input_ids[number])] if self.head.kind in ("span", "tagging") else row
-                    )
+                for row, number in zip(rows, numbers, strict=False):
+                    found[number] = row[: len(features.input_ids[number])] if head.kind in ("span", "tagging") else row
             return found
 
         return predict(self, inputs, scores)
@@ -291,15 +309,13 @@ class PretrainedModel:
 
 
 def _text_pairs(first, second) -> list[tuple[str, str]]:
-    columns = [
-        list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else None for texts in (first, second)
-    ]
+    columns = [list(texts) for texts in (first, second) if isinstance(texts, Iterable) and not isinstance(texts, str)]
     if (
-        None in columns
+        len(columns) < 2
         or len(columns[0]) != len(columns[1])
-        or not all(isinstance(text, str) for text in sum(columns, []))
+        or not all(isinstance(text, str) for text in itertools.chain(*columns))
     ):
         raise UserError(
             f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}"
         )
-    return list(zip(*columns))
+    return list(zip(*columns, strict=True))

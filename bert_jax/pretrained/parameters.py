@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from bert_jax.errors import UserError
 from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.errors import UserError
 
 
 class Parameters:

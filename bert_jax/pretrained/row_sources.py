@@ -54,7 +54,10 @@ def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
             "its words would be other words. Prepare the corpus with that model's vocabulary, or one extended "
             f"from it, and --lowercase={str(old.lowercase).lower()}"
         )
-    ids, roles = {token: i for i, token in enumerate(old.tokens)}, dict(zip(new.special_ids, old.special_ids))
+    ids, roles = (
+        {token: i for i, token in enumerate(old.tokens)},
+        dict(zip(new.special_ids, old.special_ids, strict=True)),
+    )
     known = {
         i: roles[i] if i in roles else ids[token] for i, token in enumerate(new.tokens) if i in roles or token in ids
     }

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.devices import sharding
 from bert_jax.config import HeadConfig
-from bert_jax.models.bert import BertForPreTraining, EncoderOutput
-from bert_jax.models.pooling import combine, pool
-from bert_jax.models.task import BertForTask
-from bert_jax.pretrained.parameters import Parameters
-from bert_jax.training.task_step import predictions
 from bert_jax.data.sequences.batching import Batch
+from bert_jax.devices import sharding
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.model import EncoderOutput
+from bert_jax.models.pooling import Combination, combine, pool
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import predictions
+from bert_jax.pretrained.parameters import Parameters
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
@@ -57,7 +58,7 @@ class Runner:
                 "last": output.last_hidden_state,
                 "pooled": pooled,
                 "attentions": output.attentions or (),
-                "layers": tuple(output.hidden_states[index] for index in layers or ()),
+                "layers": tuple((output.hidden_states or ())[index] for index in layers or ()),
             },
         )
 
@@ -66,6 +67,7 @@ class Runner:
         output = self._encoded(batch, "last" if combination == "last" else "layers")
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
         if pooling == "pooler":
+            assert output.pooled is not None  # check_pooling
             states = (output.pooled[:, None],)
         return host(
             batch,
@@ -118,7 +120,7 @@ class Compiled:
     @property
     def compilations(self) -> int:
         """For how many shapes and options it has been compiled."""
-        return self._jitted._cache_size()
+        return self._jitted._cache_size()  # pyright: ignore[reportAttributeAccessIssue] (jax.jit's type lacks it)
 
     def placed(self, values: np.ndarray) -> jax.Array:
         """On the devices, with copies of the last row, so that they share the rows evenly."""
@@ -142,7 +144,12 @@ def _states(network: BertForPreTraining, params, batch, collect: str) -> Encoder
 
 
 def _vectors(
-    states: tuple[jax.Array, ...], attention_mask, weights, combination: str, pooling: str, normalize: bool
+    states: tuple[jax.Array, ...],
+    attention_mask,
+    weights,
+    combination: Combination,
+    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"],
+    normalize: bool,
 ) -> jax.Array:
     """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)

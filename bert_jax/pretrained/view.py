@@ -6,6 +6,7 @@ import functools
 import io
 import math
 import os
+from typing import overload
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.config import EmbeddingConfig, ModelConfig
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.models.blocks import Block
+from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
 from bert_jax.formats.stored import describe_embedding
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.model import structure
 
 TABLE_WIDTH = 110  # columns
 
@@ -34,8 +37,10 @@ class Layer:
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """What the layer makes of states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
+        stack = bert_architecture(self.config, ComputeConfig()).stack
         block = nnx.merge(_block_structure(self.config), self.params)
-        return block(jnp.asarray(x), jnp.asarray(attention_mask), None, collect=False)[0]
+        mask = AttentionMask(padding=jnp.asarray(attention_mask))
+        return block(jnp.asarray(x), mask, None, stack.attend, collect=False)[0]
 
     def __repr__(self) -> str:
         return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
@@ -50,7 +55,13 @@ class Layers(collections.abc.Sequence):
     def __len__(self) -> int:
         return self._config.num_layers
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Layer]: ...
+
+    def __getitem__(self, index: int | slice) -> Layer | list[Layer]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
@@ -102,11 +113,12 @@ def _nearby(path: str) -> str:
 
 @functools.lru_cache
 def _block_structure(config: ModelConfig) -> nnx.GraphDef:
-    return nnx.graphdef(jax.eval_shape(lambda: Block(config, jax.random.key(0))))
+    return structure(lambda: bert_architecture(config, ComputeConfig()).stack.block(jax.random.key(0)))
 
 
 def _text(heading: str, table: Table) -> str:
     # In a notebook rich would show the table there and then, not write it to the file.
-    console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None, force_jupyter=False)
+    file = io.StringIO()
+    console = Console(file=file, width=TABLE_WIDTH, color_system=None, force_jupyter=False)
     console.print(table)
-    return f"{heading}\n{console.file.getvalue().rstrip()}"
+    return f"{heading}\n{file.getvalue().rstrip()}"

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.tasks.text import text_files
+from bert_jax.errors import UserError
 from bert_jax.tasks.sentence_examples import Record
+from bert_jax.tasks.text import text_files
 
 
 def records(split: str, rows: Sequence, regression: bool) -> list[Record]:
@@ -36,7 +36,10 @@ def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, 
         texts = texts if isinstance(texts, tuple | list) else [texts]
         if not 1 <= len(texts) <= 2:
             raise UserError(f"{where} has {len(texts)} texts; expected (text, label) or ((text, text_b), label)")
-        yield where, {**dict(zip(("text", "text_pair"), texts)), "label": _label(where, label, regression)}
+        yield (
+            where,
+            {**dict(zip(("text", "text_pair"), texts, strict=False)), "label": _label(where, label, regression)},
+        )
 
 
 def _label(where: str, label, regression: bool):

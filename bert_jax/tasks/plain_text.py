@@ -18,7 +18,7 @@ class PlainText(NamedTuple):
     where: str
     """File and line, for messages."""
     text: str
-    index: str
+    index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """What a file of predictions calls it: the number of its line, from 0, or the name of its file."""
     is_line: bool = True
     """Whether a tab in it can only separate the two texts of a pair; in a file of a directory it may be layout."""

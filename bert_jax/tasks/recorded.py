@@ -6,10 +6,10 @@ Whoever lets a model predict asks here, so that new inputs are cut, windowed and
 import dataclasses
 from collections.abc import Callable
 
-from bert_jax.config.json_form import from_dict, to_dict
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
 from bert_jax.tasks.glue.facts import GLUE_TASKS
 from bert_jax.tasks.squad import tuned
 

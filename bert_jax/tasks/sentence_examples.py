@@ -26,7 +26,7 @@ class Record(NamedTuple):
     second: str | None
     label: str | float | None
     """None where there is none."""
-    index: str
+    index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """What a file of predictions calls the example."""
 
 
@@ -68,11 +68,11 @@ def collect(
     answers = None
     if not (unlabelled and all(record.label is None for record in records)):
         answers = np.array([_answer(record, labels, numbers) for record in records], np.int32 if labels else np.float64)
-    second = [record.second for record in records]
+    second = [record.second for record in records if record.second is not None]
     return Sentences(
         task,
         [record.first for record in records],
-        None if None in second else second,
+        second if len(second) == len(records) else None,
         answers,
         labels,
         [record.index for record in records],
@@ -83,9 +83,10 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     """One sequence an example, the longer sentence cut first."""
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
-    joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second)]
-    lengths = np.array([sequence_length(*pair) for pair in zip(first, second)])
-    labels = examples.answers.astype(np.int32 if examples.labels else np.float32) if examples.has_answers else None
+    joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second, strict=True)]
+    lengths = np.array([sequence_length(*pair) for pair in zip(first, second, strict=True)])
+    answers = examples.answers
+    labels = None if answers is None else answers.astype(np.int32 if examples.labels else np.float32)
     return Features(
         [ids for ids, _ in joined],
         [types for _, types in joined],
@@ -125,7 +126,7 @@ def _answer(record: Record, labels: tuple[str, ...], numbers: dict[str, int]) ->
 
 def _number(record: Record) -> float:
     try:
-        value = float(record.label)
+        value = math.nan if record.label is None else float(record.label)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

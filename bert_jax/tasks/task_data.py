@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.tasks.families import family as family_of, main_metric
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.tasks.families import family as family_of
+from bert_jax.tasks.families import main_metric
 from bert_jax.tasks.sentence_examples import Sentences
 from bert_jax.tokenization.tokenizer import Tokenizer
 

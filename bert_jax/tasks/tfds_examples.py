@@ -11,12 +11,13 @@ TensorFlow Datasets is imported at the first call, through `data/corpus/tfds_doc
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
+from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.data.corpus import tfds_documents
 from bert_jax.errors import UserError
-from bert_jax.config.finetuning import TaskDataConfig
 
 _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 
@@ -53,7 +54,7 @@ def _plain_examples(dataset, features, source: str) -> Iterator[dict]:
             raise UserError(f"{source}, example {index}: not UTF-8") from None
 
 
-def _plain(feature, value):
+def _plain(feature, value: Any) -> Any:
     """`value` in plain types; `feature` says which numbers are classes."""
     while not isinstance(value, dict) and hasattr(feature, "feature"):
         feature = feature.feature  # a Sequence, whose values are arrays or ragged tensors
@@ -64,8 +65,8 @@ def _plain(feature, value):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray) and value.ndim or isinstance(value, list):
         return [_plain(feature, part) for part in value]
-    if hasattr(value, "to_list"):
-        return [_plain(feature, part) for part in value.to_list()]
+    if to_list := getattr(value, "to_list", None):
+        return [_plain(feature, part) for part in to_list()]
     value = value.item() if hasattr(value, "item") else value
     if hasattr(feature, "int2str"):
         return feature.int2str(value) if value >= 0 else None

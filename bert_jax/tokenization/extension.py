@@ -9,9 +9,9 @@ import re
 
 from etils import epath
 
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.config.commands import ExtendVocabConfig
 from bert_jax.errors import UserError
+from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.words import Sample, basic_words
 
@@ -61,7 +61,7 @@ def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, 
     given = collections.Counter(part for word in words for part in word.split())
     added = [part for part in basic_words(given, tokenizer.lowercase) if part not in known]
     unused = [i for i, token in enumerate(tokens) if re.fullmatch(r"\[unused\d+\]", token)]
-    for i, word in zip(unused, added):
+    for i, word in zip(unused, added, strict=False):
         tokens[i] = word
     tokens += added[len(unused) :]
     return WordPieceTokenizer(tokens, tokenizer.lowercase), added
@@ -79,7 +79,7 @@ def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: 
         if count >= min_count and any(map(str.isalpha, word))
     }
     saved = {}
-    for (word, count), ids in zip(counts.items(), tokenizer.encode_batch(list(counts))):
+    for (word, count), ids in zip(counts.items(), tokenizer.encode_batch(list(counts)), strict=True):
         pieces = len(word) + 1 if tokenizer.unk_id in ids else len(ids)
         if pieces > 1:
             saved[word] = count * (pieces - 1)

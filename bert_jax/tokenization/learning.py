@@ -174,7 +174,7 @@ def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -
     with progress_bar("merging pairs", None):
         learner.train_from_iterator(_repeated(words), trainer)
     ids = learner.get_vocab()
-    return sorted(ids, key=ids.get)[len(alphabet) :]
+    return sorted(ids, key=ids.__getitem__)[len(alphabet) :]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:

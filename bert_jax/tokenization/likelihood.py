@@ -6,6 +6,7 @@ ratio prefers pairs that hardly ever occur, hence the minimum pair count.
 """
 
 import collections
+import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -29,7 +30,7 @@ def learn_pieces(
     ids = {text: i for i, text in enumerate(texts)}
     segmentation = _Segmentation(words, ids)
     symbol_counts = np.zeros(len(alphabet) + room, np.int64)
-    for word, count in zip(segmentation.words, segmentation.counts):
+    for word, count in zip(segmentation.words, segmentation.counts, strict=True):
         for symbol in word:
             symbol_counts[symbol] += count
     pairs = _FrequentPairs(segmentation.pair_counts, min_pair_count)
@@ -58,8 +59,8 @@ class _Segmentation:
         self.counts = list(words.values())
         self.pair_counts: dict[Pair, int] = collections.defaultdict(int)
         self._where: dict[Pair, list[int]] = collections.defaultdict(list)  # words that have, or once had, the pair
-        for index, (word, count) in enumerate(zip(self.words, self.counts)):
-            for pair in zip(word, word[1:]):
+        for index, (word, count) in enumerate(zip(self.words, self.counts, strict=True)):
+            for pair in itertools.pairwise(word):
                 self.pair_counts[pair] += count
                 self._where[pair].append(index)
 

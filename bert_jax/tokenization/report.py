@@ -59,4 +59,4 @@ def report(tokenizer: Tokenizer, sample: Sample) -> VocabularyReport:
 
 
 def _encoded(tokenizer: Tokenizer, words: Mapping[str, int]):
-    return zip(tokenizer.encode_batch(list(words)), words.values())
+    return zip(tokenizer.encode_batch(list(words)), words.values(), strict=True)

@@ -26,9 +26,7 @@ def sequence_length(first: list[int], second: list[int] | None) -> int:
     return len(first) + 2 if second is None else len(first) + len(second) + 3
 
 
-def join(
-    tokenizer, first: list[int], second: list[int] | None, max_length: int
-) -> tuple[np.ndarray, np.ndarray]:
+def join(tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
     if max_length < 5:
         raise UserError(

@@ -1,6 +1,7 @@
 """Texts as people give them, checked and turned into ids: one, a pair, or several of either."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -41,7 +42,7 @@ def tokenize(
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
-    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds)]
+    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds, strict=True)]
     sizes = [sequence_length(*pair) for pair in pairs]
     limit = max_length or longest or max(5, *sizes)
     if long := [number for number, size in enumerate(sizes) if size > limit]:
@@ -71,7 +72,7 @@ def as_arrays(rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray
 
 def _padded(rows: list[np.ndarray]) -> np.ndarray:
     whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, row in zip(whole, rows):
+    for target, row in zip(whole, rows, strict=True):
         target[: len(row)] = row
     return whole
 
@@ -81,7 +82,7 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
-    pairs = [row if isinstance(row, tuple) else (row, None) for row in rows]
+    pairs: list[tuple] = [row if isinstance(row, tuple) else (row, None) for row in rows]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
             raise UserError(
@@ -95,23 +96,25 @@ def _encoded(tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     return [
         tokenizer.encode_masked(text) if masks and mask in text else ids
-        for text, ids in zip(texts, tokenizer.encode_batch(texts))
+        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
     ]
 
 
 def lowered(texts: Texts) -> Texts:
     """Return the same texts in lowercase, by Python's rules."""
-    if isinstance(texts, str):
-        return texts.lower()
-    if isinstance(texts, tuple):
-        return tuple(text.lower() if isinstance(text, str) else text for text in texts)
-    if not isinstance(texts, Iterable):
-        return texts
-    return [lowered(text) if isinstance(text, (str, tuple)) else text for text in texts]
+    if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable):
+        return _lowered(texts)
+    return [_lowered(text) for text in texts]
+
+
+def _lowered(text: Any) -> Any:
+    if isinstance(text, tuple):
+        return tuple(map(_lowered, text))
+    return text.lower() if isinstance(text, str) else text
 
 
 def check_utf8(*texts: str | None) -> None:
     """Raise a UserError about a lone surrogate, the mark of bytes that were not UTF-8."""
     for text in texts:
-        if any("\ud800" <= character <= "\udfff" for character in text or ""):
+        if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")

@@ -98,7 +98,7 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     if lowercase is None:
         config = file.parent / CONFIG_FILE  # describes only the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
-        lowercase = stored.get("do_lower_case", not capitals)
+        lowercase = bool(stored.get("do_lower_case", not capitals))
         source = f" (by {config})"
     if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
         raise UserError(

@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from bert_jax.files import write_atomically
+from bert_jax.objectives.objective import Term
 from bert_jax.training.sinks import read_rows
 
 TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
@@ -15,13 +16,18 @@ TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
 def draw_curves(
     metrics_file: str | os.PathLike,
     picture: str | os.PathLike,
+    terms: tuple[Term, ...],
     unigram: dict[str, float] | None = None,
     title: str = "",
 ) -> bool:
-    """Writes the four panels as PNG; False, and no picture, while there are fewer than two training rows.
+    """Write the panels of each term and one of the learning rate as PNG, two in a row.
 
     Args:
-      unigram: mlm_loss and mlm_accuracy of always predicting from word frequencies, drawn as a dashed line.
+      terms: of what was trained for.
+      unigram: the metrics of always predicting from word frequencies, by name, drawn as dashed lines.
+
+    Returns:
+      False, and no picture, while there are fewer than two training rows.
     """
     rows = read_rows(metrics_file)
     train = [row for row in rows if row["kind"] == "train"]
@@ -31,36 +37,27 @@ def draw_curves(
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second; and no global state, no display
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6.4), layout="constrained", facecolor="white")
+    panels = [(f"{term.title}: {kind}", *_metric(term, kind)) for term in terms for kind in term.panels]
+    rows_of_panels = -(-(len(panels) + 1) // 2)
+    figure = Figure(figsize=(10, 3.2 * rows_of_panels), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 2)
-    unigram = unigram or {}
-    _panel(
-        panels[0, 0],
-        "Masked language model: loss",
-        "nats a token",
-        "mlm_loss",
-        train,
-        held_out,
-        unigram.get("mlm_loss"),
-    )
-    _panel(
-        panels[0, 1],
-        "Masked language model: accuracy",
-        "%",
-        "mlm_accuracy",
-        train,
-        held_out,
-        unigram.get("mlm_accuracy"),
-    )
-    _panel(panels[1, 0], "Sentence pairs: accuracy", "%", "next_sentence_accuracy", train, held_out, None)
-    _panel(panels[1, 1], "Learning rate", "", "learning_rate", train, [], None)
+    places = list(figure.subplots(rows_of_panels, 2, squeeze=False).flat)
+    for axes, (heading, name, unit) in zip(places, panels):
+        _panel(axes, heading, unit, name, train, held_out, (unigram or {}).get(name))
+    _panel(places[len(panels)], "Learning rate", "", "learning_rate", train, [], None)
+    for axes in places[len(panels) + 1 :]:
+        axes.set_axis_off()
     if title:
         figure.suptitle(title, fontsize=14)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     write_atomically(picture, buffer.getvalue())
     return True
+
+
+def _metric(term: Term, kind: str) -> tuple[str, str]:
+    """Name and unit of one metric of a term."""
+    return (term.loss, term.unit) if kind == "loss" else (term.accuracy, "%")
 
 
 def smoothed(values: np.ndarray, reach: int) -> np.ndarray:

@@ -7,6 +7,7 @@ import time
 import jax
 from etils import epath
 
+from bert_jax.objectives.objective import Term
 from bert_jax.training import sinks
 
 
@@ -72,16 +73,24 @@ class Metrics:
       workdir: directory of the run, local or gs://.
       start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
       evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
+      terms: of what is trained for, whose figures the console shows.
     """
 
-    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, start_step: int = 0, evaluated: bool = True):
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        total_steps: int,
+        start_step: int = 0,
+        evaluated: bool = True,
+        terms: tuple[Term, ...] = (),
+    ):
         self.file = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
             files = self._files(evaluated)
-            self._console = sinks.ConsoleLines(
-                total_steps, start_step
-            )  # last: a bar that a signal finds begun must be ended
+            # Last: a bar that a signal finds begun must be ended.
+            self._console = sinks.ConsoleLines(total_steps, start_step, terms=terms)
             self._sinks = [self._console, *files]
 
     def _files(self, evaluated: bool = True) -> list:

@@ -3,11 +3,10 @@
 import jax
 from absl import logging
 
-from bert_jax.config import Config, PhaseConfig, max_predictions
+from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.errors import UserError
+from bert_jax.models.costs import training_flops
 from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.optim.schedules import phase_starts
-from bert_jax.config.presets import training_flops
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
 
@@ -15,17 +14,15 @@ MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a
 class PhaseReporter:
     """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
 
-    def __init__(self, metrics: Metrics, rates: Rates, config: Config, index: int):
-        phase = config.phases[index]
+    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config = metrics, rates, config
-        self._sequences, self._tokens = phase.batch_size, phase.batch_size * phase.sequence_length
-        self._flops = (
-            phase.batch_size
-            * training_flops(config.model, phase.sequence_length, max_predictions(phase, config.masking)).total
-        )
-        self._phase_end = phase_starts(config)[index] + phase.steps
-        self._tokens_after = sum(_phase_tokens(later) for later in config.phases[index + 1 :])
+        self._sequences, self._tokens = phase.batch_size, phase.tokens_per_step
+        flops = training_flops(config.model, phase.sequence_length, phase.max_predictions)
+        self._flops = phase.batch_size * flops.total
+        self._phase_end = phase.end
+        later = resolve_phases(config)[phase.index + 1 :]
+        self._tokens_after = sum(phase.steps * phase.tokens_per_step for phase in later)
         self._skipped = 0  # updates in a row
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
@@ -67,7 +64,3 @@ class PhaseReporter:
 def due(step: int, every: int) -> bool:
     """Whether something that is done every `every` steps, 0 for never, is to be done after `step`."""
     return every > 0 and step % every == 0
-
-
-def _phase_tokens(phase: PhaseConfig) -> int:
-    return phase.steps * phase.batch_size * phase.sequence_length

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import jax
 
-from bert_jax.training.metrics import Rates
 from bert_jax.devices.signals import StopSignals
+from bert_jax.training.metrics import Rates
 
 
 class Program:

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
 from bert_jax.files import parse_object, write_atomically
+from bert_jax.objectives.objective import Term
 
+BESIDE_BAR = ("tokens_per_second", "seconds_left")
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
-
-BAR = ("mlm_loss", "mlm_accuracy", "tokens_per_second", "seconds_left")  # what fits beside the bar in 80 columns
 
 
 class JsonLines:
@@ -90,10 +90,14 @@ class TensorBoard:
 
 
 class ConsoleLines:
-    """A line for each written step: a live bar below them on a terminal, plain text elsewhere."""
+    """A line for each written step: a live bar below them on a terminal, plain text elsewhere.
 
-    def __init__(self, total_steps: int, start_step: int, console: Console | None = None):
-        self._total = total_steps
+    Args:
+      terms: of what is trained for, whose figures are shown.
+    """
+
+    def __init__(self, total_steps: int, start_step: int, console: Console | None = None, terms: tuple[Term, ...] = ()):
+        self._total, self._terms = total_steps, terms
         self._console = console or Console()
         self._progress = None
         if self._console.is_terminal:
@@ -113,27 +117,29 @@ class ConsoleLines:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
-            short = {name: metrics[name] for name in BAR if name in metrics}
-            self._progress.update(self._task, completed=step, summary=" · ".join(describe(short)))
+            main = self._terms[:1]  # which fits beside the bar in 80 columns, with the rates
+            names = [name for term in main if term.label for name in (term.loss, term.accuracy)]
+            short = {name: metrics[name] for name in (*names, *BESIDE_BAR) if name in metrics}
+            self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
         else:
             label = f"step {step:,}/{self._total:,}" if kind == "train" else f"{kind} at step {step:,}"
-            self._console.print(" · ".join([label, *describe(metrics)]), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(
+                " · ".join([label, *describe(metrics, self._terms)]), highlight=False, markup=False, soft_wrap=True
+            )
 
     def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
 
 
-def describe(metrics: dict[str, float]) -> list[str]:
+def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
     """The parts of one console line, in reading order; only what is there."""
-    parts = [
-        form.format(metrics[name])
-        for name, form in (("loss", "loss {:.4f}"), ("perplexity", "perplexity {:.2f}"))
-        if name in metrics
-    ]
-    for task, label in (("mlm", "MLM"), ("next_sentence", "pairs")):
-        if f"{task}_loss" in metrics:
-            parts.append(f"{label} {metrics[f'{task}_loss']:.4f} ({metrics.get(f'{task}_accuracy', math.nan):.1%})")
+    parts = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
+    parts += [f"{term.perplexity} {metrics[term.perplexity]:.2f}" for term in terms if term.perplexity in metrics]
+    for term in terms:
+        if term.label and term.loss in metrics:
+            accuracy = f" ({metrics[term.accuracy]:.1%})" if term.accuracy in metrics else ""
+            parts.append(f"{term.label} {metrics[term.loss]:.4f}{accuracy}")
     for name, form in (
         ("learning_rate", "lr {:.2e}"),
         ("grad_norm", "grad {:.2f}"),

@@ -9,6 +9,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
+from bert_jax.models.parameters import entries, state_entries
 
 
 @jax.tree_util.register_dataclass
@@ -21,12 +22,22 @@ class TrainState:
 
 
 def abstract_state(model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for."""
-    shapes = jax.eval_shape(lambda: _initial(model, optimizer, seed=0))
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        shapes,
-        sharding.shardings(mesh, shapes),
+    """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for.
+
+    Raises:
+      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has another shape for it.
+    """
+    shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
+
+    def placed(leaf, where) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    params = sharding.shardings(mesh, entries(parameters, shapes.params))
+    optimizer_state = sharding.shardings(mesh, state_entries(parameters, shapes.optimizer_state))
+    return TrainState(
+        step=jax.tree.map(placed, shapes.step, sharding.replicated(mesh)),
+        params=jax.tree.map(placed, shapes.params, params),
+        optimizer_state=jax.tree.map(placed, shapes.optimizer_state, optimizer_state),
     )
 
 
@@ -46,9 +57,11 @@ def initializer(model, optimizer: optax.GradientTransformation, mesh: Mesh):
     return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
 
 
-def reset_moments(state: TrainState) -> TrainState:
-    """Moments and bias-correction count back to zero, as `optimizer.init` makes them; step and parameters stay."""
-    return dataclasses.replace(state, optimizer_state=jax.tree.map(jnp.zeros_like, state.optimizer_state))
+def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
+    """Return `state` with the optimizer state that `optimizer.init` makes; step and parameters stay."""
+    where = jax.tree.map(lambda leaf: leaf.sharding, state.optimizer_state)
+    fresh = jax.jit(optimizer.init, out_shardings=where)(state.params)
+    return dataclasses.replace(state, optimizer_state=fresh)
 
 
 def _initial(model, optimizer, seed: int | jax.Array) -> TrainState:

@@ -333,7 +333,7 @@ def test_keeps_the_last_and_the_best(tmp_path):
     losses = {1: 5.0, 2: 3.0, 3: float("nan"), 4: 4.0, 5: None, 6: 6.0, 7: None}
     kept = []
     for steps in ((1, 2, 3, 4), (5, 6, 7)):  # the second opening knows the losses from disk
-        with Checkpoints(tmp_path, CheckpointConfig(keep_last=2, keep_best=1)) as checkpoints:
+        with Checkpoints(tmp_path, CheckpointConfig(keep_last=2, keep_best=1), best_metric="mlm_loss") as checkpoints:
             for step in steps:
                 metrics = None if losses[step] is None else {"mlm_loss": losses[step], "mlm_accuracy": 0.5}
                 checkpoints.save(step, small, position={}, config={}, metrics=metrics)
@@ -342,7 +342,7 @@ def test_keeps_the_last_and_the_best(tmp_path):
 
 
 def test_without_a_finite_loss_only_the_last_stay(tmp_path):
-    with Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=2)) as checkpoints:
+    with Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=2), best_metric="mlm_loss") as checkpoints:
         for step, metrics in enumerate([{"mlm_loss": float("nan")}, {"mlm_loss": float("-inf")}, None, {"loss": 1.0}]):
             checkpoints.save(step, {"x": jnp.zeros(2)}, position={}, config={}, metrics=metrics)
     assert checkpoints.steps() == [3]
@@ -361,7 +361,9 @@ def test_the_best_are_those_of_the_latest_phase(tmp_path):
     kept = []
     for best in (2, 3, 4):
         for part in (saved[:4], saved[4:]):  # the second opening knows losses and phases from disk
-            with Checkpoints(tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best)) as checkpoints:
+            with Checkpoints(
+                tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best), best_metric="mlm_loss"
+            ) as checkpoints:
                 for step, position, loss in part:
                     checkpoints.save(
                         step,

@@ -23,7 +23,7 @@ from processes import wait_until
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.workdir import open_workdir, read_config
+from bert_jax.checkpoints.pretraining import open_pretraining, read_config
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
@@ -42,14 +42,14 @@ def tokenizer(tmp_path_factory):
 
 
 def start(path, tokenizer, config=CONFIG, store="store-1"):
-    open_workdir(path, config, store_fingerprint=store, tokenizer=tokenizer).release()
+    open_pretraining(path, config, store_fingerprint=store, tokenizer=tokenizer).release()
 
 
 @pytest.fixture
 def run(tmp_path, tokenizer):
     """A work directory whose run has saved a checkpoint."""
     path = tmp_path / "deep" / "run"
-    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         with Checkpoints(workdir.checkpoints) as checkpoints:
             checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
     return path
@@ -69,7 +69,7 @@ def changed(**options) -> Config:
 
 def test_a_new_run(tmp_path, tokenizer):
     path = tmp_path / "runs" / "one"
-    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         assert not workdir.resumed and workdir.checkpoints == epath.Path(path) / "checkpoints"
     assert read_config(path) == CONFIG
     assert load_tokenizer(path / "tokenizer").fingerprint == tokenizer.fingerprint
@@ -86,7 +86,7 @@ def run_id(path):
 def test_a_run_keeps_its_id_and_a_fresh_one_gets_another(run, tmp_path, tokenizer):
     first = run_id(run)
     assert re.fullmatch("[0-9a-f]{32}", first)
-    with open_workdir(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         assert workdir.run_id == run_id(run) == first
     fresh = set()
     for _ in range(2):  # nothing has been saved there
@@ -99,9 +99,19 @@ def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
     facts = json.loads((run / "run.json").read_text())
     del facts["run_id"]
     (run / "run.json").write_text(json.dumps(facts))
-    with open_workdir(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         assert workdir.resumed and workdir.run_id is None
     assert run_id(run) is None
+
+
+def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(run, tokenizer):
+    values = json.loads((run / "config.json").read_text())
+    del values["objective"]
+    (run / "config.json").write_text(json.dumps(values))
+    start(run, tokenizer)
+    (run / "config.json").write_text(json.dumps(values))  # once more as it was: a start writes it anew
+    with pytest.raises(UserError, match=r"other settings \(objective.mlm_weight: 1.0 → 2.0\)"):
+        start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
 
 
 HARMLESS = {
@@ -127,6 +137,8 @@ TRAJECTORY = {
     "masking.rate": 0.2,
     "data.held_out": 0.02,
     "data.sentence_pairs": "sop",
+    "objective.mlm_weight": 0.5,
+    "objective.next_sentence_weight": 2.0,
     "data.eval_path": "/other",
     "phases.0.steps": 80,
     "phases.0.batch_size": 512,
@@ -138,7 +150,7 @@ TRAJECTORY = {
 @pytest.mark.parametrize("option", HARMLESS)
 def test_harmless_changes_go_on(run, tokenizer, option):
     config = changed(**{option: HARMLESS[option]})
-    with open_workdir(run, config, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(run, config, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         assert workdir.resumed
     assert read_config(run) == config
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
@@ -231,7 +243,7 @@ def test_read_only_directory(tmp_path, tokenizer):
 
 def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as workdir:
+    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as workdir:
         assert workdir.owner is None
     assert not (tmp_path / "run").exists()
 
@@ -239,16 +251,16 @@ def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
 def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, monkeypatch):
     """Each would save its part of a checkpoint to a disk of its own."""
     monkeypatch.setattr("bert_jax.checkpoints.workdir.SHARED_SECONDS", 0)
-    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as first:
+    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as first:
         monkeypatch.setattr(jax, "process_index", lambda: 1)
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr("bert_jax.checkpoints.workdir.from_first", lambda value: first.files["run.json"])
-        with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
+        with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
             assert second.run_id == first.run_id
         with pytest.raises(
             UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"
         ):
-            open_workdir(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
+            open_pretraining(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
     assert not (tmp_path / "own").exists()
 
 
@@ -370,7 +382,7 @@ def taken(request, tmp_path, tokenizer, monkeypatch):
     """A work directory that this process writes to, on a file system with locks or without."""
     if request.param == "time stamps":
         monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    with open_workdir(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         yield workdir
 
 
@@ -408,13 +420,13 @@ def test_a_directory_that_is_lost_during_a_run_is_written_again(taken, tokenizer
     with Checkpoints(taken.checkpoints, run_id=taken.run_id) as checkpoints:
         checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
     taken.release()
-    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as again:
+    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as again:
         assert again.resumed and again.run_id == taken.run_id
 
 
 def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(tmp_path, tokenizer):
     path = tmp_path / "run"
-    with open_workdir(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
         with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:

@@ -10,10 +10,10 @@ import pytest
 from processes import SECONDS, free_port
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.hosts import Ended, any_failure, check_alike, from_first, refuse_differences
 from bert_jax.devices.software import sources
-from bert_jax.pretraining import PER_HOST
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
 OTHERS = {
@@ -29,16 +29,16 @@ OTHERS = {
 def test_the_first_difference_is_named_with_both_values_and_the_host(said):
     facts = [to_dict(config) for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, **OTHERS[said]))]
     with pytest.raises(Ended, match=f"^the hosts do not run the same thing: {said}. Start the same command"):
-        refuse_differences(facts, PER_HOST)
+        refuse_differences(facts, PRETRAINING.where)
 
 
 def test_where_the_same_data_lie_and_how_they_are_read_may_differ():
     data = DataConfig(path="/mnt/copy", cache="/scratch", loader="plain", prefetch=1)
     facts = [to_dict(config) for config in (CONFIG, dataclasses.replace(CONFIG, data=data, init_from="/elsewhere"))]
-    refuse_differences(facts, PER_HOST)
+    refuse_differences(facts, PRETRAINING.where)
     with pytest.raises(Ended, match="store_fingerprint is abc on host 0 and abd on host 1"):
         refuse_differences(
-            [{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))], PER_HOST
+            [{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))], PRETRAINING.where
         )
 
 
@@ -53,11 +53,9 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     before = sources(tmp_path)
     (tmp_path / "data" / "pairs.py").write_text("two")
     (tmp_path / "notes.txt").write_text("not code")
-    with pytest.raises(
-        Ended, match=r"code.data/examples/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"
-    ):
+    with pytest.raises(Ended, match=r"code.data/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
         refuse_differences([{"code": before}, {"code": sources(tmp_path)}])
-    assert "hosts.py" in sources() and "data/examples/pairs.py" in sources()
+    assert "devices/hosts.py" in sources() and "data/examples/pairs.py" in sources()
 
 
 HOST = """

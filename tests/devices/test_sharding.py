@@ -5,14 +5,16 @@ import re
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from bert_jax.devices import sharding
 from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import entries
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, create_state, reset_moments
 
@@ -89,7 +91,7 @@ def test_batches_that_do_not_split():
 def test_every_large_parameter_and_moment_is_split():
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     specs = {}
-    state = abstract_state(MODEL, optimizer(OptimizerConfig(name="adamw")), mesh)
+    state = abstract_state(MODEL, optimizer(OptimizerConfig(name="adamw"), MODEL.parameters), mesh)
     for path, leaf in jax.tree.leaves_with_path(state):
         specs[jax.tree_util.keystr(path, simple=True, separator="/")] = leaf.sharding.spec
     assert specs["params/embeddings/word/table"] == P("tensor", "fsdp")
@@ -107,18 +109,19 @@ def test_every_large_parameter_and_moment_is_split():
 
 def test_gathered_parameters_keep_the_tensor_axis_only():
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    where = sharding.gathered(sharding.shardings(mesh, jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))))
+    where = sharding.gathered(
+        sharding.shardings(mesh, entries(MODEL.parameters, jax.eval_shape(MODEL.init, jax.random.key(0))))
+    )
     assert where["encoder"]["attention"]["query"]["kernel"].spec == P(None, None, "tensor", None)
     assert all("fsdp" not in leaf.spec for leaf in jax.tree.leaves(where))
 
 
 def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=1, tensor=8))
-    spec, remarks = sharding.partition_spec(mesh, "encoder/attention/query/kernel", (2, 16, 4, 4))
+    spec, remarks = sharding.partition_spec(mesh, MODEL.parameters["encoder/attention/query/kernel"])
     assert spec == P(None, "fsdp", None, None) and remarks == ["4 is not divisible by tensor=8: whole on every device"]
-    params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(sharding.table(mesh, params))
+    console.print(sharding.table(mesh, MODEL.parameters))
     text = console.export_text()
     assert re.search(r"encoder/attention/query/kernel +│ 2 × 16 × 4 × 4 .*4 is not divisible by tensor=8", text)
     assert re.search(r"embeddings/word/table +│ 64 × 16 +│ tensor, fsdp", text)
@@ -129,14 +132,14 @@ def test_the_table_names_every_array_in_full(width):
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=4))
     params = jax.eval_shape(lambda: MODEL.init(jax.random.key(0)))
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(sharding.table(mesh, params))
+    console.print(sharding.table(mesh, MODEL.parameters))
     text = console.export_text()
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
     assert "…" not in text and not [name for name in names if f" {name} " not in text]
 
 
 def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
-    adamw = optimizer(OptimizerConfig())
+    adamw = optimizer(OptimizerConfig(), MODEL.parameters)
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     single = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     state, plain = create_state(MODEL, adamw, mesh, seed=3), create_state(MODEL, adamw, single, seed=3)
@@ -146,20 +149,22 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
     jax.tree.map(np.testing.assert_array_equal, state, plain)
 
 
-def test_reset_moments_equals_a_fresh_optimizer():
-    adamw, mesh = optimizer(OptimizerConfig()), sharding.make_mesh(MeshConfig(fsdp=2))
+@pytest.mark.parametrize(
+    "transformation",
+    [optimizer(OptimizerConfig(), MODEL.parameters), optax.scale_by_rss(initial_accumulator_value=0.5)],
+)
+def test_reset_moments_equals_a_fresh_optimizer(transformation):
+    """Also of an optimizer whose state does not begin with zeros."""
+    mesh = sharding.make_mesh(MeshConfig(fsdp=2))
     used = jax.tree.map(
         lambda leaf: jax.device_put(np.full(leaf.shape, 7, leaf.dtype), leaf.sharding),
-        abstract_state(MODEL, adamw, mesh),
+        abstract_state(MODEL, transformation, mesh),
     )
-    reset = reset_moments(used)
+    reset = reset_moments(used, transformation)
     assert reset.step == 7
-    jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, adamw.init(used.params))
+    jax.tree.map(np.testing.assert_array_equal, reset.optimizer_state, transformation.init(used.params))
     jax.tree.map(np.testing.assert_array_equal, reset.params, used.params)
-    assert (
-        reset.optimizer_state[0].mu["pooler"]["kernel"].sharding
-        == used.optimizer_state[0].mu["pooler"]["kernel"].sharding
-    )
+    assert jax.tree.map(lambda leaf: leaf.sharding, reset) == jax.tree.map(lambda leaf: leaf.sharding, used)
 
 
 @pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, tensor=-1)])

@@ -24,7 +24,7 @@ from bert_jax.tasks.squad.windows import SpanFeatures
 def test_the_plan_is_the_papers_grid_and_every_seed():
     config = dataclasses.replace(task_defaults("mrpc"), grid=True, seeds=2, seed=7)
     runs = plan(config)
-    assert len(runs) == len(set(run.name for run in runs)) == 2 * 2 * 4 * 3
+    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * 4 * 3
     assert {run.batch_size for run in runs} == {16, 32} and {run.epochs for run in runs} == {2, 3, 4}
     assert {run.seed for run in runs} == {7, 8} and {run.learning_rate for run in runs} == {5e-5, 4e-5, 3e-5, 2e-5}
     assert plan(dataclasses.replace(config, grid=False, seeds=1)) == [Run(16, 3e-5, 4, 7)]

@@ -15,7 +15,7 @@ from bert_jax.config import ComputeConfig
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.errors import UserError
-from bert_jax.finetuning import loop
+from bert_jax.finetuning import benchmark_files, loop, training
 from bert_jax.pretrained.loading import open_stored, place
 from bert_jax.tasks.squad import reading, windows
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
@@ -43,7 +43,7 @@ def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
     left.mkdir()  # as by a kill right before it was removed
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
+        patch.setattr(benchmark_files, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
         again = finetune(config).results
     assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
 
@@ -127,7 +127,9 @@ def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrain
 def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))  # such as: out of memory
+        patch.setattr(
+            training.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed)
+        )  # such as: out of memory
         with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())

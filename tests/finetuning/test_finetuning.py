@@ -27,6 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
+from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.task_data import read_task
@@ -357,6 +358,15 @@ def test_stabilisers(pretrained):
     """Reinitialised layers, layer-wise rates, an encoder that only gives features: what becomes of parameters and updates."""
     config = run_config(pretrained, "unused")
     model = dataclasses.replace(MODEL, vocab_size=40, num_layers=3)
+    layer, hidden = Axis("layer", 3), Axis("hidden", 2)
+    parameters = table(
+        [
+            Parameter("embeddings/t", (hidden,), embedding=True),
+            Parameter("encoder/x", (layer, hidden)),
+            Parameter("pooler/kernel", (hidden,)),
+            Parameter("head/kernel", (hidden,)),
+        ]
+    )
     old, new = (
         {
             "encoder": {"x": np.full((3, 2), value)},
@@ -367,23 +377,24 @@ def test_stabilisers(pretrained):
     )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     old, new = (jax.device_put(tree, sharding.replicated(mesh)) for tree in (old, new))
-    mixed = with_fresh_layers(old, new, 2)
+    mixed = with_fresh_layers(old, new, 2, parameters)
     assert mixed["encoder"]["x"][:, 0].tolist() == [1, 2, 2]
     assert mixed["pooler"]["kernel"][0] == 2 and mixed["head"]["kernel"][0] == 1
-    assert with_fresh_layers(old, new, 0) is old
+    assert with_fresh_layers(old, new, 0, parameters) is old
     with pytest.raises(UserError, match="has 3 layers"):
         make_programs(dataclasses.replace(config, reinitialize_layers=4), model, HeadConfig(labels=("a", "b")), mesh)
 
     ones = {
         "embeddings": {"t": np.ones(2, np.float32)},
         "encoder": {"x": np.ones((3, 2), np.float32)},
-        "pooler": {"k": np.ones(2, np.float32)},
-        "head": {"k": np.ones(2, np.float32)},
+        "pooler": {"kernel": np.ones(2, np.float32)},
+        "head": {"kernel": np.ones(2, np.float32)},
     }
-    scaled, _ = scale_by_depth(0.5, 3).update(ones, scale_by_depth(0.5, 3).init(ones))
+    by_depth, features_only = scale_by_depth(0.5, 3, parameters), frozen_encoder(parameters)
+    scaled, _ = by_depth.update(ones, by_depth.init(ones))
     assert scaled["embeddings"]["t"][0] == 0.125 and scaled["encoder"]["x"][:, 0].tolist() == [0.25, 0.5, 1]
-    assert scaled["pooler"]["k"][0] == scaled["head"]["k"][0] == 1
-    frozen, _ = frozen_encoder().update(ones, frozen_encoder().init(ones))
+    assert scaled["pooler"]["kernel"][0] == scaled["head"]["kernel"][0] == 1
+    frozen, _ = features_only.update(ones, features_only.init(ones))
     assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == {
         "embeddings": 0,
         "encoder": 0,

@@ -10,7 +10,8 @@ import pytest
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import bilstm
+from bert_jax.models.bilstm import BiLstmTagger
+from bert_jax.models.model import arrays
 from bert_jax.models.task import BertForTask
 from bert_jax.finetuning.programs import fitting_head
 
@@ -55,11 +56,11 @@ def numpy_lstm(params, tokens):
 
 def test_scores_equal_numpy():
     tagger, hidden_states = head(), states()
-    params = jax.tree.map(
+    module = jax.tree.map(
         lambda x: x + 0.3 * np.random.default_rng(x.size).standard_normal(x.shape).astype(np.float32),
-        bilstm.init(jax.random.key(0), tagger, CONFIG),
+        BiLstmTagger(CONFIG, tagger, jax.random.key(0)),
     )
-    scores = jax.jit(bilstm.apply, static_argnames="head")(params, hidden_states, MASK, head=tagger)
+    params, scores = arrays(module), jax.jit(module)(hidden_states, MASK)
     for row in range(BATCH):
         x = hidden_states[-1][row, : MASK[row].sum()]
         for layer in ("layer_0", "layer_1"):
@@ -88,17 +89,16 @@ def test_features_are_those_of_table_7():
     }
     for name, value in expected.items():
         tagger = head(name)
-        params = jax.eval_shape(lambda key: bilstm.init(key, tagger, CONFIG), jax.random.key(0))
-        assert params["layer_0"]["forward"]["kernel"].shape == (value.shape[-1], 4 * SIZE)
-        assert ("mix" in params) == name.startswith("weighted")
-        if "mix" in params:
-            params["mix"] = {"weights": weights[-params["mix"]["weights"].shape[0] :], "scale": scale}
-        np.testing.assert_allclose(bilstm.features(params, s, name), value, rtol=1e-5, atol=1e-6)
+        module = BiLstmTagger(CONFIG, tagger, jax.random.key(0))
+        assert module.layer_0.forward.kernel.shape == (value.shape[-1], 4 * SIZE)
+        assert ("mix" in arrays(module)) == name.startswith("weighted")
+        if module.mix is not None:
+            module.mix.weights[...], module.mix.scale[...] = weights[-module.mix.weights.shape[0] :], scale
+        np.testing.assert_allclose(module.inputs(s), value, rtol=1e-5, atol=1e-6)
 
 
 def test_fresh_weights_are_the_mean_of_the_layers():
-    params = bilstm.init(jax.random.key(0), head("weighted_all"), CONFIG)
-    mixed = bilstm.features(params, states(), "weighted_all")
+    mixed = BiLstmTagger(CONFIG, head("weighted_all"), jax.random.key(0)).inputs(states())
     np.testing.assert_allclose(mixed, np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
 
 
@@ -130,7 +130,7 @@ def test_features_that_cannot_be():
     shallow = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=2, num_heads=2)
     for features in ("concat_last_four", "weighted_last_four"):
         with pytest.raises(UserError, match="needs 4 layers and the model has 2"):
-            bilstm.init(jax.random.key(0), head(features), shallow)
+            BiLstmTagger(shallow, head(features), jax.random.key(0))
     with pytest.raises(UserError, match="belongs to tagging, not to span"):
         BertForTask(CONFIG, HeadConfig(kind="span", features="last"))
 

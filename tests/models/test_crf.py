@@ -1,12 +1,15 @@
 """The CRF against all its paths, written out: log-likelihood, best path, gradients, packing, sentences, constraints."""
 
+import functools
 import itertools
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from bert_jax.models import crf
+from bert_jax.models.model import arrays, structure
 
 NAMES = ("O", "B-X", "I-X", "I-Y")
 BATCH, LENGTH, LABELS = 6, 7, len(NAMES)
@@ -19,8 +22,17 @@ SENTENCES = (
     [(3, False, True), (1, True, True), (3, True, False)],
 )
 """Of each row: (words, whether the sentence begins there, whether it ends there)."""
-loss = jax.jit(crf.negative_log_likelihood)
-best_paths = jax.jit(crf.best_paths, static_argnames="names")
+STRUCTURE = structure(lambda: crf.ConditionalRandomField(LABELS))
+
+
+@jax.jit
+def loss(params, *rows):
+    return nnx.merge(STRUCTURE, params).negative_log_likelihood(*rows)
+
+
+@functools.partial(jax.jit, static_argnames="names")
+def best_paths(params, *rows, names=None):
+    return nnx.merge(STRUCTURE, params).best_paths(*rows, names)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +116,7 @@ def test_loss_is_minus_the_log_of_the_share_of_the_path(seed):
 @pytest.mark.parametrize("names", [None, NAMES])
 def test_best_path_is_the_best_of_all(names, seed):
     params, (logits, labels, first, last) = example(seed)
-    found = np.asarray(best_paths(params, logits, labels, first, last, names))
+    found = np.asarray(best_paths(params, logits, labels, first, last, names=names))
     assert ((found == -1) == (labels == -1)).all()
     free_and_forbidden = 0
     for path, row, gold, sentences in zip(found, logits, labels, SENTENCES, strict=True):
@@ -128,9 +140,7 @@ def test_constraints_are_the_rules_of_iob2():
 
 def test_gradients_equal_finite_differences():
     params, (logits, labels, first, last) = example(3)
-    loss_and_gradients = jax.jit(
-        jax.value_and_grad(lambda at: crf.negative_log_likelihood(*at, labels, first, last).sum())
-    )
+    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: loss(*at, labels, first, last).sum()))
     gradients = loss_and_gradients((params, logits))[1]
     random = np.random.default_rng(0)
     for _ in range(3):
@@ -146,11 +156,11 @@ def test_gradients_equal_finite_differences():
 
 def test_without_transitions_words_stand_alone():
     _, (logits, labels, first, last) = example(4)
-    params = crf.init(LABELS)
+    params = arrays(crf.ConditionalRandomField(LABELS))
     probabilities = jax.nn.log_softmax(logits)
     picked = np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0] * (labels >= 0)
     np.testing.assert_allclose(loss(params, logits, labels, first, last), -picked.sum(1), rtol=1e-5, atol=1e-5)
-    best = best_paths(params, logits, labels, first, last, None)
+    best = best_paths(params, logits, labels, first, last)
     np.testing.assert_array_equal(best, np.where(labels >= 0, logits.argmax(-1), -1))
 
 
@@ -161,4 +171,6 @@ def test_a_longer_row_changes_nothing():
         for array, fill in zip(rows, (9, -1, True, True), strict=True)
     ]
     np.testing.assert_allclose(loss(params, *wide), loss(params, *rows), rtol=1e-6)
-    np.testing.assert_array_equal(best_paths(params, *wide, NAMES)[:, :LENGTH], best_paths(params, *rows, NAMES))
+    np.testing.assert_array_equal(
+        best_paths(params, *wide, names=NAMES)[:, :LENGTH], best_paths(params, *rows, names=NAMES)
+    )

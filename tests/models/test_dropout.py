@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import attention as attention_module
 from bert_jax.models import layers
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.contract import AttentionMask
 from small_model import FLOAT32, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 
@@ -39,12 +40,12 @@ def test_dropout_statistics(rate):
 
 def test_dropout_of_attention_falls_on_probabilities():
     query, key = (jax.random.normal(jax.random.key(i), (2, 8, 3, 8)) for i in (0, 1))
-    mask = np.ones((2, 8), np.int32)
+    mask = AttentionMask(padding=jnp.ones((2, 8), jnp.int32))
     identity = jnp.tile(
         jnp.eye(8)[None, :, None, :], (2, 1, 3, 1)
     )  # its product with the probabilities is the probabilities
-    weights = np.asarray(attention_module.attention_weights(query, key, mask))
-    dropped = np.swapaxes(attention_module.attention(query, key, identity, mask, jax.random.key(2), 0.25), 1, 2)
+    dropped, weights = xla.attention(query, key, identity, mask, jax.random.key(2), 0.25, collect=True)
+    dropped, weights = np.swapaxes(dropped, 1, 2), np.asarray(weights)
     zero = dropped == 0
     assert 0.15 < zero.mean() < 0.35
     np.testing.assert_allclose(dropped[~zero], weights[~zero] / 0.75, rtol=1e-4)

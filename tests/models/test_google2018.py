@@ -1,6 +1,7 @@
 """The mode that is the original: the whole step by hand over 50 steps, and a table in the docs that cannot go stale."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 import re
@@ -18,7 +19,9 @@ from bert_jax.config.presets import google2018, model_config
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -91,11 +94,20 @@ def by_hand():
 
 def test_fifty_steps_are_those_of_the_original(by_hand):
     """Forward, loss, gradient, clipping, moments, decay and schedule at once, on the compiled step that trains."""
-    model, transformation = BertForPreTraining(CONFIG.model, CONFIG.compute), optimizer(CONFIG.optimizer)
+    model = BertForPreTraining(CONFIG.model, CONFIG.compute)
+    transformation = optimizer(CONFIG.optimizer, model.parameters)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(model, transformation, mesh)
     shardings = state_shardings(abstract)
-    step = make_train_step(model, transformation, CONFIG, 0, mesh, shardings)
+    step = make_train_step(
+        default_objective(model, CONFIG),
+        transformation,
+        mesh,
+        shardings,
+        clip_norm=CONFIG.optimizer.clip_norm,
+        schedule=functools.partial(learning_rate, CONFIG),
+        seed=CONFIG.seed,
+    )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
     state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), shardings)
     history = []

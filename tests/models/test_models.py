@@ -17,8 +17,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models import attention as attention_module
+from bert_jax.models.attention import SelfAttention
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.contract import AttentionMask
 from small_model import BATCH, FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 
@@ -81,29 +83,16 @@ def test_gradient_equals_finite_differences_in_float64(norm_position):
             assert ours[index] == pytest.approx(slope, rel=1e-3, abs=2e-6), path
 
 
-def test_attention_by_hand():
-    """The first of three positions attends .40 .20 .40 and gives (3, 4)."""
-    query, key, value = (
-        np.array(x, np.float32)[None, :, None, :]
-        for x in ([[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]])
-    )
-    mask = np.ones((1, 3), np.int32)
-    weights = attention_module.attention_weights(query, key, mask)
-    high, low = math.exp(1 / math.sqrt(2)), 1.0
-    np.testing.assert_allclose(weights[0, 0, 0], np.array([high, low, high]) / (2 * high + low), rtol=1e-6)
-    np.testing.assert_allclose(weights[0, 0, 0], [0.40, 0.20, 0.40], atol=0.005)
-    np.testing.assert_allclose(attention_module.attention(query, key, value, mask)[0, 0, 0], [3.0, 4.0], rtol=1e-6)
-
-
 @pytest.mark.parametrize("num_heads", [1, 4, 16])
 def test_size_of_attention_output_does_not_depend_on_the_number_of_heads(num_heads):
     """E‖y‖² = d² σ_x² σ_V² / m with uniform attention over m positions, before the output projection."""
     size, length, rows, sigma_x = 64, 10, 400, 1.5
     config = ModelConfig(vocab_size=8, hidden_size=size, num_heads=num_heads, initializer_range=0.05)
-    module = attention_module.SelfAttention(config, jax.random.key(0))
+    module = SelfAttention(config, jax.random.key(0))
     x = sigma_x * jax.random.normal(jax.random.key(1), (rows, length, size))
     uniform = jnp.zeros((rows, length, num_heads, config.head_size))
-    y = attention_module.attention(uniform, uniform, module.value(x), jnp.ones((rows, length), jnp.int32))
+    mask = AttentionMask(padding=jnp.ones((rows, length), jnp.int32))
+    y, _ = xla.attention(uniform, uniform, module.value(x), mask)
     sigma_v = 0.8796 * config.initializer_range
     expected = size**2 * sigma_x**2 * sigma_v**2 / length
     # 400 independent rows of 64 values and 4096 kernel entries: about 2 % of spread.

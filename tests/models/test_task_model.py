@@ -132,14 +132,14 @@ def test_classification_loss_is_the_mean_cross_entropy_of_the_real_rows():
     logits, labels = logits_of(4, 3), np.array([2, 0, 1, 1], np.int32)
     sums = jax.device_get(classification.loss_sums(jnp.asarray(logits), labels, WEIGHTS))
     expected = -log_softmax(logits.astype(float), axis=1)[np.arange(3), labels[:3]]
-    np.testing.assert_allclose(sums["loss"] / sums["weight"], expected.mean(), rtol=1e-6)
-    assert sums["correct"] == (logits[:3].argmax(1) == labels[:3]).sum() and sums["weight"] == 3
+    np.testing.assert_allclose(sums.loss / sums.weight, expected.mean(), rtol=1e-6)
+    assert sums.correct == (logits[:3].argmax(1) == labels[:3]).sum() and sums.weight == 3
 
 
 def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
     predictions, labels = logits_of(4), np.array([0.5, 2.0, 5.0, 99.0], np.float32)
     sums = jax.device_get(regression.loss_sums(jnp.asarray(predictions), labels, WEIGHTS))
-    np.testing.assert_allclose(sums["loss"] / sums["weight"], np.square(predictions - labels)[:3].mean(), rtol=1e-6)
+    np.testing.assert_allclose(sums.loss / sums.weight, np.square(predictions - labels)[:3].mean(), rtol=1e-6)
 
 
 def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
@@ -152,11 +152,10 @@ def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
         -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
         for row, end in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
     ]
-    np.testing.assert_allclose(sums["loss"] / sums["weight"], np.mean(ends), rtol=1e-6)
+    np.testing.assert_allclose(sums.loss / sums.weight, np.mean(ends), rtol=1e-6)
     wider = ((0, 0), (0, 3))
     longer = span.loss_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
-    for name in sums:
-        np.testing.assert_allclose(longer[name], sums[name], rtol=1e-6)
+    np.testing.assert_allclose(longer, sums, rtol=1e-6)
 
 
 def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
@@ -165,8 +164,8 @@ def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
     sums = jax.device_get(tagging.loss_sums(jnp.asarray(logits), labels, WEIGHTS))
     where = [(0, 1), (0, 3), (1, 1), (1, 2)]
     np.testing.assert_allclose(
-        sums["loss"] / sums["weight"],
+        sums.loss / sums.weight,
         np.mean([-log_softmax(logits[at].astype(float))[labels[at]] for at in where]),
         rtol=1e-6,
     )
-    assert sums["weight"] == 4 and sums["correct"] == sum(logits[at].argmax() == labels[at] for at in where)
+    assert sums.weight == 4 and sums.correct == sum(logits[at].argmax() == labels[at] for at in where)

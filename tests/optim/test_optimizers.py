@@ -11,6 +11,7 @@ from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published
 
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import Axis, Parameter, linear, norm, table
 from bert_jax.optim.optimizers import clip_by_global_norm, included, optimizer
 from bert_jax.optim.schedules import learning_rate
 
@@ -30,6 +31,20 @@ def parameters() -> dict:
     }
 
 
+LAYER, HIDDEN, VOCAB = Axis("layer", 3), Axis("hidden", 4), Axis("vocab", 7)
+HEADS = (Axis("heads", 2), Axis("head_size", 2))
+TABLE = table(
+    [
+        Parameter("embeddings/word/table", (VOCAB, HIDDEN)),
+        *norm("embeddings/norm", HIDDEN),
+        *linear("encoder/attention/query", (HIDDEN,), HEADS, (LAYER,)),
+        *norm("encoder/attention_norm", HIDDEN, (LAYER,)),
+        *linear("mlm/dense", (HIDDEN,), (HIDDEN,)),
+        Parameter("mlm/bias", (VOCAB,), decays=False),
+    ]
+)
+
+
 def gradients(step: int) -> list[np.ndarray]:
     """Of alternating size, so that clipping to 1 acts on some steps and not on others."""
     random = np.random.default_rng(step + 1)
@@ -38,7 +53,7 @@ def gradients(step: int) -> list[np.ndarray]:
 
 
 def run(config: OptimizerConfig, params: dict) -> dict:
-    transformation, structure = optimizer(config), jax.tree.structure(params)
+    transformation, structure = optimizer(config, TABLE), jax.tree.structure(params)
 
     @jax.jit
     def step(params, state, grads, number):
@@ -63,7 +78,8 @@ def test_fifty_steps_follow_the_published_rule(name, rule):
 
 def test_adamw_equals_optax():
     config = OptimizerConfig(name="adamw", clip_norm=0, weight_decay=0.1, epsilon=1e-8)
-    ours, theirs = optimizer(config), optax.adamw(1.0, weight_decay=0.1, mask=included)
+    ours = optimizer(config, TABLE)
+    theirs = optax.adamw(1.0, weight_decay=0.1, mask=lambda tree: included(TABLE, tree))
     params = parameters()
     state, other = ours.init(params), theirs.init(params)
     for number in range(5):
@@ -80,10 +96,11 @@ def test_lamb_treats_stacked_layers_as_separate_ones():
     kernel = (random.normal(size=(3, 4, 5)) * np.array([0.1, 1, 10]).reshape(3, 1, 1)).astype(np.float32)
     grad = random.normal(size=(3, 4, 5)).astype(np.float32)
     stacked, single = {"encoder": {"kernel": kernel}}, {str(i): {"kernel": kernel[i]} for i in range(3)}
-    together, _ = optimizer(config).update({"encoder": {"kernel": grad}}, optimizer(config).init(stacked), stacked)
-    apart, _ = optimizer(config).update(
-        {str(i): {"kernel": grad[i]} for i in range(3)}, optimizer(config).init(single), single
-    )
+    axes = (HIDDEN, Axis("intermediate", 5))
+    of_stack = optimizer(config, table([Parameter("encoder/kernel", (LAYER, *axes))]))
+    of_single = optimizer(config, table(Parameter(f"{i}/kernel", axes) for i in range(3)))
+    together, _ = of_stack.update({"encoder": {"kernel": grad}}, of_stack.init(stacked), stacked)
+    apart, _ = of_single.update({str(i): {"kernel": grad[i]} for i in range(3)}, of_single.init(single), single)
     for i in range(3):
         np.testing.assert_allclose(together["encoder"]["kernel"][i], apart[str(i)]["kernel"], rtol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(apart[str(i)]["kernel"]), np.linalg.norm(kernel[i]), rtol=1e-5)
@@ -93,7 +110,9 @@ def test_lamb_ratio_is_one_where_a_norm_is_zero():
     config = OptimizerConfig(name="lamb", clip_norm=0)
     params = {"encoder": {"kernel": np.stack([np.zeros((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
     grads = {"encoder": {"kernel": np.stack([np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
-    updates, _ = optimizer(config).update(grads, optimizer(config).init(params), params)
+    square = (Axis("layer", 3), Axis("hidden", 2), Axis("hidden", 2))
+    lamb = optimizer(config, table([Parameter("encoder/kernel", square)]))
+    updates, _ = lamb.update(grads, lamb.init(params), params)
     # First Adam step: direction 1 (plus decay 0.01 · p); zero parameter → ratio 1; ones → |p|/|u| · u = 1.
     np.testing.assert_allclose(
         updates["encoder"]["kernel"], [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))], rtol=1e-4
@@ -102,7 +121,8 @@ def test_lamb_ratio_is_one_where_a_norm_is_zero():
 
 def test_googles_own_test():
     """AdamWeightDecayOptimizer in google-research/bert optimization_test.py: 100 steps at 0.2 reach the target."""
-    transformation = optimizer(OptimizerConfig(name="adamw_bert", weight_decay=0, clip_norm=0))
+    config = OptimizerConfig(name="adamw_bert", weight_decay=0, clip_norm=0)
+    transformation = optimizer(config, table([Parameter("w", (Axis("input", 3),))]))
     params, target = {"w": jnp.array([0.1, -0.2, -0.1])}, jnp.array([0.4, 0.2, -0.5])
     state = transformation.init(params)
     for _ in range(100):
@@ -114,7 +134,7 @@ def test_googles_own_test():
 
 def test_what_decays_in_the_real_model():
     model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
-    decays = included(jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    decays = included(model.parameters, jax.eval_shape(model.init, jax.random.key(0)))
     yes = {
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, value in jax.tree.leaves_with_path(decays)
@@ -146,7 +166,7 @@ def test_clipping(scale):
 def test_moments_are_named_after_their_parameters(name):
     params = parameters()
     paths = {jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(params)}
-    state = optimizer(dataclasses.replace(OptimizerConfig(), name=name)).init(params)
+    state = optimizer(dataclasses.replace(OptimizerConfig(), name=name), TABLE).init(params)
     names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(state)]
     for path in paths:
         assert sum(found.endswith("/" + path) for found in names if "/mu/" in found) == 1

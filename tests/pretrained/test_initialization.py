@@ -18,6 +18,7 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import entries
 from bert_jax.pretrained.initialization import check_architecture, initialize
 from bert_jax.tokenization.extension import extend
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
@@ -73,13 +74,10 @@ def started(stored: StoredModel, tokenizer=TOKENIZER, mesh: MeshConfig = MeshCon
     model = BertForPreTraining(dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size, **changes))
     mesh = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     shapes, values = shapes_of(model.config), values_of(model.config, seed=99)
-    where = sharding.shardings(mesh, shapes)
+    where = sharding.shardings(mesh, entries(model.parameters, shapes))
     fresh = jax.tree.unflatten(jax.tree.structure(shapes), values.values())  # as good as any, and nothing to compile
     fresh = jax.device_put(fresh, where)
-    abstract = jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, where
-    )
-    params, report = initialize(stored, abstract, tokenizer, fresh)
+    params, report = initialize(stored, model.parameters, tokenizer, fresh)
     assert jax.tree.map(lambda leaf: leaf.sharding, params) == where
     return leaf_paths(jax.device_get(params)), report, leaf_paths(jax.device_get(fresh)), model, params
 

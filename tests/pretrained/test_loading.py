@@ -40,8 +40,8 @@ def flip_bits(step: pathlib.Path) -> None:
     """In a hundred places of every file with arrays: which file holds parameters, and which optimizer state, is left to chance."""
     for file in (step / "state" / "ocdbt.process_0" / "d").iterdir():
         contents = bytearray(file.read_bytes())
-        for place in range(1, 101):
-            contents[len(contents) * place // 101] ^= 1
+        for number in range(1, 101):
+            contents[len(contents) * number // 101] ^= 1
         file.write_bytes(contents)
 
 
@@ -105,9 +105,9 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
 def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
     """In a work directory; a step that lies away from any run opens by itself."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    written = {place: write_workdir(place, step, run_id=place.name) for place, step in ((ours, 2), (theirs, 5))}
-    for place in written:
-        (place / "run.json").write_text(json.dumps({"run_id": place.name}))
+    written = {home: write_workdir(home, step, run_id=home.name) for home, step in ((ours, 2), (theirs, 5))}
+    for home in written:
+        (home / "run.json").write_text(json.dumps({"run_id": home.name}))
     for number in ("5", "7"):
         shutil.copytree(theirs / "checkpoints" / "step_000000005", ours / "checkpoints" / f"step_00000000{number}")
     assert_are(load(ours).params, written[ours][2])
@@ -185,7 +185,7 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
     counting = dataclasses.replace(stored, arrays={path: counted(path, array) for path, array in stored.arrays.items()})
     whole, parts = leaf_paths(place(stored)), leaf_paths(place(counting, mesh))
     for path, array in parts.items():
-        spec = partition_spec(mesh, path, array.shape)[0]
+        spec = partition_spec(mesh, stored.parameters[path])[0]
         assert array.sharding.spec == spec and np.array_equal(array, whole[path]), path
         pieces = np.prod([mesh.shape[axis] for axis in spec if axis] or [1])
         assert len(reads[path]) == pieces, f"{path} was read {len(reads[path])} times, it has {pieces} parts"

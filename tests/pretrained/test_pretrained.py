@@ -9,10 +9,11 @@ import pytest
 from loaded_model import SMALL, loaded, original_pieces, row_by_row
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
-from bert_jax.config.presets import parameter_counts
 from bert_jax.data.sequences.batching import ladder
 from bert_jax.errors import UserError
-from bert_jax.models.attention import attention
+from bert_jax.models.costs import parameter_counts
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels.xla import attention
 from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.pretrained.model import PretrainedModel
 
@@ -62,7 +63,7 @@ def test_attentions_are_those_of_the_fast_path(model, encoding):
         query, key, value = (
             np.einsum("blh,had->blad", x, p[name]["kernel"]) + p[name]["bias"] for name in ("query", "key", "value")
         )
-        fast = attention(query, key, value, encoding.attention_mask)
+        fast, _ = attention(query, key, value, AttentionMask(padding=encoding.attention_mask))
         for number, size in enumerate(encoding.attention_mask.sum(axis=1)):
             by_maps = np.einsum("aqk,kad->qad", maps[number, :, :size, :size], value[number, :size])
             np.testing.assert_allclose(by_maps, fast[number, :size], atol=2e-5)

@@ -1,6 +1,7 @@
 """Whole runs on a small corpus: learning, exact resume after any end, phases, evaluation, filling in masks."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -35,7 +36,9 @@ from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
+from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows
@@ -367,10 +370,18 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-    model, tx = BertForPreTraining(config.model), optimizer(config.optimizer)
+    mesh, model = sharding.make_mesh(config.mesh, jax.devices()[:1]), BertForPreTraining(config.model)
+    tx = optimizer(config.optimizer, model.parameters)
     state = create_state(model, tx, mesh, seed=0)
-    step = make_train_step(model, tx, config, 0, mesh, state_shardings(abstract_state(model, tx, mesh)))
+    step = make_train_step(
+        default_objective(model, config),
+        tx,
+        mesh,
+        state_shardings(abstract_state(model, tx, mesh)),
+        clip_norm=config.optimizer.clip_norm,
+        schedule=functools.partial(learning_rate, config),
+        seed=config.seed,
+    )
     batch = sharding.to_global(mesh, Examples(store, config).batch(np.arange(32)), 32)
     for _ in range(steps):
         state, metrics = step(state, batch)

@@ -8,7 +8,9 @@ import pytest
 import bert_jax
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
 TOP = ("bert_jax", "tests", "scripts", "configs", "docs")
 
 

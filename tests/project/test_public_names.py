@@ -67,3 +67,7 @@ def test_a_type_checker_sees_the_public_names(tmp_path):
     errors = [line for line in done.stdout.splitlines() if " error: " in line]
     assert len(errors) == 2, done.stdout
     assert '"sed"' in errors[0] and '"pretrian"' in errors[1]
+
+
+def test_the_citation_names_the_version():
+    assert f"\nversion: {bert_jax.__version__}\n" in (SOURCE.parents[1] / "CITATION.cff").read_text()

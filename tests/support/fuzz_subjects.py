@@ -25,7 +25,9 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.workdir import id_below, open_workdir, write_json
+from bert_jax.checkpoints.pretraining import open_pretraining
+from bert_jax.checkpoints.workdir import id_below, write_json
+from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
@@ -39,13 +41,13 @@ from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finis
 from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.pretraining import TERMS
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.evaluation import default_config
 from bert_jax.training.sinks import JsonLines, read_rows
 from bert_jax.training.state import abstract_state
 
@@ -82,7 +84,8 @@ def one_device() -> jax.sharding.Mesh:
 
 @functools.cache
 def abstract():
-    return abstract_state(BertForPreTraining(CONFIG.model), optimizer(CONFIG.optimizer), one_device())
+    model = BertForPreTraining(CONFIG.model)
+    return abstract_state(model, optimizer(CONFIG.optimizer, model.parameters), one_device())
 
 
 def bits(tree) -> str:
@@ -94,7 +97,7 @@ def bits(tree) -> str:
 
 def write_pretraining(directory: pathlib.Path) -> None:
     """Steps 2 and 4 of a run that has drawn its state instead of learning it."""
-    with open_workdir(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
+    with open_pretraining(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             for step in (2, 4):
                 checkpoints.save(
@@ -112,7 +115,7 @@ def write_pretraining(directory: pathlib.Path) -> None:
 
 
 def resume(directory: pathlib.Path, damaged: str):
-    with open_workdir(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
+    with open_pretraining(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             restored = checkpoints.restore(abstract())
     return None if restored is None else (restored.step, restored.position, bits(restored.state))
@@ -146,7 +149,7 @@ def log(directory: pathlib.Path, damaged: str):
     assert [text for row in rows if (text := json.dumps(row)) in whole] == whole
     assert all(type(row["kind"]) is str and type(row["step"]) is int for row in rows)
     assert all(type(value) is float for row in rows for name, value in row.items() if name not in ("kind", "step"))
-    draw_curves(file, directory / "curves.png")
+    draw_curves(file, directory / "curves.png", TERMS)
     JsonLines(epath.Path(file), 3).close()
     assert [row["step"] for row in read_rows(file) if json.dumps(row) in whole] == [
         json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3
@@ -184,7 +187,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
     """Two finished runs, the second one chosen."""
     config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK)}
     params = jax.eval_shape(BertForTask(CONFIG.model, HEAD).init, jax.random.key(0))
-    with finetune_workdir.open_workdir(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
+    with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         for seed in (0, 1):
             run = workdir.path / "runs" / f"batch32_seed{seed}"
             run_id = id_below(workdir.run_id, run.name)
@@ -230,7 +233,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
 def finish(directory: pathlib.Path, damaged: str):
     """What `bert-jax finetune` does once every run is finished."""
     config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK)}
-    with finetune_workdir.open_workdir(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
+    with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         records = finished_runs(workdir.path / "runs", "accuracy")
         if len(records) < 2 and damaged.startswith("runs/"):
             return bits(load(directory).params)  # the run is trained again

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import random_bert
 import safetensors.numpy
 
-import random_bert
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 

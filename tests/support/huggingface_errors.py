@@ -7,12 +7,12 @@ import dataclasses
 
 import jax
 import numpy as np
-
 import random_bert
+from oracles import make_huggingface_oracle
+
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model, next_sentence
-from oracles import make_huggingface_oracle
 
 
 def ours(name: str, activation: str) -> dict[str, np.ndarray]:
@@ -31,7 +31,7 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
         )
         words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
         pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
-        loss = words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
+        loss = words.loss / words.weight + pairs.loss / pairs.weight
         return loss, output._asdict() | encoded._asdict()
 
     # The values are the same without LLVM's optimizations, the program is ready in half the time.

@@ -25,22 +25,26 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def self_attention(x, p, mask):
-    """x [B, L, H]; returns output [B, L, H] and probabilities [B, A, L, L]."""
+def self_attention(x, p, allowed):
+    """x [B, L, H], allowed [B, L, L] or [B, 1, L]; returns output [B, L, H] and probabilities [B, A, L, L]."""
     heads, size = p["query"]["bias"].shape
     output, maps = p["output"]["bias"], []
     for head in range(heads):
         query, key, value = (
             x @ p[name]["kernel"][:, head] + p[name]["bias"][head] for name in ("query", "key", "value")
         )
-        scores = query @ key.transpose(0, 2, 1) / math.sqrt(size) - 10_000.0 * (1 - mask[:, None, :])
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(size) - 10_000.0 * (1 - allowed)
         maps.append(softmax(scores))
         output = output + maps[-1] @ value @ p["output"]["kernel"][head]
     return output, np.stack(maps, axis=1)
 
 
-def forward(params, config, batch):
-    """Dict of hidden_states, last_hidden_state, attentions, pooled, mlm_logits [B, M, V] and next_sentence_logits."""
+def forward(params, config, batch, allowed=None):
+    """Dict of hidden_states, last_hidden_state, attentions, pooled, mlm_logits [B, M, V] and next_sentence_logits.
+
+    `allowed`: per layer 1 where a position (the middle axis) may attend to another, [B, L, L]. None: everywhere but to padding.
+    """
+    allowed = allowed or [batch["attention_mask"][:, None, :]] * config.num_layers
     p, epsilon = as_float64(params), config.layer_norm_epsilon
     length = batch["input_ids"].shape[1]
     x = p["embeddings"]["word"]["table"][batch["input_ids"]] + p["embeddings"]["position"]["table"][:length]
@@ -50,7 +54,7 @@ def forward(params, config, batch):
         layer = select(p["encoder"], index)
         pre = config.norm_position == "pre"
         y = norm(x, layer["attention_norm"], epsilon) if pre else x
-        y, maps = self_attention(y, layer["attention"], batch["attention_mask"])
+        y, maps = self_attention(y, layer["attention"], allowed[index])
         x = x + y if pre else norm(x + y, layer["attention_norm"], epsilon)
         wide = norm(x, layer["feed_forward_norm"], epsilon) if pre else x
         wide = gelu(dense(wide, layer["feed_forward"]["intermediate"]), config.activation)

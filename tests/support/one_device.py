@@ -3,9 +3,9 @@
 import jax
 
 from bert_jax import pretraining
+from bert_jax.commands import evaluate
 from bert_jax.console.command_line import configured
 from bert_jax.finetuning import loop, prediction
-from bert_jax.training import evaluation
 
 
 def pretrain(config, **options):
@@ -26,4 +26,4 @@ def run_predict(workdirs: str, config):
 
 
 def run_evaluate(workdir: str, config):
-    return evaluation.run_evaluate(workdir, config, devices=jax.devices()[:1])
+    return evaluate.run_evaluate(workdir, config, devices=jax.devices()[:1])

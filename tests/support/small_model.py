@@ -51,7 +51,7 @@ def loss_function(model, batch):
         output = model.apply(params, batch, dropout_key)
         words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
         pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
-        return words["mlm_loss"] / words["mlm_weight"] + pairs["next_sentence_loss"] / pairs["next_sentence_count"]
+        return words.loss / words.weight + pairs.loss / pairs.weight
 
     return loss
 

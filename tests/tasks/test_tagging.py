@@ -8,14 +8,15 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config import HeadConfig
+from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
-from bert_jax.training.task_step import loss_sums, predictions
+from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.tasks.ner import conll
 from bert_jax.tasks import ner
 from bert_jax.data.sequences.batching import padded
-from bert_jax.data.sequences.features import without_edges
+from bert_jax.models.crf import without_edges
+from bert_jax.models.task import BertForTask
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
@@ -299,6 +300,9 @@ class Emissions:
     def apply(self, params, batch, dropout_key=None):
         return params["pieces"][batch["input_ids"]]
 
+    def crf(self, params):
+        return BertForTask(ModelConfig(vocab_size=len(PIECES)), self.head).crf(params)
+
 
 def with_crf(examples, favoured):
     """A model that favours these labels, by piece, and O elsewhere, with random parameters of a CRF; and its parameters."""
@@ -335,8 +339,8 @@ def test_a_crf_does_not_go_on_from_one_sentence_to_the_next(tmp_path):
     losses = []
     for options in (together, alone):
         features = ner.features(examples, TOKENIZER, options)
-        losses.append(loss_sums(model, params, padded(features, np.arange(len(features)), 4), None))
-    assert float(losses[0]["loss"]) == pytest.approx(float(losses[1]["loss"]), rel=1e-5) and losses[0]["weight"] == 5
+        losses += TaskObjective(model).sums(params, padded(features, np.arange(len(features)), 4)).values()
+    assert float(losses[0].loss) == pytest.approx(float(losses[1].loss), rel=1e-5) and losses[0].weight == 5
 
 
 def test_a_part_of_a_sentence_may_begin_inside_an_entity(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from etils import epath
 from rich.console import Console
 
+from bert_jax.objectives.pretraining import TERMS
 from bert_jax.training.curves import draw_curves, smoothed
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows
@@ -97,7 +98,7 @@ def test_a_line_that_no_run_writes_is_passed_over(tmp_path, line):
     rows = [{"kind": "train", "step": step, "mlm_loss": 1.0 / step} for step in (1, 3, 4)]
     first, second, third = map(json.dumps, rows)
     file.write_text("\n".join([first, line, second, third]) + "\n")
-    assert read_rows(file) == rows and draw_curves(file, tmp_path / "curves.png")
+    assert read_rows(file) == rows and draw_curves(file, tmp_path / "curves.png", TERMS)
     JsonLines(file, 3).close()
     assert file.read_text() == f"{first}\n{second}\n"
 
@@ -196,7 +197,7 @@ ROW = {
 
 def test_console_lines():
     plain = io.StringIO()
-    console = ConsoleLines(1000, 0, Console(file=plain, width=40))
+    console = ConsoleLines(1000, 0, Console(file=plain, width=40), TERMS)
     console.advance(19)
     console.write(20, "train", ROW)
     console.write(20, "evaluation", {"mlm_loss": 6.25, "mlm_accuracy": 0.25, "perplexity": 518.01})
@@ -208,7 +209,7 @@ def test_console_lines():
     )
 
     terminal = io.StringIO()
-    console = ConsoleLines(1000, 0, Console(file=terminal, force_terminal=True, width=80, color_system=None))
+    console = ConsoleLines(1000, 0, Console(file=terminal, force_terminal=True, width=80, color_system=None), TERMS)
     console.write(20, "train", ROW)
     console.write(20, "evaluation", {"mlm_loss": 6.25, "mlm_accuracy": 0.25})
     console.close()
@@ -243,14 +244,14 @@ def test_smoothing_keeps_straight_lines_and_passes_over_nan():
 
 def test_picture(tmp_path):
     file, picture = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
-    assert not draw_curves(file, picture) and not picture.exists()
+    assert not draw_curves(file, picture, TERMS) and not picture.exists()
     lines = JsonLines(epath.Path(file), 0)
     for step in range(1, 60):
         lines.write(step, "train", {"mlm_loss": 7 / step, "mlm_accuracy": 0.01 * step, "learning_rate": 1e-4 / step})
     lines.write(30, "evaluation", {"mlm_loss": 0.5, "mlm_accuracy": 0.2})
     lines.close()
     assert draw_curves(
-        file, picture, unigram={"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}, title="a run"
+        file, picture, TERMS, unigram={"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}, title="a run"
     )
     import matplotlib.image
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.devices.signals import StopSignals
 from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
-from bert_jax.devices.signals import StopSignals
 
 
 def batch(length: int) -> dict:

@@ -1,10 +1,7 @@
 """The compiled step: one result on every mesh and for every number of micro-batches, and what it does when things go wrong."""
 
-import dataclasses
-import functools
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -13,17 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from processes import SECONDS, free_port
+from tiny_run import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_parameters, losses, tiny
 
-from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.training.state import abstract_state, state_shardings
-from bert_jax.training.step import make_eval_step, make_train_step
-
-BATCH, LENGTH, MASKED, VOCABULARY = 16, 12, 4, 64
-SINGLE = None  # in place of a mesh: the first device alone
-CUBE = MeshConfig(data=2, fsdp=2, tensor=2)
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import make_eval_step
 
 
 @pytest.fixture(autouse=True)
@@ -31,85 +25,6 @@ def strict():
     """Broadcasting over a missing axis, or a copy to the device that nobody asked for, is an error."""
     with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
         yield
-
-
-def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
-    model = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
-    )
-    phase = PhaseConfig(
-        steps=100,
-        warmup_steps=2,
-        sequence_length=LENGTH,
-        batch_size=BATCH,
-        learning_rate=0.01,
-        micro_batches=micro_batches,
-    )
-    config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
-    return BertForPreTraining(model, config.compute), config
-
-
-def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
-    """Rows with very different numbers of predictions, so that a mean of means would show."""
-    random = np.random.default_rng(step)
-    lengths = random.integers(LENGTH // 2, LENGTH + 1, BATCH)
-    weights = (np.arange(MASKED) < random.integers(0, MASKED + 1, BATCH)[:, None]).astype(np.float32)
-    arrays = {
-        "input_ids": random.integers(5, VOCABULARY, (BATCH, LENGTH)),
-        "masked_weights": weights,
-        "token_type_ids": np.broadcast_to(np.arange(LENGTH) > LENGTH // 2, (BATCH, LENGTH)),
-        "attention_mask": np.arange(LENGTH) < lengths[:, None],
-        "masked_positions": random.integers(0, LENGTH // 2, (BATCH, MASKED)) * (weights > 0),
-        "masked_ids": random.integers(5, VOCABULARY, (BATCH, MASKED)) * (weights > 0),
-    }
-    if pairs:
-        arrays["next_sentence_labels"] = random.integers(0, 2, BATCH)
-    return {name: array.astype(array.dtype if name == "masked_weights" else np.int32) for name, array in arrays.items()}
-
-
-@functools.cache
-def compiled(model, config, mesh: MeshConfig | None):
-    """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
-    mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
-    shardings = state_shardings(abstract_state(model, optimizer(config.optimizer), mesh))
-    return mesh, shardings, make_train_step(model, optimizer(config.optimizer), config, 0, mesh, shardings)
-
-
-@functools.cache
-def initial_parameters(model) -> dict:
-    """Large, biases too: dropout then matters, and no gradient vanishes by symmetry."""
-    random = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda leaf: (0.3 * random.normal(size=leaf.shape)).astype(np.float32),
-        jax.eval_shape(lambda: model.init(jax.random.key(0))),
-    )
-
-
-class Run:
-    """A tiny training run on one mesh; every mesh starts from the same parameters."""
-
-    def __init__(self, model, config, mesh: MeshConfig | None):
-        self.mesh, self.shardings, self.step = compiled(model, config, mesh)
-        abstract = abstract_state(model, optimizer(config.optimizer), self.mesh)
-        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
-        self.state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), self.shardings)
-
-    def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, float]:
-        self.state, metrics = self.step(self.state, sharding.to_global(self.mesh, arrays, BATCH))
-        return {name: float(jax.device_get(value)) for name, value in metrics.items()}
-
-
-def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
-    run = Run(model, config, mesh)
-    history = [run(batch(step)) for step in range(steps)]
-    return history, jax.device_get(run.state.params)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +66,9 @@ def test_micro_batches_move_no_row_to_another_device():
     model, config = tiny(dropout=0.0, micro_batches=2)
     mesh, _, step = compiled(model, config, MeshConfig(data=8))
     rows = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch(0).items()}
-    program = step.lower(abstract_state(model, optimizer(config.optimizer), mesh), rows).compile().as_text()
+    program = (
+        step.lower(abstract_state(model, optimizer(config.optimizer, model.parameters), mesh), rows).compile().as_text()
+    )
     assert "all-reduce" in program  # of gradients and sums
     assert not any(word in program for word in ("all-gather", "all-to-all", "collective-permute"))
 
@@ -187,7 +104,7 @@ def test_metrics_equal_a_hand_calculation_over_the_whole_batch(whole_batch):
 def test_first_steps_follow_the_optimizer_applied_by_hand(whole_batch):
     """Gradient of the plain loss, clipped, through the optimizer, times the scheduled rate."""
     model, config = tiny(dropout=0.0)
-    transformation = optimizer(config.optimizer)
+    transformation = optimizer(config.optimizer, model.parameters)
 
     def loss(params, arrays):
         output = model.apply(params, arrays)
@@ -265,7 +182,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
         "JAX_NUM_PROCESSES": "2",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "JAX_COORDINATOR_ADDRESS": address,
-        "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
     hosts = [
         subprocess.Popen(
@@ -292,10 +209,10 @@ import json
 from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
-import test_step
-run = test_step.Run(*test_step.tiny(), test_step.MeshConfig(data=2, fsdp=2))
-rows = sharding.host_rows(run.mesh, test_step.BATCH)
-losses = [run({name: array[rows] for name, array in test_step.batch(step).items()})["loss"] for step in range(3)]
+import tiny_run
+run = tiny_run.Run(*tiny_run.tiny(), tiny_run.MeshConfig(data=2, fsdp=2))
+rows = sharding.host_rows(run.mesh, tiny_run.BATCH)
+losses = [run({name: array[rows] for name, array in tiny_run.batch(step).items()})["loss"] for step in range(3)]
 print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 """
 
@@ -303,9 +220,10 @@ print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 def test_evaluation_sums_over_the_global_batch():
     model, config = tiny()
     run = Run(model, config, CUBE)
-    evaluate = make_eval_step(model, run.mesh, run.shardings.params)
+    evaluate = make_eval_step(default_objective(model, config).sums, run.mesh, run.shardings.params)
     sums = jax.device_get(evaluate(run.state.params, sharding.to_global(run.mesh, batch(0), BATCH)))
     still, _ = losses(*tiny(dropout=0.0), SINGLE, steps=1)
-    assert sums["mlm_weight"] == batch(0)["masked_weights"].sum() and sums["next_sentence_count"] == BATCH
-    assert sums["mlm_loss"] / sums["mlm_weight"] == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
-    assert sums["next_sentence_loss"] / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)
+    words, pairs = sums["mlm"], sums["next_sentence"]
+    assert words.weight == batch(0)["masked_weights"].sum() and pairs.weight == BATCH
+    assert words.loss / words.weight == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
+    assert pairs.loss / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)

@@ -8,10 +8,10 @@ is split over several (`Block.continues`), so a gigabyte on one line needs no mo
 import contextlib
 import dataclasses
 import gzip
-import io
 import re
 import zlib
-from typing import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import IO
 
 from etils import epath
 
@@ -135,7 +135,7 @@ def _cut(buffer: bytes, source: Source) -> tuple[int, bool]:
     return len(buffer), False
 
 
-def _fill(stream: io.BufferedIOBase, buffer: bytes, target: int) -> bytes:
+def _fill(stream: IO[bytes] | gzip.GzipFile, buffer: bytes, target: int) -> bytes:
     """Fill `buffer` up to `target` bytes (less only at the end of the file, one more to keep a CRLF together)."""
     parts, length = [buffer], len(buffer)
     while length < target and (data := stream.read(target - length)):
@@ -180,7 +180,7 @@ def _pack(source: Source, documents: Iterable[tuple[str, float]], position: Posi
     def block():
         return Block(source, position, Position(number), b"\0".join(payload), int(share * source.bytes))
 
-    for index, (document, share) in enumerate(documents):
+    for index, (document, share) in enumerate(documents):  # noqa: B007 (block() reads `share`)
         if index < position.offset:
             continue
         payload.append(document.replace("\0", "").encode("utf-8", "replace"))

@@ -14,7 +14,7 @@ import os
 import re
 import sysconfig
 import warnings
-from typing import Iterator
+from collections.abc import Iterator
 
 MIN_WORDS = 5
 MIN_DOCUMENT_CHARACTERS = 400
@@ -113,7 +113,11 @@ def _texts(name: str, path: str) -> Iterator[list[str]]:
     if name == "pydoc_data.topics":
         for node in ast.walk(tree):
             if isinstance(node, ast.Dict):
-                yield from ([value.value] for value in node.values if isinstance(getattr(value, "value", None), str))
+                yield from (
+                    [value.value]
+                    for value in node.values
+                    if isinstance(value, ast.Constant) and isinstance(value.value, str)
+                )
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     yield [

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from typing import Iterator
+from collections.abc import Iterator
 
 from bert_jax.data.corpus.blocks import Block
 from bert_jax.errors import UserError

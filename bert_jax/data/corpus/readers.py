@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 import re
-from typing import Iterator
+from collections.abc import Iterator
 
 from etils import epath
 
@@ -138,13 +138,20 @@ def _walk(directory: epath.Path) -> Iterator[epath.Path]:
             yield path
 
 
+def _size_and_revision(path: epath.Path) -> tuple[int, int | float]:
+    if _is_local(os.fspath(path)):
+        status = os.stat(path)
+        return status.st_size, status.st_mtime_ns
+    remote = path.stat()
+    return remote.length, remote.mtime
+
+
 def _describe_file(path: epath.Path, format: str) -> Source:
     name = os.fspath(path)
     try:
-        status = os.stat(name) if _is_local(name) else path.stat()
+        size, revision = _size_and_revision(path)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror or error}") from error
-    size, revision = (status.st_size, status.st_mtime_ns) if _is_local(name) else (status.length, status.mtime)
     source = Source(name, "text" if format == "auto" else format, size, str(revision))
     if format == "auto":
         return _guess_format(source)

@@ -6,7 +6,7 @@ download.
 """
 
 import re
-from typing import Callable
+from collections.abc import Callable
 
 from bert_jax.errors import UserError
 
@@ -70,7 +70,7 @@ def _split_ignoring_pairs(text: str, language: str) -> list[str]:
 
 def _segment(text: str, language: str) -> list[str]:
     """Return the sentences of `text`, which joined give `text` again."""
-    from sentencex import segment
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue] (compiled, without types)
 
     try:
         return segment(language, text)

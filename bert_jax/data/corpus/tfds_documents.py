@@ -1,7 +1,8 @@
 """Documents of a TensorFlow Datasets split, named `tfds:name[/config][:version][:split]`."""
 
 import re
-from typing import Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from bert_jax.errors import UserError, need_extra
 
@@ -42,7 +43,7 @@ def _is_text(feature) -> bool:
     return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
 
 
-def load(name: str, directory: str | None = None):
+def load(name: str, directory: str | None = None) -> tuple[Any, Any, str]:
     """Return (tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
 
     `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`, and if the extra
@@ -59,9 +60,10 @@ def load(name: str, directory: str | None = None):
     import tensorflow_datasets
 
     try:
-        dataset, info = tensorflow_datasets.load(
+        loaded: Any = tensorflow_datasets.load(
             match["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory
         )
     except (ImportError, ValueError, AssertionError, OSError) as error:  # DatasetNotFoundError is a ValueError
         raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error
+    dataset, info = loaded
     return dataset, info, split

@@ -4,6 +4,7 @@ A wrapped line may end within a sentence, so lines have to be joined before sent
 paragraph shows even without blank lines: there was room for another word on its last line.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -35,7 +36,7 @@ def find_column(lines: Iterable[str]) -> tuple[int, bool]:
 
 def _is_wrapped(lines: list[str], column: int) -> bool:
     """Return whether so many sentences break at `column` that it must be why; the text must not be all lowercase."""
-    pairs = [(line, following) for line, following in zip(lines, lines[1:]) if line and following]
+    pairs = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
     broken = sum(
         following.lstrip()[0].islower() and not _SENTENCE_END.search(line) and _overflows(line, following, column)
         for line, following in pairs

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from bert_jax.config import Config, max_predictions
+from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.masking import Masking
@@ -31,13 +31,19 @@ class Examples:
     every epoch has the text of epoch 0, and epoch e has masks number e mod N. Safe to call from several threads.
     """
 
-    def __init__(self, store, config: Config, phase_index: int = 0, split: str = "train", seed: int | None = None):
-        """Find the documents of `split` ("train", "held_out" or "all"); `seed` None is that of the run.
+    def __init__(self, store, config: Config, phase: Phase | int = 0, split: str = "train", seed: int | None = None):
+        """Choose the documents and the length.
+
+        Args:
+          phase: of the run, or its number in `config.phases`.
+          split: "train", "held_out" or "all" documents of the store.
+          seed: of order, pairs and masks. None: `config.seed`, whatever the phase.
 
         Raises:
           UserError: the split has no documents or no text.
         """
-        phase, data = config.phases[phase_index], config.data
+        phase = resolve_phases(config)[phase] if isinstance(phase, int) else phase
+        data = config.data
         self.store = store
         self.split = split
         self.vocab_size = store.vocab_size
@@ -57,7 +63,7 @@ class Examples:
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = Masking(
             config.masking,
-            max_predictions(phase, config.masking),
+            phase.max_predictions,
             store.vocab_size,
             tokenizer.mask_id,
             np.asarray(tokenizer.continues_word(), bool),
@@ -114,12 +120,12 @@ class Examples:
         if len(present) == 1:
             return self._rows_of_epoch(int(present[0]), indices)
         groups = [np.flatnonzero(epochs == epoch) for epoch in present]
-        parts = [self._rows_of_epoch(int(epoch), indices[group]) for epoch, group in zip(present, groups)]
+        parts = [self._rows_of_epoch(int(epoch), indices[group]) for epoch, group in zip(present, groups, strict=True)]
         return Rows.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
     def _rows_of_epoch(self, epoch: int, indices: np.ndarray) -> Rows:
         keys = bits(self.seed, Stream.TRUNCATION, epoch, indices)
-        if self.sentence_pairs == "none":
+        if isinstance(self.source, PackedStream):
             return self.source.rows(epoch, indices, keys)
         pairs = next_sentence_pairs if self.sentence_pairs == "nsp" else sentence_order_pairs
         return pair_rows(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)

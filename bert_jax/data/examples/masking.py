@@ -144,11 +144,11 @@ def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
     lengths = span_lengths(uniform(bits(keys[:, None], Stream.SPAN_LENGTH, np.arange(order.shape[1]))), config)
     rows, used = np.arange(len(order)), np.zeros_like(budget)
     chosen = np.zeros(words.num_pieces.shape, bool)
-    for first, length in zip(order.T, lengths.T):
+    for first, length in zip(order.T, lengths.T, strict=True):
         end = np.minimum(first + length, words.segment_end[rows, first])
         growing = ~chosen[rows, first] & (words.num_pieces[rows, first] > 0)
         for step in range(config.span_max_words):
-            word = np.minimum(first + step, chosen.shape[1] - 1)
+            word = np.minimum(first + step, words.num_pieces.shape[1] - 1)
             cost = np.where(chosen[rows, word], 0, words.num_pieces[rows, word])
             growing = growing & (first + step < end) & (used + cost <= budget)
             if not growing.any():

@@ -80,7 +80,10 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
         values = tf.numpy_function(
             arrays, [number], [tf.as_dtype(dtype) for dtype, _ in shape_of.values()], stateful=False
         )
-        return {name: tf.ensure_shape(value, shape) for value, (name, (_, shape)) in zip(values, shape_of.items())}
+        return {
+            name: tf.ensure_shape(value, shape)
+            for value, (name, (_, shape)) in zip(values, shape_of.items(), strict=True)
+        }
 
     options = tf.data.Options()
     options.threading.private_threadpool_size = _TF_THREADS
@@ -96,7 +99,7 @@ def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -
             if number in failures:
                 raise failures[number] from None
             raise
-        yield batch
+        yield batch  # pyright: ignore[reportReturnType] (as_numpy_iterator's type knows arrays only)
 
 
 def _tensorflow():

@@ -92,7 +92,7 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     longest = max(len(ids) for entry in chosen for ids in (entry if candidates else [entry]))
     length = next(rung for rung in ladder(features.max_length) if rung >= longest)
     shape = (rows, candidates, length) if candidates else (rows, length)
-    batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    batch: Batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
     for row, index in enumerate(indices):
         for where, ids, types in _sequences(features, index, row):
             batch["input_ids"][where][: len(ids)] = ids
@@ -114,7 +114,7 @@ def _sequences(features: Features, index: int, row: int):
     ids, types = features.input_ids[index], features.token_type_ids[index]
     if not isinstance(ids, list):
         return [(row, ids, types)]
-    return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types))]
+    return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types, strict=True))]
 
 
 def _labels(labels, indices: np.ndarray, rows: int, length: int) -> np.ndarray:

@@ -18,7 +18,7 @@ class Features:
     labels: np.ndarray | list[np.ndarray] | None
     """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,
     (0, 0) if the sequence has no answer; a list of int32 [L] for tagging, -1 where nothing is predicted, else as
-    `with_edges` makes them. None if there are no labels."""
+    `models.crf.with_edges` makes them. None if there are no labels."""
     example: np.ndarray
     """int32 [E]: index of the example that each sequence came from."""
     max_length: int
@@ -27,16 +27,3 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.input_ids)
-
-
-def with_edges(classes: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return int32 labels for tagging: the class of each word, and whether it is the first or the last of its sentence.
-
-    All three are in one number, so that the array that marks the words also tells a CRF where sentences begin and end.
-    """
-    return (classes << 2 | last << 1 | first).astype(np.int32)
-
-
-def without_edges(labels):
-    """Return (classes, first, last) of tagging labels, NumPy's or JAX's; the class is -1 where nothing is predicted."""
-    return labels >> 2, (labels & 1) > 0, (labels & 2) > 0

@@ -229,6 +229,7 @@ def _remaining(sources: list[Source], progress: Progress, text_field: str) -> It
 
 def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
     tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
+    hashes = ((path.name, hash_file(path)) for path in tokenizer_files)
     return Manifest(
         version=VERSION,
         dtype=dtype_for(made_from.tokenizer.vocab_size),
@@ -239,7 +240,7 @@ def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) 
         shards=state.shards,
         files=(
             *state.hashes,
-            *(FileRecord(name=f"tokenizer/{path.name}", sha256=hash_file(path)) for path in tokenizer_files),
+            *(FileRecord(name=f"tokenizer/{name}", sha256=sha256) for name, sha256 in hashes if sha256),
         ),
     )
 
@@ -276,7 +277,6 @@ def _warn_of_few_documents(number: int) -> None:
     held_out = int(held_out_documents(number, share).sum())
     effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
     logging.warning(
-        "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
         "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters "
         "or articles, or evaluate on a store of other text (--data.eval_path)",

@@ -3,23 +3,24 @@
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
-from typing import Iterator
+from collections.abc import Iterator
 
+from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
-from bert_jax.data.store import writer as store_writer
 from bert_jax.data.corpus.blocks import Position
+from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store.writer import WriterState
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 
 PROGRESS = "progress.json"
+LOCK = "prepare.lock"
 _OWN_FILES = re.compile(
-    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock|tokenizer|"
+    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock(\.partial)?|tokenizer|"
     r"shard-\d{5,}\.(tokens|sentences|documents)"
 )
 
@@ -64,7 +65,9 @@ def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
     columns = [source.wrap_column for source in present.sources]
     if len(columns) != len(wanted.sources):
         return ""
-    sources = tuple(dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns))
+    sources = tuple(
+        dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns, strict=True)
+    )
     if dataclasses.replace(wanted, sources=sources) != present:
         return ""
     if any(columns):
@@ -75,9 +78,6 @@ def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
 @contextlib.contextmanager
 def owned(directory: pathlib.Path) -> Iterator[None]:
     """Create the directory and keep other runs out of it; the lock ends with the process, however that ends."""
-    import fcntl
-
-    lock = directory / "prepare.lock"
     existed = directory.is_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,24 +85,22 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             raise UserError(
                 f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one"
             )
-        file = lock.open("w")
+        owner = Owner(directory, LOCK, _written_by_another, lasting=False)
     except OSError as error:
         raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"another `bert-jax prepare` is writing {directory}; wait or choose another output"
-            ) from error
-        if os.fstat(file.fileno()).st_nlink == 0:  # removed by its owner meanwhile: others may lock a new one
-            raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-            if not existed and directory.is_dir() and not any(directory.iterdir()):
-                directory.rmdir()
+    if not owner.holds():  # removed by its owner meanwhile: others may lock a new one
+        owner.release()
+        raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
+    try:
+        yield
+    finally:
+        owner.release()
+        if not existed and directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _written_by_another(directory: pathlib.Path, facts: dict) -> UserError:
+    return UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output")
 
 
 def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
@@ -140,5 +138,5 @@ def clear(directory: pathlib.Path) -> None:
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name != "prepare.lock":
+        elif path.name != LOCK:
             path.unlink()

@@ -44,7 +44,7 @@ class Store:
             part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS
         }
 
-    def _map(self, index: int, part: str, dtype: np.dtype) -> np.memmap:
+    def _map(self, index: int, part: str, dtype: np.dtype) -> np.ndarray:
         path = self.path / shard_file(index, part)
         expected = getattr(self.manifest.shards[index], part) * dtype.itemsize
         size = path.stat().st_size if path.is_file() else None
@@ -62,7 +62,8 @@ class Store:
     def document_sentences(self) -> np.ndarray:
         """int64 [num_documents + 1]: first sentence of every document; the last entry is num_sentences."""
         parts = [
-            np.asarray(part, np.int64) + start for part, start in zip(self.arrays["documents"], self._sentence_starts)
+            np.asarray(part, np.int64) + start
+            for part, start in zip(self.arrays["documents"], self._sentence_starts[:-1], strict=True)
         ]
         starts = np.concatenate([*parts, [self.num_sentences]]).astype(np.int64)
         if starts[0] != 0 or (np.diff(starts) <= 0).any():

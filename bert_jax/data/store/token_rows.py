@@ -1,6 +1,7 @@
 """The origin of every token of a sequence, before any token is read."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,20 @@ class Rows:
         return (self.token_index != PADDING).sum(1)
 
     def __getitem__(self, where) -> "Rows":
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return Rows(*(None if value is None else value[where] for value in values))
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return Rows(*(_at(value, where) for value in values))
 
     @staticmethod
     def concatenate(parts: list["Rows"]) -> "Rows":
-        columns = zip(*([getattr(part, field.name) for field in dataclasses.fields(Rows)] for part in parts))
-        return Rows(*(None if column[0] is None else np.concatenate(column) for column in columns))
+        columns = zip(
+            *([getattr(part, field.name) for field in dataclasses.fields(Rows)] for part in parts), strict=True
+        )
+        return Rows(*map(_joined, columns))
+
+
+def _at(values: Any, where) -> Any:
+    return None if values is None else values[where]
+
+
+def _joined(column: tuple[Any, ...]) -> Any:
+    return None if column[0] is None else np.concatenate(column)

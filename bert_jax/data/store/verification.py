@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.store.manifest import FileRecord, Manifest, hash_file
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory
-from bert_jax.console.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from bert_jax.data.store.store import Store

@@ -7,12 +7,12 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from typing import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from bert_jax.data.corpus.blocks import Block
+from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.store.encoding import EncodedBlock, Encoder
 from bert_jax.data.store.manifest import Options
-from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 _encoder: Encoder  # one per worker process
@@ -58,8 +58,9 @@ def _start_worker(tokenizer_directory: str, options: Options) -> None:
 
 def _end_with_parent() -> None:
     """End a worker whose parent was killed by SIGKILL, which would otherwise wait for work forever."""
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
+    if parent := multiprocessing.parent_process():
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _encode(block: Block) -> EncodedBlock:

@@ -27,7 +27,7 @@ class Question(NamedTuple):
     choices: tuple[str, ...]
     answer: int | None
     """Index into `choices`; None where unlabelled."""
-    index: str
+    index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """What a file of predictions calls it."""
 
 
@@ -85,7 +85,7 @@ def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
                 f"{where}: {len(asked)} questions, {len(options)} lists of options and {len(answers)} answers; "
                 "each question needs one of each"
             )
-        for i, (stem, choices, answer) in enumerate(zip(asked, options, answers or [None] * len(asked))):
+        for i, (stem, choices, answer) in enumerate(zip(asked, options, answers or [None] * len(asked), strict=True)):
             yield _question(f"{where}, question {i + 1}", record["article"], stem, choices, answer, f"{name}/{i}")
     elif "context" in record:
         yield _question(
@@ -159,7 +159,7 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
             continue
         if len(fields) != len(header):
             raise UserError(f"{file}, line {number}: {len(fields)} columns, but the header has {len(header)}")
-        yield f"{file}, line {number}", dict(zip(header, fields))
+        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
 def _json(file: epath.Path) -> dict:

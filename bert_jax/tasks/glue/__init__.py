@@ -7,11 +7,12 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.tasks import task_files, scores as metrics, sentence_examples, tfds_examples
-from bert_jax.tasks.glue import glue_files
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.tasks import scores as metrics
+from bert_jax.tasks import sentence_examples, task_files, tfds_examples
+from bert_jax.tasks.glue import glue_files
 from bert_jax.tasks.glue.facts import GLUE_TASKS, GlueTask
 from bert_jax.tasks.sentence_examples import Record, Sentences
 
@@ -70,9 +71,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     if len(records) != spec.rows[split]:
         logging.warning("%s %s: %d examples; the benchmark has %d", task, split, len(records), spec.rows[split])
     spelled = ("0", "1") if spec.numbered and not data.tfds else spec.labels
-    numbers = {spelling: labels.index(name) for spelling, name in zip(spelled, spec.labels)}
+    numbers = {spelling: labels.index(name) for spelling, name in zip(spelled, spec.labels, strict=True)}
     examples = sentence_examples.collect(task, records, tuple(labels), numbers, unlabelled=split.startswith("test"))
-    if not spec.labels and examples.has_answers:
+    if not spec.labels and examples.answers is not None:
         _check_range(records, examples.answers)
     return examples
 
@@ -108,7 +109,10 @@ def write_predictions(
         answers = [str(spec.labels.index(name)) for name in names] if spec.numbered else names
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in zip(examples.index, answers))]
+    lines = [
+        "index\tprediction",
+        *(f"{index}\t{answer}" for index, answer in zip(examples.index, answers, strict=True)),
+    ]
     file.write_text("\n".join(lines) + "\n")
     return [str(file)]
 
@@ -161,7 +165,7 @@ def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -
         index = str(example.get("idx", position))
         where = f"{name}, {tfds_split}, example {index}"
         texts = [example[column] for column in columns]
-        if not test and (problem := glue_files.empty_text(zip(columns, texts))):
+        if not test and (problem := glue_files.empty_text(zip(columns, texts, strict=True))):
             problems.append(f"{where}: {problem}")
             continue
         label = example["label"]

@@ -157,5 +157,5 @@ def _part(
     held_out = {tuple(fields) for _, fields in table_rows.tsv(table_rows.read_text(ids))}
     columns = [layout.header.index(name) for name in ("#1 ID", "#2 ID")]
     pairs = (tuple(fields[column] for column in columns) for _, fields in lines)
-    kept = [record for record, pair in zip(records, pairs) if (pair in held_out) == (split == "dev")]
+    kept = [record for record, pair in zip(records, pairs, strict=True) if (pair in held_out) == (split == "dev")]
     return [record._replace(index=str(position)) for position, record in enumerate(kept)]

@@ -13,15 +13,16 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.models.crf import with_edges
+from bert_jax.tasks import plain_text, task_files, tfds_examples
 from bert_jax.tasks.ner import conll, entities
-from bert_jax.tasks import task_files, plain_text, tfds_examples
 from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.data.sequences.features import Features, with_edges
-from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.ner.word_windows import windows
+from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 MAIN_METRIC = {"ner": "f1"}
@@ -82,7 +83,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         )
     labels = _classes(sentences) if labels is None else tuple(labels)
     for sentence in sentences if has_answers else ():
-        for tag, place in zip(sentence.tags, sentence.places):
+        for tag, place in zip(sentence.need_tags(), sentence.places, strict=True):
             if tag not in labels:
                 raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
     return Examples(tuple(sentences), labels, has_answers)
@@ -104,7 +105,7 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
 
 
 def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
-    tags = {tag for sentence in sentences for tag in sentence.tags}
+    tags = {tag for sentence in sentences for tag in sentence.need_tags()}
     types = sorted({kind for prefix, kind in map(entities.split, tags) if prefix in ("B", "I")})
     if not types:
         return tuple(sorted(tags))
@@ -112,7 +113,7 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
 
 
 def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
-    source = f"{data.tfds}, split {tfds.split_name(data, split)}"
+    source = f"{data.tfds}, split {tfds_examples.split_name(data, split)}"
     sentences = []
     for index, example in enumerate(
         tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)
@@ -197,7 +198,7 @@ def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tupl
     result = []
     for _, group in itertools.groupby(enumerate(sentences), key=document):
         ends = np.cumsum([len(sentence.words) for _, sentence in group]).tolist()
-        result.append(list(zip([0, *ends], ends)))
+        result.append(list(itertools.pairwise([0, *ends])))
     return result
 
 
@@ -214,6 +215,7 @@ def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[n
     """The label of the highest score for every word of every sentence. With a CRF, `logits` are to mark its best paths."""
     lengths = [len(sentence.words) for sentence in examples.sentences]
     best = np.zeros(sum(lengths), np.int64)
+    assert features.labels is not None  # they say where the words are
     for words, labels, scores in zip(features.words, features.labels, logits, strict=True):
         best[words] = scores[labels >= 0].argmax(axis=-1)
     return [[examples.labels[label] for label in sentence] for sentence in np.split(best, np.cumsum(lengths)[:-1])]
@@ -230,7 +232,7 @@ def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray
 
 
 def _all_scores(examples: Examples, predicted: list[list[str]]) -> dict[str, float]:
-    return entities.scores([sentence.tags for sentence in examples.sentences], predicted)
+    return entities.scores([sentence.need_tags() for sentence in examples.sentences], predicted)
 
 
 def prediction_names(examples: Examples, split: str) -> list[str]:
@@ -261,10 +263,10 @@ def write_predictions(
 def _table(examples: Examples, predicted: list[list[str]]) -> str:
     """TSV with a row for each word of plain texts."""
     rows = ["index\tstart\tend\tword\ttag"]
-    for index, sentence, tags in zip(examples.index, examples.sentences, predicted):
+    for index, sentence, tags in zip(examples.index, examples.sentences, predicted, strict=True):
         rows += [
             f"{index}\t{start}\t{end}\t{word}\t{tag}"
-            for (start, end), word, tag in zip(sentence.spans, sentence.words, tags)
+            for (start, end), word, tag in zip(sentence.spans or (), sentence.words, tags, strict=True)
         ]
     return "\n".join(rows) + "\n"
 
@@ -273,12 +275,12 @@ def _columns(examples: Examples, predicted: list[list[str]]) -> str:
     """The sentences as conlleval reads them."""
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
     lines, document = [], None
-    for sentence, tags in zip(examples.sentences, predicted):
+    for sentence, tags in zip(examples.sentences, predicted, strict=True):
         if sentence.document != document:
             document = sentence.document
             lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
         columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
-        lines += [*(blank.join(fields) for fields in zip(*columns)), ""]
+        lines += [*(blank.join(fields) for fields in zip(*columns, strict=True)), ""]
     return "\n".join(lines) + "\n"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks.ner import entities
 from bert_jax.tasks.table_rows import read_text
 
@@ -33,6 +33,12 @@ class Sentence:
     spans: tuple[tuple[int, int], ...] | None = None
     """Of each word, its (start, end) characters in the plain text that it was split from; None in a file of words."""
 
+    def need_tags(self) -> tuple[str, ...]:
+        """Return the tags of a sentence that has them; ValueError if it has none."""
+        if self.tags is None:
+            raise ValueError(f"{self.places[0]}: the sentence has no tags")
+        return self.tags
+
 
 def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
     """The sentences of a file; one with a single column has no tags.
@@ -48,7 +54,8 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []
     lines = [*_rows(read_text(file), universal), (0, [])]
-    document = 0 if any(fields[:1] == [DOCUMENT_START] for _, fields in lines) else None
+    parted = any(fields[:1] == [DOCUMENT_START] for _, fields in lines)
+    document = 0
     columns, places, rows = 0, None, []
     for number, fields in lines:
         if fields and fields[0] != DOCUMENT_START:
@@ -58,7 +65,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
             continue
         if rows:
             places = places or _places(columns, universal, data, to_predict, rows[0][0])
-            sentences.append(_sentence(rows, places, document))
+            sentences.append(_sentence(rows, places, document if parted else None))
             rows = []
         if fields:
             document += bool(sentences)  # what stands before the first mark is a document, too
@@ -130,12 +137,12 @@ def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentenc
       UserError: a tag that the scheme does not allow where it stands; names file and line.
     """
     if scheme == "auto":
-        scheme = entities.recognise(sentence.tags for sentence in sentences)
+        scheme = entities.recognise(sentence.need_tags() for sentence in sentences)
     for sentence in sentences:
-        if found := entities.fault(sentence.tags, scheme):
+        if found := entities.fault(sentence.need_tags(), scheme):
             word, message = found
             raise UserError(
                 f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
                 "say --data.scheme=… if they are in another scheme"
             )
-    return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.tags))) for sentence in sentences]
+    return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.need_tags()))) for sentence in sentences]

@@ -42,7 +42,11 @@ def windows(sentences: list[np.ndarray], room: int, step: int) -> list[Window]:
         holding = range(bisect.bisect_left(ends, end), bisect.bisect_right(firsts, first))
         sides = [sorted((starts[first] - starts[firsts[w]], starts[ends[w]] - starts[end])) for w in holding]
         predicted[holding[sides.index(max(sides))]].append(np.arange(first, end))
-    return [Window(first, end, np.concatenate(words)) for (first, end), words in zip(ranges, predicted) if words]
+    return [
+        Window(first, end, np.concatenate(words))
+        for (first, end), words in zip(ranges, predicted, strict=True)
+        if words
+    ]
 
 
 def _units(sentences: list[np.ndarray], starts: np.ndarray, room: int, step: int) -> list[tuple[int, int]]:

@@ -8,12 +8,24 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.files import write_atomically
 from bert_jax.config.finetuning import TaskOptions
+from bert_jax.files import write_atomically
 from bert_jax.tasks.squad import metric
 from bert_jax.tasks.squad.answer_spans import Prediction, predict
-from bert_jax.tasks.squad.reading import Examples, load, splits  # noqa: F401 (these and features are the family's)
-from bert_jax.tasks.squad.windows import SpanFeatures, features  # noqa: F401
+from bert_jax.tasks.squad.reading import Examples, load, splits
+from bert_jax.tasks.squad.windows import SpanFeatures, features
+
+__all__ = [  # what each family has
+    "MAIN_METRIC",
+    "Examples",
+    "features",
+    "head",
+    "load",
+    "prediction_names",
+    "score",
+    "splits",
+    "write_predictions",
+]
 
 MAIN_METRIC = {"squad_v1": "f1", "squad_v2": "f1"}
 

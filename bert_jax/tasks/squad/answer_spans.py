@@ -1,6 +1,7 @@
 """From the scores of every token to an answer in the original characters, as `write_predictions` of run_squad.py does."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Prediction:
                 "start_logit": answer.start_logit,
                 "end_logit": answer.end_logit,
             }
-            for answer, share in zip(self.answers, shares / shares.sum())
+            for answer, share in zip(self.answers, shares / shares.sum(), strict=True)
         ]
 
 
@@ -58,7 +59,7 @@ def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]
     """A prediction for every question, from the start and end scores of its windows (float32 [L, 2] for each feature)."""
     bounds = np.searchsorted(features.example, np.arange(len(examples) + 1))
     predictions = []
-    for question, begin, end in zip(examples.questions, bounds, bounds[1:]):
+    for question, (begin, end) in zip(examples.questions, itertools.pairwise(bounds), strict=True):
         context = features.contexts[question.context]
         windows = [
             _Window(
@@ -92,7 +93,7 @@ class _Window:
 def _answers(text: str, context, windows: list[_Window], options: TaskOptions) -> list[Answer]:
     """Up to n_best answers with different texts, the best first."""
     most_context = has_most_context([(window.first, window.length) for window in windows])
-    spans = np.concatenate([_spans(window, most, options) for window, most in zip(windows, most_context)])
+    spans = np.concatenate([_spans(window, most, options) for window, most in zip(windows, most_context, strict=True)])
     answers: dict[str, Answer] = {}
     for start_logit, end_logit, first, last in spans[np.argsort(-(spans[:, 0] + spans[:, 1]), kind="stable")].tolist():
         if len(answers) == options.n_best:

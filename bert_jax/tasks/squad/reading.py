@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from absl import logging
 from etils import epath
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks import task_files, tfds_examples
 from bert_jax.tasks.table_rows import read_text
 
@@ -209,7 +209,10 @@ def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[s
         place = f"example {index}"
         answers = _value(source, example, "answers", dict, place)
         texts, starts = (_value(source, answers, key, list, f"{place}, answers") for key in ("text", "answer_start"))
-        record = {**example, "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]}
+        record = {
+            **example,
+            "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)],
+        }
         _check_record(source, record, place)
         context = _value(source, example, "context", str, place)
         records.append((contexts.setdefault(context, len(contexts)), record))

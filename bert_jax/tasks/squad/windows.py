@@ -59,7 +59,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     contexts = [encode(text, tokenizer) for text in examples.contexts]
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
     rows = []
-    for example, (question, query) in enumerate(zip(examples.questions, queries)):
+    for example, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
         context, query = contexts[question.context], query[: options.max_query_length]
         if not len(context.ids):
             raise UserError(
@@ -72,7 +72,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
             ids = np.concatenate([head, context.ids[first : first + length], [tokenizer.sep_id]]).astype(np.int32)
             types, label = _segments(len(head), length + 1), _label(span, first, length, len(head))
             rows.append((ids, types, label, example, len(head), first))
-    ids, types, labels, *columns = zip(*rows)
+    ids, types, labels, *columns = zip(*rows, strict=True)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
     uncut = Uncut(
         np.array([len(query) for query in queries]),
@@ -121,7 +121,7 @@ def has_most_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
         return [np.ones(spans[0][1], bool)]
     position = np.arange(max(first + length for first, length in spans))
     scores = np.full((len(spans), len(position)), -np.inf)
-    for row, (first, length) in zip(scores, spans):
+    for row, (first, length) in zip(scores, spans, strict=True):
         inside = position[first : first + length]
         row[first : first + length] = np.minimum(inside - first, first + length - 1 - inside) + 0.01 * length
     best = scores.argmax(axis=0)

@@ -121,10 +121,10 @@ def write_predictions(
         shares = 1 / np.exp(below_best).sum(axis=1)
         rows = [
             f"{index}\t{examples.labels[number]}\t{share:.4f}"
-            for index, number, share in zip(examples.index, found, shares)
+            for index, number, share in zip(examples.index, found, shares, strict=True)
         ]
     else:
-        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found)]
+        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found, strict=True)]
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from etils import epath
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks import table_rows
 from bert_jax.tasks.sentence_examples import Record
 
@@ -75,7 +75,7 @@ def _mappings(
     file: epath.Path, lines: Iterator[table_rows.Row], has_header: bool
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """(where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
-    header = None
+    header, expected = None, ""
     for number, fields in lines:
         if header is None:
             header = [name.strip() for name in fields] if has_header else [str(i + 1) for i in range(len(fields))]
@@ -86,7 +86,7 @@ def _mappings(
                 continue
         if len(fields) != len(header):
             raise UserError(f"{file}, line {number}: {len(fields)} columns, {expected} ({', '.join(header)[:200]})")
-        yield f"{file}, line {number}", dict(zip(header, fields))
+        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
 def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> tuple[str, str | None, str | None]:
@@ -104,7 +104,7 @@ def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> t
         )
         if asked and found is None
     ]
-    if missing:
+    if missing or text is None:
         asked = getattr(data, missing[0])
         wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
         shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])

@@ -215,6 +215,6 @@ def test_masked_runs_are_as_many_as_spans_of_that_law_need():
     runs = 1 + (np.diff(out["masked_positions"], axis=1) > 1).sum(1)
     law, spans_needed = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10), np.zeros(21)
     for budget in range(1, 21):
-        spans_needed[budget] = 1 + sum(law[l - 1] * spans_needed[budget - l] for l in range(1, min(budget, 11)))
+        spans_needed[budget] = 1 + sum(law[n - 1] * spans_needed[budget - n] for n in range(1, min(budget, 11)))
     joined = spans_needed[20] ** 2 / length * 3  # spans that happen to touch, about
     assert abs(runs.mean() - spans_needed[20]) < 5 * runs.std() / np.sqrt(count) + joined

@@ -183,9 +183,10 @@ def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch)
 KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
-from bert_jax.data import blocks, prepare, store_writer
+from bert_jax.data.corpus import blocks
+from bert_jax.data.store import prepare, writer
 blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
-store_writer.SHARD_TOKENS = 20_000
+writer.SHARD_TOKENS = 20_000
 prepare.RECORD_SECONDS = 0
 if __name__ == "__main__":
     prepare.run_prepare(PrepareConfig(input=sys.argv[1], vocab=sys.argv[2], output=sys.argv[3], sentences="lines", workers=2))

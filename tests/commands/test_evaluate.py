@@ -10,15 +10,18 @@ from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
 from bert_jax import cli
-from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig
+from bert_jax.commands.evaluate import default_config
+from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.console.command_line import load_config
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.models.parameters import entries
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.pretrained import conversion
 from bert_jax.pretrained.conversion import write_bert_jax
 from bert_jax.pretrained.loading import load
-from bert_jax.training.evaluation import Evaluation, default_config
+from bert_jax.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -69,7 +72,13 @@ def expected(directory, store, length: int) -> dict[str, float]:
     )
     mesh = sharding.make_mesh(MeshConfig())
     batches = Evaluation(
-        model.network, config, 0, open_store(str(store)), "all", mesh, sharding.shardings(mesh, model.params)
+        default_objective(model.network, config),
+        config,
+        resolve_phases(config)[0],
+        open_store(str(store)),
+        "all",
+        mesh,
+        sharding.shardings(mesh, entries(model.network.parameters, model.params)),
     )
     words, pairs = [], []
     for batch in batches._batches():

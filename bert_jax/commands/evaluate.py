@@ -1,0 +1,159 @@
+"""`bert-jax evaluate`: the figures of a pre-trained model on the held-out documents of its store, or on another store."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import jax
+from absl import logging
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.checkpoints.workdir import read_settings
+from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.data.examples.examples import Examples
+from bert_jax.data.store.store import open_store
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.objectives.pretraining import default_objective
+from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.training.evaluation import Evaluation
+
+LABELS = {
+    "mlm_loss": "MLM loss (nats)",
+    "perplexity": "MLM perplexity",
+    "mlm_accuracy": "MLM accuracy",
+    "next_sentence_loss": "sentence pair loss",
+    "next_sentence_accuracy": "sentence pair accuracy",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    step: int
+    num_sequences: int
+    metrics: dict[str, float]
+    unigram: dict[str, float]
+    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, on the same masks; {} for a model without the head."""
+
+
+def default_config(workdir: str) -> Config:
+    """Return the configuration that the model in `workdir` is evaluated with, before options of the command line.
+
+    A run has its own. A converted model has none: it gets the defaults, at a sequence length and with pairs that fit its sizes.
+
+    Raises:
+      UserError: not a work directory, or that of a fine-tuned model.
+    """
+    values = read_settings(workdir)
+    if {"finetune", "head"} & values.keys():
+        raise UserError(
+            f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
+            "figures are in results.json, and `bert-jax predict` scores a file that has answers"
+        )
+    if "model" not in values:
+        raise UserError(
+            f"{workdir}/config.json has no model, so {workdir} is not one of our work directories; convert what it holds first: "
+            f"bert-jax convert {workdir} NEW --to=bert_jax"
+        )
+    config = from_dict(Config, options_recorded(values))
+    if _is_run(values):
+        return config
+    length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)
+    pairs = "nsp" if config.model.type_vocab_size > 1 else "none"
+    return dataclasses.replace(
+        config,
+        phases=(PhaseConfig(sequence_length=length),),
+        data=dataclasses.replace(config.data, sentence_pairs=pairs),
+    )
+
+
+def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | None = None) -> Evaluated:
+    """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
+
+    On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
+    converted model was trained on is unknown: it is measured on all documents, with the objectives and the length of `config`.
+
+    Args:
+      devices: what the mesh is made of; by default every device of every process.
+
+    Raises:
+      UserError: no checkpoint, no store, a store made with another vocabulary, or a model without a head to measure.
+    """
+    mesh = sharding.make_mesh(config.mesh, devices)
+    model = load(workdir, mesh=mesh, compute=config.compute)
+    is_run = _is_run(model.history.get("config") or {})
+    trained = from_dict(Config, model.history["config"]) if is_run else config
+    _check_measurable(model, trained.data.sentence_pairs)
+    store = open_store(config.data.path, config.data.cache)
+    if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
+        raise UserError(
+            f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
+            f"corpus again with --vocab={workdir}/tokenizer"
+        )
+    same = is_run and store.fingerprint == (model.history.get("run") or {}).get("store_fingerprint")
+    split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
+    if same and split == "all":
+        logging.warning(
+            "%s is the store that %s was trained on, without held-out documents: these are figures on training data",
+            config.data.path,
+            workdir,
+        )
+    # The split and the objectives are the run's own; options given now choose the store and how much of it.
+    path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
+    last = resolve_phases(config)[-1]
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
+    evaluation = Evaluation(default_objective(model.network, config), config, last, store, split, mesh, shardings)
+    metrics = evaluation.run(model.params)
+    training = Examples(store, config, last, split="train" if same else "all")
+    evaluated = Evaluated(
+        model.history.get("step") or 0,
+        evaluation.num_sequences,
+        metrics,
+        evaluation.unigram(training)
+        if any(term.of_words and term.loss in metrics for term in evaluation.terms)
+        else {},
+    )
+    documents = "held-out documents" if split == "held_out" else "all documents"
+    if not is_run:
+        documents += (
+            "; what it was trained on is unknown, it may have seen them. Sequences of "
+            f"{resolve_phases(config)[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
+        )
+    _print(evaluated, workdir, path, documents)
+    return evaluated
+
+
+def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
+    parts = set(model.network.parts)
+    if "mlm" not in parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
+        wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
+        raise UserError(
+            f"{model.path} has no head for {wanted} "
+            f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
+            "convert the pre-trained model with --parts=all, or fine-tune this one"
+        )
+
+
+def _is_run(values: dict) -> bool:
+    """Whether the configuration beside a model is that of a pre-training run; a converted model has only its sizes."""
+    return "phases" in values
+
+
+def _print(evaluated: Evaluated, workdir: str, path: str, documents: str) -> None:
+    console, table = Console(highlight=False), Table()
+    console.print(
+        f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} ({documents})",
+        markup=False,
+        soft_wrap=True,
+    )
+    for column in ("", "model", "word frequencies alone"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in evaluated.metrics:
+        form = "{:.2%}" if name.endswith("accuracy") else "{:.4f}" if name.endswith("loss") else "{:.2f}"
+        cells = (form.format(part[name]) if name in part else "" for part in (evaluated.metrics, evaluated.unigram))
+        table.add_row(LABELS.get(name, name), *cells)
+    console.print(table)
+    print(json.dumps({"step": evaluated.step, **evaluated.metrics}))

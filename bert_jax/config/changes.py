@@ -1,0 +1,61 @@
+"""Which options may change between two starts of a run, and which may differ between its hosts; no other option may.
+
+An option that is named in neither way decides what is learned from which batches: a start with another value is refused.
+Names are dotted; one that ends in a dot stands for all below it (`json_form.is_among`).
+"""
+
+import dataclasses
+import re
+
+from bert_jax.config.json_form import is_among
+
+_MICRO_BATCHES = re.compile(r"phases\.\d+\.micro_batches")
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """Options of one command, by what they decide."""
+
+    where: tuple[str, ...]
+    """Where copies of the same data and model lie, and how they are read: may differ between hosts."""
+    how: tuple[str, ...]
+    """Where results go and how they are computed, logged and kept: may change between two starts."""
+
+    def below(self, group: str) -> "Changes":
+        """Return the same options as they are named in a dict that has them under `group`."""
+        return Changes(*(tuple(f"{group}.{name}" for name in names) for names in (self.where, self.how)))
+
+
+_READING = ("data.path", "data.cache", "data.loader", "data.prefetch")
+PRETRAINING = Changes(
+    where=(*_READING, "data.eval_path", "init_from"),
+    how=(*_READING, "workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute."),
+)
+"""`init_from` is no part of `how`: a run that is resumed does not look at it again."""
+
+_COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
+_RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
+FINETUNING = Changes(
+    where=("init_from", *_COPIES),
+    how=(
+        *("init_from", "data.", "workdir", "mesh.", "compute.layers", "compute.remat"),
+        *(*_RUN, "batch_size", "micro_batches", "learning_rate", "epochs"),
+        *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
+    ),
+)
+"""`how` has what a run's name tells it by, since each of its values is a run of its own; data and parameters are compared by
+their content."""
+
+
+def is_harmless(line: str) -> bool:
+    """Return whether a line of `differences` between two pre-training configurations is a change that a run goes through."""
+    key, change = line.split(": ", 1)
+    if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
+        return "" not in change.split(" → ")
+    return bool(_MICRO_BATCHES.fullmatch(key)) or is_among(key, PRETRAINING.how)
+
+
+def lengthens(line: str, phases: int) -> bool:
+    """Return whether it changes the number of steps of the last of `phases` phases: people extend runs, or cut them short."""
+    key, change = line.split(": ", 1)
+    return key == f"phases.{phases - 1}.steps" and "None" not in change

@@ -1,0 +1,95 @@
+"""The phases of a run, with everything decided that `PhaseConfig` leaves open; nothing else reads `Config.phases` by number."""
+
+import dataclasses
+import math
+
+from bert_jax.config.options import Config, MaskingConfig, PhaseConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A phase as it is carried out. Steps are those of the whole run, counted from 0."""
+
+    index: int
+    begin: int
+    steps: int
+    sequence_length: int
+    batch_size: int
+    micro_batches: int
+    max_predictions: int
+    """Masked positions per sequence at most."""
+    learning_rate: float
+    """Peak, by which the phase scales the shape of its schedule."""
+    schedule_begin: int
+    """Step at which its schedule begins: that of the phase, or of the earlier one that it continues."""
+    schedule_length: int
+    """Steps of that schedule, over all phases that share it."""
+    warmup_steps: int
+    """Steps of linear warm-up at the start of that schedule."""
+    resets_moments: bool
+    """The optimizer's moments and its count start anew at `begin`."""
+    data_seed: int
+    """Of the order, pairs and masks of its training examples. Each phase has its own: with the same sequence length as the one
+    before, it would otherwise begin with the same pairs and masks."""
+
+    @property
+    def end(self) -> int:
+        """Step at which the phase is over and the next one begins."""
+        return self.begin + self.steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.sequence_length
+
+
+def resolve_phases(config: Config) -> tuple[Phase, ...]:
+    """Return the phases of a run, in their order."""
+    phases, begin, first, schedule_begin = [], 0, 0, 0
+    for index, phase in enumerate(config.phases):
+        if phase.schedule == "restart":
+            first, schedule_begin = index, begin
+        phases.append(
+            Phase(
+                index=index,
+                begin=begin,
+                steps=phase.steps,
+                sequence_length=phase.sequence_length,
+                batch_size=phase.batch_size,
+                micro_batches=phase.micro_batches,
+                max_predictions=max_predictions(phase, config.masking),
+                learning_rate=phase.learning_rate,
+                schedule_begin=schedule_begin,
+                schedule_length=schedule_length(config, first),
+                warmup_steps=warmup_steps(config, first),
+                resets_moments=phase.moments == "reset",
+                data_seed=config.seed + (index << 32),
+            )
+        )
+        begin += phase.steps
+    return tuple(phases)
+
+
+def schedule_length(config: Config, first: int) -> int:
+    """Return the number of steps of the schedule that begins with phase `first` and ends where a phase restarts it."""
+    length = config.phases[first].steps
+    for phase in config.phases[first + 1 :]:
+        if phase.schedule == "restart":
+            break
+        length += phase.steps
+    return length
+
+
+def warmup_steps(config: Config, first: int) -> int:
+    """Return the number of warm-up steps of the schedule that begins with phase `first`."""
+    given = config.phases[first].warmup_steps
+    return schedule_length(config, first) // 100 if given is None else given
+
+
+def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
+    """Return the width of the masked-position arrays.
+
+    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512).
+    """
+    if phase.max_predictions is not None:
+        return phase.max_predictions
+    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))

@@ -1,0 +1,69 @@
+"""predictions/ of a work directory: what the chosen model answers to every split that is not trained on."""
+
+import dataclasses
+
+import jax
+from etils import epath
+
+from bert_jax.devices.hosts import from_first
+from bert_jax.devices.signals import StopSignals
+from bert_jax.finetuning.prediction import predict_logits
+from bert_jax.finetuning.programs import Programs
+from bert_jax.finetuning.results import RECORD, earlier_predictions
+from bert_jax.tasks.squad import tuned
+from bert_jax.tasks.squad.windows import SpanFeatures
+from bert_jax.tasks.task_data import TaskData
+
+
+def predicted(
+    path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int, signals: StopSignals
+) -> dict:
+    """Return facts for results.json: metrics on the test sets that have labels, and which files of predictions there are.
+
+    They are left as an earlier command wrote them if they are there and of the same run and test sets.
+    """
+    place, tests_now = path / "predictions", data.test_fingerprint()
+    before = from_first(earlier_predictions(path / RECORD))
+    if before is not None:
+        made = before["predictions"]
+        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (
+            chosen["run"],
+            chosen["metrics"],
+            tests_now,
+        )
+        if same and from_first(all((place / file).exists() for file in made["files"])):
+            return {"tests": before["tests"], "predictions": made}
+    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"], signals)
+    return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
+
+
+def _write_predictions(
+    directory: epath.Path,
+    data: TaskData,
+    programs: Programs,
+    params,
+    batch_size: int,
+    metrics: dict[str, float],
+    signals: StopSignals,
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
+
+    Returns the metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
+    """
+    tests, written = {}, []
+    for name, split in (data.evaluations | data.tests).items():
+        features = split.features
+        if name in data.tests and isinstance(
+            features, SpanFeatures
+        ):  # answered by dev's threshold, never by one of its own
+            features = dataclasses.replace(features, options=tuned(features.options, metrics))
+        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
+        if jax.process_index() == 0:
+            (directory / name).mkdir(parents=True, exist_ok=True)
+            files = data.family.write_predictions(split.examples, features, logits, directory / name, name)
+            written += [f"{name}/{epath.Path(file).name}" for file in files]
+        if name in data.tests and split.examples.has_answers:
+            tests[name] = {
+                key: float(value) for key, value in data.family.score(split.examples, features, logits).items()
+            }
+    return tests, written

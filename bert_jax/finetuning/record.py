@@ -1,0 +1,77 @@
+"""What config.json, every checkpoint and results.json say of the runs of a command."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.finetuning.collapse import collapsed
+from bert_jax.finetuning.plan import Run
+from bert_jax.finetuning.programs import Programs
+from bert_jax.models.task import BertForTask
+from bert_jax.tasks.task_data import TaskData
+from bert_jax.training.task_reporter import Reporter
+
+
+def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
+    """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
+    if run is not None:
+        config = dataclasses.replace(config, **dataclasses.asdict(run))
+    return {
+        "model": to_dict(programs.model.config),
+        "head": to_dict(programs.model.head),
+        "compute": to_dict(config.compute),
+        "finetune": to_dict(config),
+        "pairs": data.pairs,
+        **({} if run is None else {"run": run.name}),
+    }
+
+
+def run_record(
+    run: Run,
+    config: FinetuneConfig,
+    data: TaskData,
+    programs: Programs,
+    reporter: Reporter,
+    dev: dict[int, dict],
+    counted: int,
+) -> dict:
+    """Return what results.json says of a run whose evaluations by step are `dev`, and whose weights of step `counted` count."""
+    loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
+    return {
+        "run": run.name,
+        "setting": run.setting,
+        "seed": run.seed,
+        "metrics": dev[counted]["metrics"],
+        "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
+        "step": counted,
+        "steps": max(dev),
+        "training_loss": loss if np.isfinite(loss) else None,
+        "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
+        "keep": config.keep,
+        "hyperparameters": _hyperparameters(run, config, programs.model),
+    }
+
+
+def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
+    return {
+        "batch_size": run.batch_size,
+        "learning_rate": run.learning_rate,
+        "epochs": run.epochs,
+        "warmup_share": config.warmup_share,
+        "schedule": config.schedule.name,
+        "optimizer": config.optimizer.name,
+        "weight_decay": config.optimizer.weight_decay,
+        "layer_decay": config.layer_decay,
+        "reinitialize_layers": config.reinitialize_layers,
+        "hidden_dropout": model.config.hidden_dropout,
+        "attention_dropout": model.config.attention_dropout,
+        "head_dropout": model.head.dropout,
+        "crf": model.head.crf,
+        "features": model.head.features,
+        "dtype": str(model.encoder.dtype),
+        "max_length": config.options.max_length,
+        "bucket_window": config.bucket_window,
+        "select": config.select,
+    }

@@ -1,0 +1,205 @@
+"""One run of fine-tuning, from the checkpoint that it starts from to its record."""
+
+import contextlib
+import dataclasses
+import time
+
+import numpy as np
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.workdir import WorkDirectory, id_below
+from bert_jax.config import CheckpointConfig
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.data.sequences.batching import TrainingBatches
+from bert_jax.devices import sharding
+from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.errors import UserError
+from bert_jax.finetuning.collapse import ignores_input
+from bert_jax.finetuning.directory import LATEST
+from bert_jax.finetuning.plan import Run, learning_rates
+from bert_jax.finetuning.prediction import predict_logits
+from bert_jax.finetuning.programs import Programs, first_state
+from bert_jax.finetuning.record import run_record, settings
+from bert_jax.formats.stored import StoredModel
+from bert_jax.tasks.task_data import TaskData
+from bert_jax.training.announcement import say
+from bert_jax.training.metrics import Metrics
+from bert_jax.training.saver import Saver
+from bert_jax.training.state import TrainState
+from bert_jax.training.task_reporter import Reporter
+
+STATES = CheckpointConfig(keep_last=2, keep_best=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What all runs of a command share."""
+
+    config: FinetuneConfig
+    data: TaskData
+    stored: StoredModel
+    """What is fine-tuned."""
+    programs: Programs
+    workdir: WorkDirectory
+    signals: StopSignals
+
+
+def train(run: Run, command: Command) -> dict:
+    """Train one run, from the checkpoint or from where it was interrupted, and return its record.
+
+    Leaves the weights that count in runs/NAME/checkpoints of the work directory.
+
+    Raises:
+      Stopped: by a signal, after its state has been saved.
+    """
+    config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
+    directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
+    mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
+    batches = _batches(run, command)
+    mine = sharding.host_rows(mesh, batches.rows)
+    epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
+    rates = learning_rates(run, config.schedule, config.warmup_share, total)
+    record_config = settings(config, programs, command.data, run)
+
+    with contextlib.ExitStack() as closing:
+        states, weights = (
+            closing.enter_context(Checkpoints(directory / name, kept, run_id=run_id, lost=workdir.is_lost))
+            for name, kept in (("training", STATES), ("checkpoints", LATEST))
+        )
+        signals.newest = states.latest_step
+        # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
+        restored = states.restore(programs.abstract)
+        state = _first_state(command, seed) if restored is None else restored.state
+        begin, position = int(state.step), {} if restored is None else restored.position
+        dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
+        metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
+        # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+        reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
+        saver = Saver(
+            workdir,
+            states,
+            (weights, metrics),
+            reporter,
+            reporter.rates,
+            config=record_config,
+            position=lambda step: {
+                "step": step,
+                "dev": {str(evaluated): entry for evaluated, entry in dev.items()},
+                "totals": dict(reporter.totals),
+            },
+        )
+        evaluations = _Evaluations(command, dev, weights, metrics, saver, record_config)
+        try:
+            for step in range(begin, total + 1):  # `state` is that after `step` steps
+                signals.saving = step if step > begin else None
+                if step and step % epoch == 0 and step not in dev:
+                    reporter.finish()
+                    with reporter.rates.paused():
+                        evaluations.make(step, state.params, is_last=step == total)
+                    saver.save(step, state)
+                if step == total:
+                    break
+                batch = batches.batch(step)
+                batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
+                programs.train_step.prepare(state, batch, rates[step], seed, signals=signals, rates=reporter.rates)
+                signals.check()
+                signals.saving = step + 1
+                state, values = programs.train_step(state, batch, rates[step], seed)
+                reporter.dispatched(step + 1, values, batch["input_ids"].shape)
+                states.poll()
+                if (step + 1) % config.save_every_steps == 0:
+                    saver.save(step + 1, state)
+        except Stopped:
+            if step > begin:
+                saver.save_for_good(step, state)
+                signals.saved(step)
+            raise
+        signals.saving = None
+        weights.wait()
+        counted = weights.latest_step()
+        if counted is None:
+            raise UserError(
+                f"the weights of {run.name} were deleted with {workdir.path} during the run; remove {directory} to "
+                "train it again"
+            )
+
+    return run_record(run, config, command.data, programs, reporter, dev, counted) | {
+        "init_from_step": command.stored.history.get("step"),
+        "seconds_since_last_start": round(time.perf_counter() - clock, 1),
+    }
+
+
+def _batches(run: Run, command: Command) -> TrainingBatches:
+    shape = command.programs.mesh.shape
+    return TrainingBatches(
+        command.data.train.features,
+        run.batch_size,
+        window=command.config.bucket_window,
+        seed=run.seed,
+        multiple=shape["data"] * shape["fsdp"] * command.config.micro_batches,
+    )
+
+
+def _first_state(command: Command, seed: np.uint32) -> TrainState:
+    """Return the state at step 0, and say which parameters are fresh."""
+    state, report = first_state(command.config, command.stored, command.programs, seed)
+    if report is not None:
+        fresh = ", ".join(report.fresh) or "none"
+        say(f"{len(report.loaded)} arrays loaded from {command.config.init_from}, fresh: {fresh}")
+    return state
+
+
+class _Evaluations:
+    """Those of a run on dev, after each epoch, and the weights that count by them.
+
+    Args:
+      found: metrics of each evaluation, and what `ignores_input` says, by step; `make` adds to it.
+      config: the resolved one, of every checkpoint.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        found: dict[int, dict],
+        weights: Checkpoints,
+        metrics: Metrics,
+        saver: Saver,
+        config: dict,
+    ):
+        self._command, self._found, self._config = command, found, config
+        self._weights, self._metrics, self._saver = weights, metrics, saver
+
+    def make(self, step: int, params, is_last: bool) -> None:
+        """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
+        command, main = self._command, self._command.data.main_metric
+        scores, ignored = evaluate(
+            command.data, command.programs, params, command.config.eval_batch_size, command.signals
+        )
+        earlier = [entry["metrics"][main] for entry in self._found.values()]
+        self._saver.secure()
+        is_best = scores[main] > max(earlier, default=-np.inf)
+        if is_last if command.config.select == "last" else is_best:
+            self._weights.save(step, {"params": params}, position={"step": step}, config=self._config, metrics=scores)
+            # Else the state that is saved next could be all that a kill leaves, and nobody would save the weights again.
+            self._weights.wait()
+        self._metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        self._found[step] = {"metrics": scores, "ignored": ignored}
+
+
+def evaluate(
+    data: TaskData, programs: Programs, params, batch_size: int, signals: StopSignals
+) -> tuple[dict[str, float], str | None]:
+    """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and what `ignores_input` says."""
+    results, ignored = {}, None
+    for name, split in data.evaluations.items():
+        logits = predict_logits(
+            programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals
+        )
+        prefix = name.removeprefix("dev").removeprefix("_")
+        results |= {
+            f"{prefix}_{key}" if prefix else key: float(value)
+            for key, value in data.family.score(split.examples, split.features, logits).items()
+        }
+        if name == "dev":
+            ignored = ignores_input(data.head, split.features, logits, results)
+    return results, ignored

@@ -1,0 +1,111 @@
+"""Where a parameter of ours is in another format: under which name, and with its axes in which order."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_jax.devices.placement import empty
+from bert_jax.models.parameters import Parameter
+
+ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]
+"""(name of an array of theirs, a slice for each of its axes) → float32 values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One parameter of ours on the other side, where every layer has arrays of its own.
+
+    An array of theirs, reshaped to `split` (its axes in their order, heads apart), has our axes in the order `axes`.
+    """
+
+    path: str
+    """Ours."""
+    name: str
+    """Theirs, with {} for the layer if `layers` is not None."""
+    split: tuple[int, ...]
+    groups: tuple[int, ...]
+    """How many axes of `split` each of their axes has become."""
+    axes: tuple[int, ...]
+    layers: int | None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name] if self.layers is None else [self.name.format(layer) for layer in range(self.layers)]
+
+    @property
+    def part(self) -> str:
+        """First key of our path."""
+        return self.path.split("/")[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """In our layout."""
+        one = tuple(self.split[axis] for axis in self.axes)
+        return one if self.layers is None else (self.layers, *one)
+
+    @property
+    def their_shape(self) -> tuple[int, ...]:
+        """Of each array on the other side."""
+        return tuple(math.prod(self.split[start:end]) for start, end in self._bounds())
+
+    def read(self, read_part: ReadPart, index: tuple[slice, ...]) -> np.ndarray:
+        """Return the part of our array that `index` names; only the layers and rows it needs are read."""
+        bounds = [slice(*part.indices(size)) for part, size in zip(index, self.shape, strict=True)]
+        if self.layers is None:
+            return np.ascontiguousarray(self._read_one(read_part, self.name, bounds))
+        layers = range(self.layers)[bounds[0]]
+        values = empty(tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape, strict=True)))
+        for row, layer in enumerate(layers):
+            values[row] = self._read_one(read_part, self.name.format(layer), bounds[1:])
+        return values
+
+    def split_up(self, values: np.ndarray) -> np.ndarray:
+        """Return one array of theirs from ours (of one layer)."""
+        return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
+
+    def _read_one(self, read_part: ReadPart, name: str, bounds: list[slice]) -> np.ndarray:
+        wanted: list[slice] = [slice(None)] * len(self.split)
+        for part, axis in zip(bounds, self.axes, strict=True):
+            wanted[axis] = part
+        outer, inner, shape = [], [], []
+        for start, end in self._bounds():
+            # Heads and head size lie in one axis of theirs: whole heads are read, the rest is cut afterwards.
+            head, inside = wanted[start], self.split[start + 1 : end]
+            outer.append(slice(head.start * math.prod(inside), head.stop * math.prod(inside)))
+            shape += [max(0, head.stop - head.start), *inside]
+            inner += [slice(None, None, head.step), *wanted[start + 1 : end]]
+        return read_part(name, tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Return where each of their axes begins and ends in `split`."""
+        ends = [sum(self.groups[:count]) for count in range(len(self.groups) + 1)]
+        return list(zip(ends, ends[1:], strict=False))
+
+
+def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place:
+    """Return where `parameter` is under `name`: heads and head size in one axis, layers apart.
+
+    Args:
+      outputs_first: they keep the kernel as [outputs, inputs].
+    """
+    stacked = parameter.axis("layer") == 0
+    axes = parameter.axes[1:] if stacked else parameter.axes
+    groups: list[list[int]] = []
+    for number, axis in enumerate(axes):
+        if axis.name == "head_size":
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if outputs_first:
+        groups.reverse()
+    order = [number for group in groups for number in group]
+    return Place(
+        path=parameter.path,
+        name=name,
+        split=tuple(axes[number].size for number in order),
+        groups=tuple(map(len, groups)),
+        axes=tuple(order.index(number) for number in range(len(axes))),
+        layers=parameter.axes[0].size if stacked else None,
+    )

@@ -1,0 +1,80 @@
+"""The pieces an encoder is made of, and the one place where they are chosen from the configuration.
+
+An architecture of your own is a function like `bert_architecture`, handed to `BertForPreTraining` or `BertForTask`. It
+starts from what that returns, or from the pieces themselves, and replaces what differs:
+
+    def local_bert(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+        usual = bert_architecture(config, compute)
+        windows = {"window": np.resize([config.max_position_embeddings, 64, 64], config.num_layers)}
+        stack = dataclasses.replace(usual.stack, block=functools.partial(LocalBlock, config), layer_inputs=windows)
+        return dataclasses.replace(usual, stack=stack)
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.models.blocks import Block
+from bert_jax.models.embeddings import Embeddings
+from bert_jax.models.feed_forward import FeedForward
+from bert_jax.models.kernels import xla
+from bert_jax.models.layers import LayerNorm, gelu_erf, gelu_tanh
+from bert_jax.models.parameters import ParameterTable, encoder_parameters
+from bert_jax.models.positions import random_positions, sinusoidal_positions
+from bert_jax.models.stack import Stack
+
+LOOP_LIMIT = 12  # layers; beyond, compiling an unrolled stack costs more than scan loses
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Architecture:
+    """Embeddings, a stack of layers, perhaps a final norm; and how they are computed."""
+
+    embeddings: Callable[[jax.Array], Embeddings]
+    """Makes, from a key, what turns ids into the input of the first layer; its `word.table` is tied to the word logits."""
+    stack: Stack
+    """The layers, their attention kernel, parameter sharing and inputs per layer."""
+    final_norm: Callable[[], LayerNorm] | None
+    """Makes the norm behind the last layer; None for layers that end in one."""
+    activation: Activation
+    """Of the masked-language-model head."""
+    parameters: ParameterTable
+    """Every array of embeddings, layers and final norm; with parameters that layers share, "layer" counts the sets."""
+    dtype: jnp.dtype
+    """Of activations and matrix products; parameters, softmax and loss are float32."""
+
+
+def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
+    activation = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}[config.activation]
+    feed_forward = functools.partial(FeedForward, config, activation=activation)
+    stack = Stack(
+        block=functools.partial(Block, config, feed_forward=feed_forward),
+        num_layers=config.num_layers,
+        attend=xla.attention,
+        scan=compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT),
+        remat=compute.remat,
+    )
+    positions = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
+    final_norm = functools.partial(LayerNorm, config.hidden_size, config.layer_norm_epsilon)
+    return Architecture(
+        embeddings=functools.partial(Embeddings, config, positions=positions),
+        stack=stack,
+        final_norm=final_norm if config.norm_position == "pre" else None,
+        activation=activation,
+        parameters=encoder_parameters(config),
+        dtype=_dtype(compute),
+    )
+
+
+def _dtype(compute: ComputeConfig) -> jnp.dtype:
+    name = compute.dtype
+    if name == "auto":
+        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(name)

@@ -1,0 +1,72 @@
+"""What an attention kernel gets and what it must return."""
+
+import dataclasses
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+# Google's adder. Finite, so that a row with nothing but padding attends as if unmasked instead of giving 0/0; and it is
+# added to float32 scores, where exp(-10000) is exactly 0 and the score beside it still counts.
+MASKED_SCORE = -10_000.0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionMask:
+    """Which positions attend to which, and what is added to their scores; every restriction that is given applies."""
+
+    padding: jax.Array
+    """[B, L]: 1 for positions that may be attended to, 0 for padding."""
+    segments: jax.Array | None = None
+    """Integers [B, L]: a position attends only to those with its own number (several texts packed into one row)."""
+    window: jax.Array | int | None = None
+    """Scalar: a position attends to those at most this far away on either side (local attention). A number of at least
+    L - 1 restricts nothing, so layers with and without a window can share one program."""
+    bias: jax.Array | None = None
+    """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
+
+    def adder(self) -> jax.Array:
+        """Return the sum of everything that is added to the scores, float32 [B, A or 1, L (query) or 1, L (key)]."""
+        adder = jnp.where(self.padding > 0, 0.0, MASKED_SCORE)[:, None, None, :]
+        if self.segments is not None:
+            same = self.segments[:, None, :, None] == self.segments[:, None, None, :]
+            adder = jnp.where(same, adder, MASKED_SCORE)
+        if self.window is not None:
+            position = jnp.arange(self.padding.shape[1])
+            near = jnp.abs(position[:, None] - position[None, :]) <= self.window
+            adder = jnp.where(near[None, None], adder, MASKED_SCORE)
+        return adder if self.bias is None else adder + self.bias.astype(jnp.float32)
+
+
+class AttentionKernel(Protocol):
+    """Scaled dot-product attention with dropout on its probabilities, the seam for faster kernels.
+
+    `kernels.xla.attention` defines the result. Without dropout every other kernel equals it up to rounding, in values and
+    in gradients (those of `mask.bias` included). With dropout it need not drop the same elements: the output has the same
+    distribution for a random key, is the same for an equal key, and the gradient is that of the elements that were dropped.
+    """
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None = None,
+        rate: float = 0.0,
+        collect: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Return what each position reads, and with `collect` the probabilities it reads with.
+
+        Args:
+            query, key, value: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
+            mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.
+            dropout_key: None for no dropout.
+            rate: share of the probabilities that is dropped.
+            collect: whether to return the probabilities. A kernel that never holds them calls `kernels.xla.attention`.
+
+        Returns:
+            [B, L, A, D] in the dtype of `value`; probabilities before dropout, float32 [B, A, L (query), L (key)], or None.
+        """
+        ...

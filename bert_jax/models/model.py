@@ -1,0 +1,87 @@
+"""What the rest of the framework knows of a model."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from flax import nnx
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.parameters import ParameterTable
+
+Params = dict[str, Any]
+"""Nested dict of float32 arrays; the leaves of encoder/… have a leading axis, one entry per layer."""
+
+
+class EncoderOutput(NamedTuple):
+    """What `Model.encode` returns; the last two are None unless asked for, and pooled where there is no pooler."""
+
+    last_hidden_state: jax.Array
+    """[B, L, H]."""
+    pooled: jax.Array | None
+    """[B, H]: tanh of an affine map of the first position."""
+    hidden_states: tuple[jax.Array, ...] | None = None
+    """(N + 1) × [B, L, H]: the embeddings, then every block (pre-LN: before the final norm)."""
+    attentions: tuple[jax.Array, ...] | None = None
+    """N × [B, A, L, L] float32: the attention probabilities, before dropout."""
+
+
+class Model(Protocol):
+    """An encoder as pure functions of a nested dict of arrays; `BertForPreTraining` is one.
+
+    It holds its configuration and no arrays. Parameters are created by `init`, and live with whoever trains them.
+    """
+
+    @property
+    def config(self) -> ModelConfig:
+        """The sizes."""
+        ...
+
+    @property
+    def compute(self) -> ComputeConfig:
+        """How the same mathematics is carried out."""
+        ...
+
+    @property
+    def parameters(self) -> ParameterTable:
+        """Path, named axes and shape of every array that `init` makes; partition, optimizer and counts follow from it."""
+        ...
+
+    def init(self, key: jax.Array) -> Params:
+        """Return fresh parameters.
+
+        It runs under jit with any out_shardings and under eval_shape, which gives the shapes; the values depend on neither.
+        """
+        ...
+
+    def encode(
+        self,
+        params: Params,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array | AttentionMask,
+        dropout_key: jax.Array | None = None,
+        collect: bool = False,
+    ) -> EncoderOutput:
+        """Return contextual embeddings.
+
+        Args:
+            params: from `init`, or of the same structure; parts that this model does not know may be beside them.
+            input_ids, token_type_ids: int32 [B, L].
+            attention_mask: [B, L], 1 for real tokens, 0 for padding; or an AttentionMask, which can also hold segments,
+                a window and a bias.
+            dropout_key: None for no dropout.
+            collect: also return the output of every layer and its attention probabilities.
+        """
+        ...
+
+
+def arrays(module: nnx.Module) -> Params:
+    """Return the parameters of a module, by the names of its attributes."""
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+
+def structure(make: Callable[[], Any]) -> nnx.GraphDef:
+    """Return what `nnx.merge` needs beside `arrays` to give the module that `make()` returns; nothing is computed."""
+    return nnx.graphdef(jax.eval_shape(make))

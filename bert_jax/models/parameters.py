@@ -1,0 +1,263 @@
+"""The one table of a model's parameters: the path, the named axes and the shape of every array.
+
+The partition over the mesh, the layers that LAMB and layer decay tell apart, weight decay, counts and memory, the names
+in other formats and the table in docs/checkpoints.md all follow from it. Nothing outside the standard library is imported
+at the top, so `bert-jax info` reads the table without loading jax.
+
+A model of another architecture describes itself in the same way, with `Axis`, `Parameter`, `linear` and `norm`, and is
+partitioned, optimized and counted like BERT. Axis names that others act on: "layer" (one entry per layer), "hidden",
+"intermediate", "heads", "vocab" (devices/sharding.py splits these), "head_size" (lies beside "heads" in other formats),
+"position". Any other name only says what the axis is.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.errors import UserError
+
+PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
+TASK_PARTS = ("head", "crf")
+FLOAT32 = 4  # bytes of a value
+POOLED = ("classification", "regression", "choice")
+"""Kinds of heads that read the pooled first position; the others read every position."""
+
+
+class Axis(NamedTuple):
+    name: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One array of a model."""
+
+    path: str
+    """Keys of the nested dict, joined by slashes."""
+    axes: tuple[Axis, ...]
+    decays: bool = True
+    """Whether weight decay applies and, in LAMB, a trust ratio: not to biases and LayerNorm."""
+    embedding: bool = False
+    """Whether it lies below the first layer, where layer decay is strongest."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def part(self) -> str:
+        """First key of the path: embeddings, encoder, pooler, …"""
+        return self.path.split("/")[0]
+
+    def axis(self, name: str) -> int | None:
+        """Return the place of the first axis of that name; None if there is none."""
+        return next((place for place, axis in enumerate(self.axes) if axis.name == name), None)
+
+
+ParameterTable = Mapping[str, Parameter]
+"""Entries by path, in the order in which the model applies them."""
+
+
+def table(entries: Iterable[Parameter]) -> ParameterTable:
+    """Return the table of these entries."""
+    return {entry.path: entry for entry in entries}
+
+
+def linear(path: str, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], layers: tuple[Axis, ...] = ()):
+    """Return the entries of an affine map: kernel [*layers, *inputs, *outputs] and bias [*layers, *outputs]."""
+    yield Parameter(f"{path}/kernel", (*layers, *inputs, *outputs))
+    yield Parameter(f"{path}/bias", (*layers, *outputs), decays=False)
+
+
+def norm(path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool = False):
+    """Return the entries of a LayerNorm: scale and bias, both [*layers, hidden]."""
+    for name in ("scale", "bias"):
+        yield Parameter(f"{path}/{name}", (*layers, hidden), decays=False, embedding=embedding)
+
+
+def bert_parameters(
+    config: ModelConfig, parts: tuple[str, ...] = PRETRAINING_PARTS, head: HeadConfig | None = None
+) -> ParameterTable:
+    """Return the table of a BERT.
+
+    Args:
+      config: an open vocabulary counts as that of BERT uncased.
+      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler brings it.
+      head: of a fine-tuned model.
+    """
+    if head is not None and head.kind in POOLED:
+        parts = (*parts, "pooler")
+    task = {} if head is None else task_parameters(config, head)
+    return {**encoder_parameters(config), **pretraining_parameters(config, parts), **task}
+
+
+def encoder_parameters(config: ModelConfig) -> ParameterTable:
+    """Return the entries of embeddings, layers and final norm."""
+    hidden = Axis("hidden", config.hidden_size)
+    final_norm = norm("final_norm", hidden) if config.norm_position == "pre" else ()
+    return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
+
+
+def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> ParameterTable:
+    """Return the entries of those of PRETRAINING_PARTS that are in `parts`."""
+    hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
+    entries: list[Parameter] = []
+    if "pooler" in parts:
+        entries += linear("pooler", (hidden,), (hidden,))
+    if "mlm" in parts:
+        entries += linear("mlm/dense", (hidden,), (hidden,))
+        entries += norm("mlm/norm", hidden)
+        entries += [Parameter("mlm/bias", (vocab,), decays=False)]
+    if "next_sentence" in parts:
+        entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
+    return table(entries)
+
+
+def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
+    """Return the entries of the head of a fine-tuned model and of its CRF."""
+    return table(_head(config, head))
+
+
+def _embeddings(config: ModelConfig, hidden: Axis):
+    for name, rows in (
+        ("word", Axis("vocab", config.padded_vocab_size)),
+        ("position", Axis("position", config.max_position_embeddings)),
+        ("token_type", Axis("token_type", config.type_vocab_size)),
+    ):
+        yield Parameter(f"embeddings/{name}/table", (rows, hidden), embedding=True)
+    yield from norm("embeddings/norm", hidden, embedding=True)
+
+
+def _encoder(config: ModelConfig, hidden: Axis):
+    layers = (Axis("layer", config.num_layers),)
+    heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
+    wide = Axis("intermediate", config.feed_forward_size)
+    for name in ("query", "key", "value"):
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, layers)
+    yield from linear("encoder/attention/output", heads, (hidden,), layers)
+    yield from norm("encoder/attention_norm", hidden, layers)
+    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), layers)
+    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), layers)
+    yield from norm("encoder/feed_forward_norm", hidden, layers)
+
+
+def _head(config: ModelConfig, head: HeadConfig):
+    label = Axis("label", head.outputs)
+    if head.features:
+        yield from _bilstm(config, head, label)
+    else:
+        # Not "hidden": the head is small and stays whole on every device.
+        yield from linear("head", (Axis("feature", config.hidden_size),), (label,))
+    if head.crf:
+        yield Parameter("crf/transitions", (label, label))
+        yield Parameter("crf/start", (label,))
+        yield Parameter("crf/end", (label,))
+
+
+def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
+    features = Axis("feature", config.hidden_size * (4 if head.features == "concat_last_four" else 1))
+    state, both = Axis("lstm_state", head.lstm_size), Axis("feature", 2 * head.lstm_size)
+    gates = Axis("gate", 4 * head.lstm_size)
+    for layer, inputs in enumerate((features, both)):
+        for direction in ("forward", "backward"):
+            path = f"head/layer_{layer}/{direction}"
+            yield Parameter(f"{path}/kernel", (inputs, gates))
+            yield Parameter(f"{path}/recurrent", (state, gates))
+            yield Parameter(f"{path}/bias", (gates,), decays=False)
+    yield from linear("head", (both,), (label,))
+    if head.features.startswith("weighted"):
+        count = 4 if head.features == "weighted_last_four" else config.num_layers
+        yield Parameter("head/mix/weights", (Axis("mixed_layer", count),))
+        yield Parameter("head/mix/scale", ())
+
+
+def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
+    """Return the table with every axis of that name in the size of `axis`."""
+
+    def resized(parameter: Parameter) -> Parameter:
+        axes = tuple(axis if each.name == axis.name else each for each in parameter.axes)
+        return dataclasses.replace(parameter, axes=axes)
+
+    return table(map(resized, parameters.values()))
+
+
+def total_size(parameters: ParameterTable) -> int:
+    """Return the number of values of all arrays together."""
+    return sum(parameter.size for parameter in parameters.values())
+
+
+def row_tables(parameters: ParameterTable, axis: str) -> tuple[str, ...]:
+    """Return the paths of the arrays whose rows, along the first axis, belong to `axis`: of "vocab", one per word."""
+    return tuple(path for path, parameter in parameters.items() if parameter.axis(axis) == 0)
+
+
+def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Parameter:
+    """Return the entry of the array at `path`.
+
+    Raises:
+      UserError: the table has no such path, or another shape for it.
+    """
+    return _checked(parameters.get(path), path, shape)
+
+
+def _checked(found: Parameter | None, path: str, shape: tuple[int, ...]) -> Parameter:
+    if found is None:
+        raise UserError(
+            f"the array {path} {list(shape)} is not in the model's table of parameters, so nobody can tell how to split "
+            "it over devices or whether it decays; add it to the table that the model gives as `parameters` "
+            "(bert_jax/models/parameters.py)"
+        )
+    if found.shape != tuple(shape):
+        axes = ", ".join(f"{axis.name}={axis.size}" for axis in found.axes)
+        raise UserError(
+            f"the array {path} is {list(shape)}, but by the model's table of parameters it has the axes [{axes}]; give "
+            "it that shape, or correct the table (bert_jax/models/parameters.py)"
+        )
+    return found
+
+
+def entries(parameters: ParameterTable, tree):
+    """Return a tree like `tree`, a nested dict of arrays, with the entry of each in its place.
+
+    Raises:
+      UserError: see `entry`.
+    """
+    import jax
+
+    return jax.tree.map_with_path(lambda path, leaf: entry(parameters, _joined(path), leaf.shape), tree)
+
+
+def state_entries(parameters: ParameterTable, optimizer_state):
+    """Return a tree like `optimizer_state` with the entry of each array in its place.
+
+    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an entry
+    without axes.
+
+    Raises:
+      UserError: an array that belongs to no parameter, or has another shape.
+    """
+    import jax
+
+    def one(path, leaf) -> Parameter:
+        name = _joined(path)
+        if leaf.ndim == 0:
+            return Parameter(name, ())
+        keys = name.split("/")
+        ends = ("/".join(keys[start:]) for start in range(len(keys)))
+        found = next((parameters[end] for end in ends if end in parameters), None)
+        return dataclasses.replace(_checked(found, name, leaf.shape), path=name)
+
+    return jax.tree.map_with_path(one, optimizer_state)
+
+
+def _joined(path) -> str:
+    import jax
+
+    return jax.tree_util.keystr(path, simple=True, separator="/")

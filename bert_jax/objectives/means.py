@@ -1,0 +1,50 @@
+"""From sums to the figures that people read: each is divided once, by the weight of the whole global batch.
+
+Never means of means, so neither the number of devices nor that of micro-batches changes what is optimised.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.objectives.objective import Sums, Term
+
+
+def ratio(total: jax.Array, weight: jax.Array) -> jax.Array:
+    """0, not NaN, where nothing was weighed: a batch without a single prediction."""
+    return total / jnp.where(weight > 0, weight, 1.0)
+
+
+def mean_loss(terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the weighted sum of the mean losses of the terms that are there, float32 []: what is minimised."""
+    means = [(term.weight, ratio(sums[term.name].loss, denominators[term.name])) for term in terms if term.name in sums]
+    first, *others = (mean if weight == 1 else weight * mean for weight, mean in means)
+    return sum(others, first)
+
+
+def training_metrics(
+    terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Return `mean_loss` as loss, and loss and accuracy of each term, float32 []."""
+    metrics = {}
+    for term in terms:
+        if (found := sums.get(term.name)) is not None:
+            metrics[term.loss] = ratio(found.loss, denominators[term.name])
+            if found.correct is not None:
+                metrics[term.accuracy] = ratio(found.correct, found.weight)
+    return metrics | {"loss": mean_loss(terms, sums, denominators)}
+
+
+def evaluation_metrics(terms: tuple[Term, ...], sums: Mapping[str, Sums]) -> dict[str, float]:
+    """Return loss, perplexity and accuracy of each term from sums in float64; the losses are those of a prediction."""
+    metrics = {}
+    for term in terms:
+        if (found := sums.get(term.name)) is not None:
+            metrics[term.loss] = mean = found.loss / found.weight
+            if term.perplexity:
+                metrics[term.perplexity] = math.exp(min(mean, 700.0))
+            if found.correct is not None:
+                metrics[term.accuracy] = found.correct / found.weight
+    return metrics

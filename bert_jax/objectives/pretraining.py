@@ -1,0 +1,71 @@
+"""What BERT is pre-trained for: masked words and, with pairs of segments, which of two classes a pair is of."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.objectives import masked_language_model, next_sentence
+from bert_jax.objectives.objective import Batch, Sums, Term
+
+MASKED_WORDS = Term(
+    name="mlm",
+    label="MLM",
+    title="Masked language model",
+    unit="nats a token",
+    perplexity="perplexity",
+    of_words=True,
+)
+SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs", panels=("accuracy",))
+TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingObjective:
+    """Masked words and sentence pairs (see `Objective`). Batches without next_sentence_labels have the first alone.
+
+    A model from elsewhere may lack one of the two heads, and then has no sums for it (evaluation only: no dropout).
+    """
+
+    model: BertForPreTraining
+    weights: ObjectiveConfig = ObjectiveConfig()
+    epsilon: float = 0.0
+    """Added to the number of masked words that their loss is divided by; see masking.loss_epsilon."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (
+            dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight),
+            dataclasses.replace(SENTENCE_PAIRS, weight=self.weights.next_sentence_weight),
+        )
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        found = {MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon}
+        if "next_sentence_labels" in batch:
+            found[SENTENCE_PAIRS.name] = jnp.asarray(batch["next_sentence_labels"].size, jnp.float32)
+        return found
+
+    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        mlm_logits, next_sentence_logits = self._logits(params, batch, dropout_key)
+        sums = {}
+        if mlm_logits is not None:
+            sums[MASKED_WORDS.name] = masked_language_model.loss_sums(
+                mlm_logits, batch["masked_ids"], batch["masked_weights"]
+            )
+        if "next_sentence_labels" in batch and next_sentence_logits is not None:
+            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(next_sentence_logits, batch["next_sentence_labels"])
+        return sums
+
+    def _logits(self, params, batch: Batch, dropout_key) -> tuple[jax.Array | None, jax.Array | None]:
+        if set(PRETRAINING_PARTS) <= set(self.model.parts):
+            return self.model.apply(params, batch, dropout_key)
+        if "mlm" in self.model.parts:
+            return self.model.mlm_logits(params, batch), None
+        return None, self.model.next_sentence_logits(params, batch)
+
+
+def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:
+    """Return what `pretrain` trains for unless it is given another objective."""
+    return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)

@@ -1,0 +1,101 @@
+"""The step of fine-tuning: micro-batches that change no loss, and memory that is saved by computing again."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, check_finetune
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.finetuning.programs import make_programs
+from bert_jax.objectives.task_head import TaskObjective
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.training.state import state_shardings
+from bert_jax.training.step import make_train_step
+
+ROWS, LENGTH = 16, 12
+MODEL = ModelConfig(vocab_size=41, hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=LENGTH)
+HEADS = {
+    "classification": HeadConfig(labels=("a", "b", "c"), dropout=0.0),
+    "tagging": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True, dropout=0.0),
+}
+
+
+def make_batch(kind: str, seed: int) -> dict[str, np.ndarray]:
+    """Rows that say very different amounts; the last three only fill the batch."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(4, LENGTH + 1, ROWS)[:, None]
+    real = np.arange(LENGTH) < lengths
+    if kind == "classification":
+        labels = random.integers(0, 3, ROWS)
+    else:  # class << 2, the first word of its sentence | 1, the last | 2
+        labels = random.integers(0, 3, (ROWS, LENGTH)) << 2
+        labels[:, 0] |= 1
+        labels[np.arange(ROWS), lengths[:, 0] - 1] |= 2
+        labels = np.where(real, labels, -1)
+    arrays = {
+        "input_ids": random.integers(1, MODEL.vocab_size, (ROWS, LENGTH)),
+        "token_type_ids": np.zeros((ROWS, LENGTH)),
+        "attention_mask": real,
+        "labels": labels,
+    }
+    return {name: np.asarray(array, np.int32) for name, array in arrays.items()} | {
+        "weights": (np.arange(ROWS) < ROWS - 3).astype(np.float32)
+    }
+
+
+def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
+    config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=ComputeConfig(dtype="float32"))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
+    programs = make_programs(config, MODEL, HEADS[kind], mesh)
+    state, history = programs.fresh_state(np.uint32(0)), []
+    for step in range(3):
+        batch = sharding.to_global(mesh, make_batch(kind, step), ROWS)
+        state, values = programs.train_step(state, batch, np.float32(1e-3), np.uint32(0))
+        history.append({name: float(value) for name, value in values.items()})
+    return history, jax.device_get(state.params)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_micro_batches_give_the_losses_of_the_whole_batch(kind):
+    (whole, params), (parts, parts_params) = train(kind, 1), train(kind, 4)
+    for found, expected in zip(parts, whole, strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert ("accuracy" in whole[0]) == (kind == "classification")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), parts_params, params)
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_remat_reaches_the_step_of_fine_tuning(remat):
+    config = FinetuneConfig(compute=ComputeConfig(dtype="float32", remat=remat))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    programs = make_programs(config, MODEL, HEADS["classification"], mesh)
+    shardings = state_shardings(programs.abstract)
+    transformation = optimizer(config.optimizer, programs.model.parameters)
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), programs.abstract)
+    step = make_train_step(TaskObjective(programs.model), transformation, mesh, shardings, clip_norm=1.0)
+    program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))
+    assert ("remat" in program or "checkpoint" in program) == (remat != "none")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (
+            {"batch_size": 30, "micro_batches": 4},
+            "batch_size=30 is not divisible by micro_batches=4; nearest: 28 or 32",
+        ),
+        ({"batch_size": 2, "micro_batches": 4}, "batch_size=2 is not divisible by micro_batches=4; nearest: 4"),
+        (
+            {"grid": True, "grid_batch_sizes": (16, 20), "micro_batches": 8},
+            "grid_batch_sizes=20 is not divisible by micro_batches=8; nearest: 16 or 24",
+        ),
+        ({"micro_batches": 0}, "micro_batches=0 must be positive"),
+    ],
+)
+def test_batches_that_cannot_be_divided_are_refused(options, said):
+    given = {"task": "mrpc", "init_from": "model", "workdir": "work", "data": TaskDataConfig(dir="data")}
+    with pytest.raises(UserError, match=said):
+        check_finetune(FinetuneConfig(**given, **options))
+    check_finetune(FinetuneConfig(**given, batch_size=32, micro_batches=4))

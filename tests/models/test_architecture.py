@@ -1,0 +1,283 @@
+"""Architectures defined here, outside the package, from its pieces: layers that differ, that share parameters, other kernels."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_bert
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+from small_model import FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
+
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.models.architecture import Architecture, bert_architecture
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.blocks import Block
+from bert_jax.models.embeddings import Embeddings
+from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.layers import Linear
+from bert_jax.models.parameters import Axis, linear, table
+from bert_jax.models.stack import Stack
+from bert_jax.models.task import BertForTask
+from bert_jax.optim.layerwise import scale_by_depth
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.training.state import abstract_state
+
+DEEP = dataclasses.replace(SMALL, num_layers=3)
+WAYS = [ComputeConfig(dtype="float32", layers=layers, remat=remat) for layers, remat in
+        (("loop", "none"), ("scan", "none"), ("loop", "dots"), ("scan", "full"))]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_rank_promotion():
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def with_stack(config: ModelConfig, compute: ComputeConfig, **changes) -> Architecture:
+    usual = bert_architecture(config, compute)
+    return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, **changes))
+
+
+class LocalBlock(nnx.Module):
+    """BERT's block, attending within a window that each layer is given."""
+
+    def __init__(self, block: Block):
+        self.block = block
+
+    def __call__(self, x, mask, dropout_key, attend, collect, window):
+        return self.block(x, dataclasses.replace(mask, window=window), dropout_key, attend, collect)
+
+
+WINDOWS = np.array([LENGTH, 2, 1])
+
+
+def local(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    usual = bert_architecture(config, compute)
+    plain, windows = usual.stack.block, {"window": WINDOWS[: config.num_layers]}
+    entries = usual.parameters.values()
+    return dataclasses.replace(
+        with_stack(config, compute, block=lambda key: LocalBlock(plain(key)), layer_inputs=windows),
+        parameters=table(
+            dataclasses.replace(each, path=each.path.replace("encoder/", "encoder/block/")) for each in entries
+        ),
+    )
+
+
+def shared(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    """The first layer and the last have the same parameters."""
+    return with_stack(config, compute, sharing=(0, 1, 0))
+
+
+def all_shared(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    return with_stack(config, compute, sharing=(0,) * config.num_layers)
+
+
+def paths(tree):
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def test_a_window_per_layer_equals_numpy():
+    model, batch = BertForPreTraining(DEEP, FLOAT32, architecture=local), make_batch()
+    params = perturbed(model)
+    distance = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None, :])
+    allowed = [batch["attention_mask"][:, None, :] * (distance <= window) for window in WINDOWS]
+    plain = params | {"encoder": params["encoder"]["block"]}
+    expected = numpy_bert.forward(plain, DEEP, batch, allowed)
+    output = encode(model, params, batch, collect=True)
+    seen = np.stack(allowed).any(-1)  # a position of padding may see nothing, and what it holds is of no use
+    for ours, theirs, rows in zip(output.hidden_states[1:], expected["hidden_states"][1:], seen, strict=True):
+        np.testing.assert_allclose(np.asarray(ours)[rows], theirs[rows], atol=5e-5)
+    for ours, theirs, rows in zip(output.attentions, expected["attentions"], seen, strict=True):
+        np.testing.assert_allclose(np.moveaxis(ours, 1, 2)[rows], np.moveaxis(theirs, 1, 2)[rows], atol=5e-5)
+    assert not np.allclose(expected["last_hidden_state"], numpy_bert.forward(plain, DEEP, batch)["last_hidden_state"])
+
+
+def untied(model: BertForPreTraining, params: dict, sharing: tuple[int, ...]):
+    """BERT with a copy of its parameters for each layer, the independent way to compute what sharing must give."""
+    copies = jax.tree.map(lambda leaf: leaf[np.array(sharing)], params["encoder"])
+    return BertForPreTraining(model.config, model.compute), params | {"encoder": copies}
+
+
+@pytest.mark.parametrize("architecture, sharing", [(shared, (0, 1, 0)), (all_shared, (0, 0, 0))])
+def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(architecture, sharing):
+    batch, key = make_batch(), jax.random.key(5)
+    for compute in WAYS:
+        model = BertForPreTraining(DEEP, compute, architecture=architecture)
+        params = perturbed(model)
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(params["encoder"])} == {max(sharing) + 1}
+        loss, gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+        if compute is WAYS[0]:
+            plain, copies = untied(model, params, sharing)
+            expected_loss, expected = compiled(jax.value_and_grad(loss_function(plain, batch)))(copies, key)
+            summed = jax.tree.map(
+                lambda leaf: np.stack([sum(leaf[np.array(sharing) == index]) for index in range(max(sharing) + 1)]),
+                jax.device_get(expected["encoder"]),
+            )
+            expected = paths(expected | {"encoder": summed})
+        assert float(loss) == pytest.approx(float(expected_loss), rel=1e-6)
+        for path, leaf in paths(gradient).items():
+            np.testing.assert_allclose(leaf, expected[path], rtol=1e-4, atol=1e-6, err_msg=f"{path} {compute}")
+
+
+def test_a_window_per_layer_is_one_model_scanned_and_unrolled():
+    batch, key, results = make_batch(), jax.random.key(5), []
+    for compute in WAYS:
+        model = BertForPreTraining(DEEP, compute, architecture=local)
+        results.append(compiled(jax.value_and_grad(loss_function(model, batch)))(perturbed(model), key))
+    (loss, gradient), *others = results
+    for other_loss, other_gradient in others:
+        assert float(other_loss) == pytest.approx(float(loss), rel=1e-6)
+        for path, leaf in paths(other_gradient).items():
+            np.testing.assert_allclose(leaf, paths(gradient)[path], rtol=1e-4, atol=1e-6, err_msg=path)
+
+
+class GatedFeedForward(nnx.Module):
+    """GELU(x · gate) ⊙ (x · intermediate) · output (Shazeer 2020)."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        hidden, wide, std = (config.hidden_size,), (config.feed_forward_size,), config.initializer_range
+        gate_key, intermediate_key, output_key = jax.random.split(key, 3)
+        self.gate = Linear(hidden, wide, std, gate_key)
+        self.intermediate = Linear(hidden, wide, std, intermediate_key)
+        self.output = Linear(wide, hidden, std, output_key)
+
+    def __call__(self, x):
+        return self.output(jax.nn.gelu(self.gate(x)) * self.intermediate(x))
+
+
+def rotated(x: jax.Array, base: jax.Array) -> jax.Array:
+    """Rotary positions (Su et al. 2021) of x [B, L, A, D]."""
+    half = x.shape[-1] // 2
+    angle = jnp.arange(x.shape[1])[:, None] * base ** (-jnp.arange(half) / half)[None]
+    sine, cosine = jnp.sin(angle)[None, :, None], jnp.cos(angle)[None, :, None]
+    return jnp.concatenate(
+        [x[..., :half] * cosine - x[..., half:] * sine, x[..., half:] * cosine + x[..., :half] * sine], -1
+    )
+
+
+class RotaryBlock(Block):
+    """BERT's block with rotary positions of a base that each layer is given: a kernel around the kernel."""
+
+    def __call__(self, x, mask, dropout_key, attend, collect, base):
+        def rotary(query, key, *rest):
+            return attend(rotated(query, base), rotated(key, base), *rest)
+
+        return super().__call__(x, mask, dropout_key, rotary, collect)
+
+
+def modern(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    """GeGLU, rotary positions with two bases, and no table of positions."""
+    block = functools.partial(RotaryBlock, config, feed_forward=functools.partial(GatedFeedForward, config))
+    bases = {"base": np.resize(np.array([160_000.0, 10_000.0], np.float32), config.num_layers)}
+    usual = with_stack(config, compute, block=block, layer_inputs=bases)
+    layer, hidden = Axis("layer", config.num_layers), Axis("hidden", config.hidden_size)
+    gate = linear("encoder/feed_forward/gate", (hidden,), (Axis("intermediate", config.feed_forward_size),), (layer,))
+    kept = [entry for path, entry in usual.parameters.items() if path != "embeddings/position/table"]
+    return dataclasses.replace(
+        usual,
+        embeddings=functools.partial(Embeddings, config, positions=None),
+        parameters=table([*kept, *gate]),
+    )
+
+
+EVEN = dataclasses.replace(DEEP, hidden_size=24, num_heads=3, norm_position="pre")
+
+
+@pytest.mark.parametrize("layers", ["scan", "loop"])
+def test_with_rotary_positions_a_text_in_a_packed_row_is_as_if_alone(layers):
+    """Only distances count and segments keep texts apart, so the states of a text do not depend on where it is in the row."""
+    model = BertForPreTraining(EVEN, ComputeConfig(dtype="float32", layers=layers), (), modern)
+    params = perturbed(model)
+    assert "position" not in params["embeddings"] and "gate" in params["encoder"]["feed_forward"]
+    ids = np.random.default_rng(2).integers(0, 61, (2, 12)).astype(np.int32)
+    ones, segments = np.ones_like(ids), np.repeat(np.array([[1, 2]], np.int32), [5, 7], axis=1).repeat(2, axis=0)
+    run = compiled(functools.partial(model.encode, collect=True))
+    packed = run(params, ids, 0 * ids, AttentionMask(padding=ones, segments=segments))
+    alone = run(params, ids[:, 5:], 0 * ids[:, 5:], AttentionMask(padding=ones[:, 5:]))
+    np.testing.assert_allclose(packed.last_hidden_state[:, 5:], alone.last_hidden_state, atol=1e-4)
+    np.testing.assert_allclose(packed.attentions[1][:, :, 5:, 5:], alone.attentions[1], atol=1e-5)
+    together = run(params, ids, 0 * ids, ones)
+    assert np.abs(together.last_hidden_state[:, 5:] - alone.last_hidden_state).max() > 0.01
+
+
+@pytest.mark.parametrize("architecture", [local, shared, modern])
+def test_an_architecture_from_outside_trains(architecture):
+    model, batch = BertForPreTraining(EVEN, FLOAT32, architecture=architecture), make_batch()
+    step = compiled(jax.value_and_grad(loss_function(model, batch)))
+    params, losses = compiled(model.init)(jax.random.key(0)), []
+    for index in range(4):
+        loss, gradient = step(params, jax.random.key(index))
+        assert all(np.any(leaf) for path, leaf in paths(gradient).items() if "['key']['bias']" not in path)
+        params = jax.tree.map(lambda leaf, slope: leaf - 0.1 * slope, params, gradient)
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("architecture", [local, shared, all_shared, modern])
+def test_an_architecture_from_outside_is_partitioned_by_its_table(architecture):
+    """The same rules as by hand: hidden over fsdp, feed-forward width and heads over tensor, layers whole."""
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    for model in (
+        BertForPreTraining(EVEN, FLOAT32, architecture=architecture),
+        BertForTask(EVEN, HeadConfig(kind="span"), FLOAT32, architecture),
+    ):
+        lamb = optimizer(OptimizerConfig(name="lamb"), model.parameters)
+        state = abstract_state(model, lamb, mesh)
+        shapes = {path: leaf.shape for path, leaf in leaf_paths(state.params).items()}
+        assert {path: parameter.shape for path, parameter in model.parameters.items()} == shapes
+        specs = {path: leaf.sharding.spec for path, leaf in leaf_paths(state.params).items()}
+        wide = [path for path in specs if path.endswith(("intermediate/kernel", "gate/kernel"))]
+        assert len(wide) == (2 if architecture is modern else 1)
+        assert all(specs[path] == P(None, "fsdp", "tensor") for path in wide)
+
+
+def test_layers_that_share_parameters_have_no_depth():
+    model = BertForPreTraining(DEEP, FLOAT32, architecture=shared)
+    with pytest.raises(UserError, match=r"layer_decay=0.9 .* 3 layers, and encoder/.* is \[2, "):
+        scale_by_depth(0.9, 3, model.parameters)
+
+
+def test_a_task_model_takes_an_architecture():
+    batch = {name: make_batch()[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    model = BertForTask(DEEP, HeadConfig(kind="span"), FLOAT32, shared)
+    params = perturbed(model)
+    plain = BertForTask(DEEP, HeadConfig(kind="span"), FLOAT32)
+    copies = params | {"encoder": jax.tree.map(lambda leaf: leaf[np.array([0, 1, 0])], params["encoder"])}
+    np.testing.assert_allclose(compiled(model.apply)(params, batch), compiled(plain.apply)(copies, batch), atol=1e-6)
+
+
+def test_the_kernel_of_the_architecture_computes_every_layer():
+    """A kernel that reads all real positions alike is attention without queries."""
+
+    def uniform(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):
+        if collect:
+            return xla.attention(0 * query, key, value, mask, dropout_key, rate, collect)
+        shares = (mask.padding / mask.padding.sum(1, keepdims=True))[:, :, None, None]
+        return jnp.broadcast_to((shares * value).sum(1, keepdims=True), value.shape), None
+
+    batch = make_batch()
+    model = BertForPreTraining(DEEP, FLOAT32, architecture=lambda *given: with_stack(*given, attend=uniform))
+    params = perturbed(model)
+    output, collected = encode(model, params, batch), encode(model, params, batch, collect=True)
+    query = jax.tree.map(np.zeros_like, params["encoder"]["attention"]["query"])
+    attention = params["encoder"]["attention"] | {"query": query}
+    expected = numpy_bert.forward(params | {"encoder": params["encoder"] | {"attention": attention}}, DEEP, batch)
+    np.testing.assert_allclose(output.last_hidden_state, expected["last_hidden_state"], atol=5e-5)
+    np.testing.assert_allclose(collected.last_hidden_state, expected["last_hidden_state"], atol=5e-5)
+    np.testing.assert_allclose(collected.attentions, expected["attentions"], atol=1e-6)
+
+
+def test_a_stack_wants_one_entry_per_layer():
+    given = {"block": functools.partial(Block, DEEP), "num_layers": 3, "attend": xla.attention, "scan": True}
+    with pytest.raises(UserError, match=r"sharing=\(0, 1\).* 3 layers"):
+        Stack(**given, sharing=(0, 1))
+    with pytest.raises(UserError, match="'window'.* has 2 entries .* 3 layers"):
+        Stack(**given, layer_inputs={"window": np.array([1, 2])})

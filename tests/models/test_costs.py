@@ -1,0 +1,154 @@
+"""Parameter counts, FLOPs and memory against published and independently derived figures."""
+
+import dataclasses
+import typing
+
+import jax
+import pytest
+
+from bert_jax.config import ModelConfig, OptimizerConfig
+from bert_jax.config.presets import model_config
+from bert_jax.models import costs
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.optim.optimizers import optimizer
+
+CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
+
+ENCODERS = {  # with pooler; the 24 miniatures by (layers, hidden size), uncased vocabulary
+    (2, 128): 4_385_920,
+    (2, 256): 9_591_040,
+    (2, 512): 22_458_880,
+    (2, 768): 38_603_520,
+    (4, 128): 4_782_464,
+    (4, 256): 11_170_560,
+    (4, 512): 28_763_648,
+    (4, 768): 52_779_264,
+    (6, 128): 5_179_008,
+    (6, 256): 12_750_080,
+    (6, 512): 35_068_416,
+    (6, 768): 66_955_008,
+    (8, 128): 5_575_552,
+    (8, 256): 14_329_600,
+    (8, 512): 41_373_184,
+    (8, 768): 81_130_752,
+    (10, 128): 5_972_096,
+    (10, 256): 15_909_120,
+    (10, 512): 47_677_952,
+    (10, 768): 95_306_496,
+    (12, 128): 6_368_640,
+    (12, 256): 17_488_640,
+    (12, 512): 53_982_720,
+    (12, 768): 109_482_240,
+}
+PUBLISHED = [  # size, vocabulary, padded to a multiple of, encoder with pooler, pre-training model
+    ("base", UNCASED, 1, 109_482_240, 110_106_428),
+    ("large", UNCASED, 1, 335_141_888, 336_226_108),
+    ("base", CASED, 1, 108_310_272, 108_932_934),
+    ("large", CASED, 1, 333_579_264, 334_661_958),
+    ("base", MULTILINGUAL, 1, 177_853_440, None),
+    ("base", CHINESE, 1, 102_267_648, None),
+    ("base", UNCASED, 8, None, 110_111_042),
+    ("base", UNCASED, 128, None, 110_160_258),
+    ("base", UNCASED, 1024, None, 110_258_690),
+    ("large", UNCASED, 8, None, 336_232_258),
+    ("large", UNCASED, 128, None, 336_297_858),
+    ("large", UNCASED, 1024, None, 336_429_058),
+    ("tiny", UNCASED, 1, 4_385_920, 4_433_468),
+    ("L-2_H-256_A-4", UNCASED, 1, 9_591_040, 9_688_380),
+    ("L-2_H-512_A-8", UNCASED, 1, 22_458_880, 22_754_108),
+    ("L-2_H-768_A-12", UNCASED, 1, 38_603_520, 39_227_708),
+    ("mini", UNCASED, 1, 11_170_560, None),
+    ("small", UNCASED, 1, 28_763_648, None),
+    ("medium", UNCASED, 1, 41_373_184, None),
+]
+
+
+def sized(name, vocab_size=UNCASED, **options):
+    return dataclasses.replace(model_config(name), vocab_size=vocab_size, **options)
+
+
+def built(config):
+    """(encoder with pooler, pre-training model) counted over the shapes the model really makes."""
+    shapes = jax.eval_shape(BertForPreTraining(config).init, jax.random.key(0))
+    size = {name: sum(leaf.size for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}
+    return sum(size.values()) - size["mlm"] - size["next_sentence"], sum(size.values())
+
+
+@pytest.mark.parametrize("name, vocab_size, multiple, encoder, pretraining", PUBLISHED)
+def test_published_parameter_counts(name, vocab_size, multiple, encoder, pretraining):
+    config = sized(name, vocab_size, vocab_pad_multiple=multiple)
+    counts = costs.parameter_counts(config)
+    assert (counts.encoder, counts.pretraining) == built(config)
+    assert counts.encoder == encoder or encoder is None
+    assert counts.pretraining == pretraining or pretraining is None
+
+
+@pytest.mark.parametrize("layers, hidden", ENCODERS)
+def test_parameter_counts_of_the_24_miniatures(layers, hidden):
+    config = sized(f"L-{layers}_H-{hidden}_A-{hidden // 64}")
+    assert costs.parameter_counts(config).encoder == built(config)[0] == ENCODERS[layers, hidden]
+
+
+def test_parameter_counts_by_part():
+    base, large = (costs.parameter_counts(sized(name)) for name in ("base", "large"))
+    assert (base.embeddings, base.block, base.encoder_without_pooler) == (23_837_184, 7_087_872, 108_891_648)
+    assert (large.embeddings, large.block, large.encoder_without_pooler) == (31_782_912, 12_596_224, 334_092_288)
+    assert base.encoder_without_pooler + base.mlm_head == 109_514_298  # a masked language model without pooler
+    assert large.encoder_without_pooler + large.mlm_head == 335_174_458
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(norm_position="pre"),
+        dict(intermediate_size=100),
+        dict(type_vocab_size=3, max_position_embeddings=64),
+        dict(num_heads=1, vocab_pad_multiple=128),
+    ],
+)
+def test_closed_form_equals_the_model_away_from_the_defaults(options):
+    config = ModelConfig(**{"vocab_size": 1_000, "hidden_size": 48, "num_layers": 3, "num_heads": 4, **options})
+    counts = costs.parameter_counts(config)
+    assert (counts.encoder, counts.pretraining) == built(config)
+
+
+@pytest.mark.parametrize(
+    "name, length, predictions, giga",
+    [("base", 128, 20, 69.93), ("base", 512, 76, 300.9), ("large", 128, 20, 240.6), ("large", 512, 76, 1019.8)],
+)
+def test_training_flops(name, length, predictions, giga):
+    assert costs.training_flops(sized(name), length, predictions).total / 1e9 == pytest.approx(giga, rel=2e-4)
+
+
+def test_flops_equal_those_the_compiler_counts():
+    """Of a forward pass; XLA also counts elementwise work, which is a small share at this width."""
+    config = ModelConfig(vocab_size=4_000, hidden_size=256, num_layers=2, num_heads=4)
+    model = BertForPreTraining(config)
+    ids = jax.ShapeDtypeStruct((4, 128), "int32")
+    batch = dict(
+        input_ids=ids, token_type_ids=ids, attention_mask=ids, masked_positions=jax.ShapeDtypeStruct((4, 20), "int32")
+    )
+    lowered = jax.jit(model.apply).lower(jax.eval_shape(model.init, jax.random.key(0)), batch)
+    counted = lowered.cost_analysis()["flops"] / 4
+    assert costs.training_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+
+
+def test_memory():
+    base, large = sized("base"), sized("large")
+    states = [costs.state_bytes(config, OptimizerConfig().moments) for config in (base, large)]
+    assert [state.total / 2**30 for state in states] == pytest.approx([1.64, 5.01], abs=0.005)
+    without_gradients = [(state.parameters + state.moments) / 2**30 for state in states]
+    assert without_gradients == pytest.approx([1.23, 3.76], abs=0.005)
+    mebibytes = {(c.num_layers, s): costs.activation_bytes(c, s) for c in (base, large) for s in (128, 512)}
+    assert [a.total / 2**20 for a in mebibytes.values()] == pytest.approx([49.5, 333, 132, 888], rel=2e-3)
+    assert [mebibytes[n, 512].linear / 2**20 for n in (12, 24)] == pytest.approx([153, 408], rel=1e-6)
+    assert [mebibytes[n, 512].layer_inputs / 2**20 for n in (12, 24)] == [9, 24]
+
+
+@pytest.mark.parametrize("name", typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]))
+def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
+    model, config = BertForPreTraining(sized("tiny")), OptimizerConfig(name=name)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    state = jax.eval_shape(optimizer(config, model.parameters).init, params)
+    made = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
+    assert costs.state_bytes(model.config, config.moments).moments == made

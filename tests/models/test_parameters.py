@@ -1,0 +1,269 @@
+"""The table of parameters: against the arrays that models make, and against the rules that were written by hand before it."""
+
+import dataclasses
+import importlib
+import itertools
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import (
+    PRETRAINING_PARTS,
+    Axis,
+    Parameter,
+    bert_parameters,
+    entries,
+    linear,
+    norm,
+    row_tables,
+    state_entries,
+    total_size,
+)
+from bert_jax.models.task import BertForTask
+from bert_jax.optim.optimizers import included, optimizer
+from bert_jax.training.state import abstract_state
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=4, num_heads=3, max_position_embeddings=20)
+MODELS = {
+    "default": SMALL,
+    "pre": dataclasses.replace(SMALL, norm_position="pre"),
+    "padded": dataclasses.replace(SMALL, vocab_pad_multiple=16),
+    "wide": dataclasses.replace(SMALL, intermediate_size=40, type_vocab_size=3),
+    "one layer, one head": dataclasses.replace(SMALL, num_layers=1, num_heads=1),
+    "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
+}
+LABELS = ("O", "B-X", "I-X")
+FEATURES = (
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "weighted_last_four",
+    "weighted_all",
+)
+HEADS = {
+    "classification": HeadConfig(labels=LABELS),
+    "regression": HeadConfig(kind="regression"),
+    "span": HeadConfig(kind="span"),
+    "choice": HeadConfig(kind="choice"),
+    "tagging": HeadConfig(kind="tagging", labels=LABELS),
+    "tagging, CRF": HeadConfig(kind="tagging", labels=LABELS, crf=True),
+    **{
+        f"{features}, CRF={crf}": HeadConfig(kind="tagging", labels=LABELS, crf=crf, features=features, lstm_size=5)
+        for features in FEATURES
+        for crf in (False, True)
+    },
+}
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+
+
+def shapes(model) -> dict:
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+
+def assert_equal(model) -> None:
+    made = {path: leaf.shape for path, leaf in leaf_paths(shapes(model)).items()}
+    assert {path: parameter.shape for path, parameter in model.parameters.items()} == made
+    assert all(path == parameter.path for path, parameter in model.parameters.items())
+    assert total_size(model.parameters) == sum(leaf.size for leaf in jax.tree.leaves(shapes(model)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_shipped_configuration_is_described(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    config = importlib.import_module(f"configs.{name}").get_config().model
+    assert_equal(BertForPreTraining(dataclasses.replace(config, vocab_size=config.vocab_size or 30_522)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_variant_of_the_encoder_is_described(name):
+    for size in range(len(PRETRAINING_PARTS) + 1):
+        for parts in itertools.combinations(PRETRAINING_PARTS, size):
+            assert_equal(BertForPreTraining(MODELS[name], parts=parts))
+
+
+@pytest.mark.parametrize("model", ["default", "pre"])
+@pytest.mark.parametrize("head", HEADS)
+def test_every_variant_of_the_head_is_described(model, head):
+    assert_equal(BertForTask(MODELS[model], HEADS[head]))
+
+
+# What the rules were before the axes had names: first match wins.
+RULES = (
+    (r"embeddings/word/table$", P("tensor", "fsdp")),
+    (r"embeddings/(position|token_type)/table$", P(None, "fsdp")),
+    (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
+    (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),
+    (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),
+    (r"feed_forward/intermediate/kernel$", P(None, "fsdp", "tensor")),
+    (r"feed_forward/intermediate/bias$", P(None, "tensor")),
+    (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),
+    (r"(pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),
+    (r"mlm/bias$", P("tensor")),
+    (r"", P()),
+)
+EXCLUDED = re.compile(r"(^|/)bias$|norm/scale$")
+
+
+def spec_by_rules(mesh, path: str, shape: tuple[int, ...]) -> P:
+    rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
+    return P(*(None if axis and size % mesh.shape[axis] else axis for axis, size in zip(rule, shape)))
+
+
+def every_model():
+    yield from (BertForPreTraining(config) for config in MODELS.values())
+    yield from (BertForTask(config, head) for config in (SMALL, MODELS["pre"]) for head in HEADS.values())
+
+
+@pytest.mark.parametrize(
+    "mesh", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8), MeshConfig(data=2, tensor=4)]
+)
+def test_partition_equals_the_rules_by_path(mesh):
+    mesh = sharding.make_mesh(mesh)
+    for model in every_model():
+        for path, parameter in model.parameters.items():
+            assert sharding.partition_spec(mesh, parameter)[0] == spec_by_rules(mesh, path, parameter.shape), path
+
+
+def test_decay_and_layers_equal_the_rules_by_path():
+    for model in every_model():
+        for path, parameter in model.parameters.items():
+            assert parameter.decays == (EXCLUDED.search(path) is None), path
+            assert parameter.axis("layer") == (0 if path.startswith("encoder/") else None), path
+            assert parameter.embedding == path.startswith("embeddings/"), path
+        tree = included(model.parameters, shapes(model))
+        assert leaf_paths(tree) == {path: EXCLUDED.search(path) is None for path in leaf_paths(tree)}
+
+
+def test_tables_with_a_row_per_word_or_position():
+    parameters = bert_parameters(SMALL, head=HEADS["tagging, CRF"])
+    assert row_tables(parameters, "vocab") == ("embeddings/word/table", "mlm/bias")
+    assert row_tables(parameters, "position") == ("embeddings/position/table",)
+
+
+def abstract(*shape) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def test_an_array_that_the_table_does_not_know_is_an_error():
+    model = BertForPreTraining(SMALL)
+    tree = shapes(model)
+    tree["encoder"]["feed_forward"]["gate"] = {"kernel": abstract(4, 24, 96)}
+    with pytest.raises(UserError, match=r"encoder/feed_forward/gate/kernel \[4, 24, 96\] is not in .*`parameters`"):
+        entries(model.parameters, tree)
+    with pytest.raises(UserError, match="generator/pooler/kernel .* is not in"):
+        entries(model.parameters, {"generator": {"pooler": {"kernel": abstract(24, 24)}}})
+
+
+def test_an_array_of_another_shape_is_an_error():
+    model = BertForPreTraining(SMALL)
+    tree = shapes(model)
+    tree["encoder"]["attention"]["query"]["kernel"] = abstract(24, 3, 8)  # of one layer, not stacked
+    wanted = r"query/kernel is \[24, 3, 8\], .*axes \[layer=4, hidden=24, heads=3, head_size=8\]"
+    with pytest.raises(UserError, match=wanted):
+        entries(model.parameters, tree)
+    tree["encoder"]["attention"]["query"]["kernel"] = abstract(4, 24, 8, 3)
+    with pytest.raises(UserError, match=r"query/kernel is \[4, 24, 8, 3\]"):
+        entries(model.parameters, tree)
+
+
+class Gated(BertForPreTraining):
+    """A model with one array more than its table says."""
+
+    def init(self, key):
+        params = super().init(key)
+        params["encoder"]["gate"] = {"kernel": jax.numpy.zeros((4, 24, 96))}
+        return params
+
+
+@dataclasses.dataclass(frozen=True)
+class Described(Gated):
+    @property
+    def parameters(self):
+        gate = Parameter("encoder/gate/kernel", (Axis("layer", 4), Axis("hidden", 24), Axis("intermediate", 96)))
+        return {**bert_parameters(self.config, self.parts), gate.path: gate}
+
+
+def test_a_model_is_partitioned_and_optimized_by_the_table_that_it_brings():
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    lamb = OptimizerConfig(name="lamb")
+    model = Gated(SMALL)
+    with pytest.raises(UserError, match="encoder/gate/kernel"):
+        abstract_state(model, optimizer(lamb, model.parameters), mesh)
+    model = Described(SMALL)
+    state = abstract_state(model, optimizer(lamb, model.parameters), mesh)
+    for leaf in (state.params, state.optimizer_state[0].mu, state.optimizer_state[0].nu):
+        assert leaf["encoder"]["gate"]["kernel"].sharding.spec == P(None, "fsdp", "tensor")
+
+
+def test_optimizer_state_that_belongs_to_no_parameter_is_an_error():
+    parameters = bert_parameters(SMALL)
+    state = {"count": abstract(), "rows": {"pooler": {"kernel": abstract(24)}}}
+    with pytest.raises(UserError, match=r"rows/pooler/kernel is \[24\], .*hidden=24, hidden=24"):
+        state_entries(parameters, state)
+    with pytest.raises(UserError, match="rows/unknown"):
+        state_entries(parameters, {"rows": {"unknown": abstract(24)}})
+    moments = {"count": abstract(), "mu": {"pooler": {"kernel": abstract(24, 24)}}}
+    found = state_entries(parameters, moments)
+    assert found["count"].axes == () and found["mu"]["pooler"]["kernel"].axes == parameters["pooler/kernel"].axes
+
+
+def test_two_axes_of_one_name_share_one_axis_of_the_mesh():
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    hidden, wide, layer = Axis("hidden", 8), Axis("intermediate", 16), Axis("layer", 2)
+    specs = {
+        entry.path: sharding.partition_spec(mesh, entry)[0]
+        for entry in (*linear("square", (hidden,), (hidden,)), *linear("up", (hidden,), (wide,)), *norm("n", hidden))
+    }
+    assert specs["square/kernel"] == P("fsdp", None) and specs["up/kernel"] == P("fsdp", "tensor")
+    assert specs["up/bias"] == P("tensor") and specs["n/scale"] == specs["square/bias"] == P()
+    shared = Parameter("experts", (layer, Axis("heads", 4), wide, hidden))
+    assert sharding.partition_spec(mesh, shared)[0] == P(None, "tensor", None, "fsdp")
+
+
+def test_the_table_is_read_without_jax():
+    code = "import sys, bert_jax.models.costs; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def documented() -> list[str]:
+    """The table in docs/checkpoints.md: modules with equal arrays side by side share a row."""
+    tagger = HeadConfig(kind="tagging", labels=LABELS, crf=True)
+    bilstm = dataclasses.replace(tagger, crf=False, features="weighted_all")
+    plain, features = (bert_parameters(MODELS["pre"], head=head) for head in (tagger, bilstm))
+    modules: dict[str, list[Parameter]] = {}
+    for path, parameter in {**plain, **features}.items():
+        modules.setdefault(path.rpartition("/")[0], []).append(parameter)
+    rows: dict[tuple, list[str]] = {}
+    for module, arrays in modules.items():
+        parent, _, name = module.rpartition("/")
+        leaves = ",".join(parameter.path.rpartition("/")[2] for parameter in arrays)
+        axes = ", ".join(f"[{', '.join(axis.name for axis in parameter.axes)}]" for parameter in arrays)
+        rows.setdefault((parent, leaves, axes), []).append(name)
+    return [
+        f"| `{parent}{'/' if parent else ''}{braced(','.join(names))}/{braced(leaves)}` | {axes} |"
+        for (parent, leaves, axes), names in rows.items()
+    ]
+
+
+def braced(names: str) -> str:
+    return f"{{{names}}}" if "," in names else names
+
+
+def test_the_documentation_shows_this_table():
+    """Copy the rows of a failure into docs/checkpoints.md."""
+    text = (ROOT / "docs" / "checkpoints.md").read_text()
+    found = text.split("| path | axes |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert found == documented(), "\n".join(["expected:", *documented()])

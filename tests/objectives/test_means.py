@@ -1,0 +1,70 @@
+"""From sums to losses and metrics, against calculations by hand; the weights of the terms among them."""
+
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.config import Config, DataConfig, ObjectiveConfig
+from bert_jax.config.checks import check
+from bert_jax.errors import UserError
+from bert_jax.objectives.means import evaluation_metrics, mean_loss, training_metrics
+from bert_jax.objectives.objective import Sums, Term
+from bert_jax.objectives.pretraining import PretrainingObjective
+
+FIRST, SECOND = Term(name="first", weight=0.5, perplexity="surprise"), Term(name="second", weight=3.0)
+SUMS = {
+    "first": Sums(jnp.float32(6.0), jnp.float32(4.0), jnp.float32(3.0)),
+    "second": Sums(jnp.float32(2.5), jnp.float32(5.0)),
+}
+DENOMINATORS = {"first": jnp.float32(8.0), "second": jnp.float32(5.0)}
+
+
+def test_the_loss_is_the_weighted_sum_of_the_means():
+    assert float(mean_loss((FIRST, SECOND), SUMS, DENOMINATORS)) == 0.5 * 6 / 8 + 3 * 2.5 / 5
+    assert float(mean_loss((FIRST, SECOND), {"second": SUMS["second"]}, DENOMINATORS)) == 3 * 2.5 / 5
+    assert float(mean_loss((Term(name="second"),), SUMS, DENOMINATORS)) == 0.5
+
+
+def test_metrics_of_a_step_are_those_of_the_terms_as_they_are_and_their_weighted_sum():
+    metrics = {name: float(value) for name, value in training_metrics((FIRST, SECOND), SUMS, DENOMINATORS).items()}
+    assert metrics == {"loss": 1.875, "first_loss": 0.75, "first_accuracy": 0.75, "second_loss": 0.5}
+    only = training_metrics((Term(),), {"": SUMS["second"]}, {"": DENOMINATORS["second"]})
+    assert {name: float(value) for name, value in only.items()} == {"loss": 0.5}
+
+
+def test_metrics_of_an_evaluation_divide_by_the_weight_of_the_predictions():
+    sums = {"first": Sums(6.0, 4.0, 3.0), "second": Sums(2.5, 5.0)}
+    found = evaluation_metrics((FIRST, SECOND, Term(name="absent")), sums)
+    assert found == {"first_loss": 1.5, "surprise": math.exp(1.5), "first_accuracy": 0.75, "second_loss": 0.5}
+    assert list(found) == ["first_loss", "surprise", "first_accuracy", "second_loss"]
+
+
+def test_nothing_weighed_is_zero_and_not_nan():
+    empty = {"first": Sums(jnp.float32(0), jnp.float32(0), jnp.float32(0))}
+    metrics = training_metrics((FIRST,), empty, {"first": jnp.float32(0)})
+    assert {name: float(value) for name, value in metrics.items()} == {"loss": 0, "first_loss": 0, "first_accuracy": 0}
+
+
+def test_the_options_are_the_weights_of_the_terms():
+    words, pairs = PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.25, next_sentence_weight=4)).terms
+    assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)
+
+
+@pytest.mark.parametrize(
+    "weights, pairs, said",
+    [
+        ({"mlm_weight": -0.5}, "nsp", "objective.mlm_weight=-0.5 must be 0 or a positive number"),
+        ({"next_sentence_weight": math.inf}, "nsp", "objective.next_sentence_weight=inf must be 0 or a positive"),
+        ({"mlm_weight": 0.0}, "none", "objective.mlm_weight=0 leaves nothing to learn"),
+        ({"mlm_weight": 0.0, "next_sentence_weight": 0.0}, "sop", "objective.mlm_weight=0 leaves nothing to learn"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weights, pairs, said):
+    with pytest.raises(UserError, match=said):
+        check(Config(objective=ObjectiveConfig(**weights), data=DataConfig(sentence_pairs=pairs)))
+
+
+def test_one_of_the_two_tasks_may_weigh_nothing():
+    for weights in ({"mlm_weight": 0.0}, {"next_sentence_weight": 0.0}):
+        check(Config(objective=ObjectiveConfig(**weights)))

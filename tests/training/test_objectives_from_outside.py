@@ -1,0 +1,86 @@
+"""An objective defined outside the package trains, is evaluated, shown and kept by its own names, on the same step."""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+from outside_objective import SMOOTHING, OutsideObjective
+
+from bert_jax.checkpoints.record import rank, read_record
+from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.devices import sharding
+from bert_jax.objectives import masked_language_model
+from bert_jax.optim.optimizers import optimizer
+from bert_jax.pretraining import pretrain
+from bert_jax.training.sinks import read_rows
+from bert_jax.training.state import abstract_state, state_shardings
+from bert_jax.training.step import make_train_step
+
+
+def one_step(micro_batches: int) -> dict[str, float]:
+    model, config = tiny_run.tiny(dropout=0.0)
+    objective, transformation = OutsideObjective(model), optimizer(config.optimizer, model.parameters)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    abstract = abstract_state(objective.model, transformation, mesh)
+    shardings = state_shardings(abstract)
+    step = make_train_step(
+        objective,
+        transformation,
+        mesh,
+        shardings,
+        clip_norm=1.0,
+        micro_batches=micro_batches,
+        schedule=lambda step: 0.1,
+    )
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
+    state = dataclasses.replace(state, params=tiny_run.initial_parameters(model))
+    batch = sharding.to_global(mesh, tiny_run.batch(0), tiny_run.BATCH)
+    _, metrics = step(jax.device_put(state, shardings), batch)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
+    metrics = one_step(1)
+    assert one_step(4) == pytest.approx(metrics, rel=1e-5)
+    model, _ = tiny_run.tiny(dropout=0.0)
+    arrays = tiny_run.batch(0)
+    logits = np.asarray(jax.jit(model.mlm_logits)(tiny_run.initial_parameters(model), arrays), np.float64)
+    log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = np.full(logits.shape, SMOOTHING / logits.shape[-1]) + (1 - SMOOTHING) * np.eye(64)[arrays["masked_ids"]]
+    weights = arrays["masked_weights"]
+    smooth = -(weights[:, :, None] * target * log).sum() / weights.sum()
+    assert metrics["smooth_loss"] == pytest.approx(smooth, rel=1e-5)
+    assert metrics["loss"] == pytest.approx(metrics["smooth_loss"] + 2 * metrics["replaced_loss"], rel=1e-6)
+    own = masked_language_model.loss_sums(logits.astype(np.float32), arrays["masked_ids"], weights)
+    assert metrics["smooth_accuracy"] == pytest.approx(float(own.correct / own.weight), abs=1e-6)
+    assert not any(name.startswith(("mlm", "next")) for name in metrics)
+
+
+def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys, monkeypatch):
+    make_mesh = sharding.make_mesh
+    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
+    config = Config(
+        model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
+        data=DataConfig(path=str(small_store), held_out=0.1, loader="plain", sentence_pairs="none"),
+        workdir=str(tmp_path / "run"),
+        log_every_steps=1,
+        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
+        evaluation=EvaluationConfig(every_steps=6, sequences=32, batch_size=16),
+        checkpoint=CheckpointConfig(every_steps=6),
+    )
+    result = pretrain(config, objective=lambda model, config: OutsideObjective(model))
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    train, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "evaluation"))
+    assert [row["step"] for row in train] == list(range(1, 13)) and len(evaluations) == 2
+    assert train[-1]["loss"] == pytest.approx(train[-1]["smooth_loss"] + 2 * train[-1]["replaced_loss"], rel=1e-6)
+    assert train[-1]["loss"] < train[0]["loss"]
+    names = ["smooth_loss", "smooth_perplexity", "smooth_accuracy", "replaced_loss", "replaced_accuracy"]
+    assert list(result.evaluation) == names and set(evaluations[-1]) == {"kind", "step", *names}
+    said = capsys.readouterr().out
+    assert "smooth_perplexity" in said and "· smooth " in said and "· replaced " in said and "MLM" not in said
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    (newest,) = pathlib.Path(config.workdir, "checkpoints").glob("step_*12")
+    assert rank(read_record(newest / "record"), "smooth_loss") == (0, result.evaluation["smooth_loss"])
