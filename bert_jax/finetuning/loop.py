@@ -105,6 +105,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: Se
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
 
+    results: dict = {}
     with StopSignals() as signals, contextlib.ExitStack() as closing:
         workdir = closing.enter_context(_open_directory(config, stored, data, programs))
         command = Command(config, data, stored, programs, workdir, signals)
