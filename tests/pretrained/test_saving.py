@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from pretrained_model import CONFIG, TOKENIZER, stored_model, write_workdir
-from test_conversion import contents
-from test_pretrained import loaded, row_by_row
+from loaded_model import SMALL, loaded, row_by_row
+from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import cli
@@ -23,7 +22,6 @@ from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.recorded import recorded_options
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SMALL = dataclasses.replace(CONFIG, num_layers=2)
 TEXT = "the cat sat on the mat ."
 
 
@@ -168,16 +166,16 @@ def test_the_commands_open_it(tmp_path, capsys):
 WRONG = {
     "another shape": (
         lambda p: p["mlm"].update(bias=np.zeros(3, np.float32)),
-        r"mlm/bias is float32\[3\], the model has float32\[24\]",
+        r"mlm/bias is float32\[3\], but the model has float32\[24\]",
     ),
     "another dtype": (
         lambda p: p["mlm"].update(bias=np.zeros(24)),
-        r"mlm/bias is float64\[24\], the model has float32\[24\]",
+        r"mlm/bias is float64\[24\], but the model has float32\[24\]",
     ),
-    "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, the model has float32\[24\] \(and 4 more differ\)"),
-    "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], the model has no such parameter"),
+    "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, but the model has float32\[24\] \(and 4 more differ\)"),
+    "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], but the model has no such parameter"),
     "a list": (lambda p: p["mlm"].update(bias=[0.0] * 24), r"mlm/bias is missing"),
-    "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], the model has"),
+    "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], but the model has"),
     "None": (lambda p: p.update(embeddings=None), "embeddings/norm/bias is missing"),
 }
 

@@ -7,11 +7,11 @@ import types
 
 import numpy as np
 import pytest
-from test_squad_windows import TOKENIZER
+from squad_tokenizer import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import metric
@@ -103,8 +103,8 @@ PARAGRAPH = ["data", 0, "paragraphs", 0]
     [
         (b'{"data":\n[}', "file.json, line 2: not JSON"),
         (b'{"data": "\xff"}', "file.json, line 1: not UTF-8"),
-        (b"[" * 100_000, "file.json is not SQuAD's form"),
-        (b'{"data": ' + b"9" * 5000 + b"}", "file.json is not SQuAD's form"),
+        (b"[" * 100_000, "file.json is not in SQuAD's format"),
+        (b'{"data": ' + b"9" * 5000 + b"}", "file.json is not in SQuAD's format"),
         ([], "the file has no 'data', "),
         ({"data": {}}, "the file: 'data' is {}, not of type list"),
         ({"data": []}, "holds no question"),

@@ -3,13 +3,13 @@ import threading
 
 import numpy as np
 import pytest
+from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
 from bert_jax.data.examples import pipeline
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.errors import UserError
-from synthetic_store import SyntheticStore, random_documents
 
 LOADERS = ("plain", "tf.data")
 
@@ -51,7 +51,7 @@ def test_an_iterator_may_be_left_early(examples, loader, taken):
     assert len(list(itertools.islice(iterator, taken))) == taken
     closing = threading.Thread(target=iterator.close, daemon=True)
     closing.start()
-    closing.join(timeout=30)
+    closing.join(timeout=300)
     assert not closing.is_alive()
 
 
@@ -88,7 +88,7 @@ def test_fewer_sequences_than_a_batch(examples):
 def test_without_tensorflow(examples, monkeypatch):
     monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        UserError, match=r"bert_jax\[tensorflow\]' brings it, and data.loader=plain makes the same batches"
+        UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
     ):
         batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
     assert_same(next(batches(examples, 0, 16, np.arange(16), 5)), examples.batch(np.arange(16)))
