@@ -12,11 +12,11 @@ from one_device import finetune
 from test_finetuning import FAST, assert_same_weights, compile_once, pretrained, sentences  # noqa: F401 (fixtures)
 
 import bert_jax
-from bert_jax.devices import hardware
 from bert_jax.config import OptimizerConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.devices import hardware
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import IN_MEMORY, from_arguments
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks import text
 
 OPTIONS = {
