@@ -21,16 +21,17 @@ import pytest
 import random_bert
 import small_corpus
 from etils import epath
+from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
-from test_conversion import MODELS, make, without_specials
+from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
+from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.pretrained.conversion import select
-from bert_jax.pretrained.loading import place
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
@@ -50,7 +51,7 @@ CLASSES = {
     "encoder of it": "AutoModel",
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
-TEXTS = [*without_specials(difficult_text.texts()), *small_corpus.documents(5)]
+TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
 FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
 
@@ -68,7 +69,7 @@ def peer() -> str:
 def run(peer: str, script: str, *words) -> None:
     """Runs a script of oracles/ in the peer's environment."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=500, env=environment)
+    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=SECONDS, env=environment)
 
 
 @pytest.fixture(scope="module")

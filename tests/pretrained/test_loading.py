@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
+from processes import SECONDS
 
 import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
@@ -20,10 +21,11 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, own_checkpoint, tf_checkpoint
+from bert_jax.formats.conversion import convert
 from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained import loading
-from bert_jax.pretrained.conversion import convert
-from bert_jax.pretrained.loading import load, open_stored, place
+from bert_jax.formats.opening import open_stored, place
+from bert_jax.formats import opening
+from bert_jax.pretrained.loading import load
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
@@ -314,7 +316,7 @@ def test_a_bucket_without_its_package_is_one_line(monkeypatch):
         def is_dir(self):
             raise ImportError("Please install gcsfs to access Google Storage")
 
-    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
         load("gs://bucket/bert")
 
@@ -327,7 +329,7 @@ def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
         def is_dir(self):
             raise Unreachable("cannot resolve host:\n\t when reading")
 
-    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
         load("gs://bucket/bert")
 
@@ -419,7 +421,9 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
         "import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS
+    )
     assert json.loads(done.stdout) == [], done.stderr
 
 
