@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 
 import jax
 from absl import logging
@@ -70,7 +69,7 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | None = None) -> Evaluated:
+def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None) -> Evaluated:
     """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
 
     On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
