@@ -36,7 +36,7 @@ format: install
 
 # Offline; a broken link, a missing name or any other warning ends it. The variable silences an advertisement.
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 test: install
 	$(BIN)/python -m pytest

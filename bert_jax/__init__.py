@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what type checkers and editors read; a test compares it with the two lists below
+if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the two lists below
     from bert_jax.commands.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         CheckpointConfig,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test compares it wit
     from bert_jax.tokenization.learning import run_train_vocab as train_vocab
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-_HOMES = {  # public name: its module, and its name there where that is another
+_HOMES = {  # public name: its module, with its name there if that differs
     "BertForPreTraining": "models.bert",
     "CheckpointConfig": "config",
     "ComputeConfig": "config",

@@ -99,9 +99,9 @@ def info(arguments: list[str]) -> int:
 
     Print the parameters by part, FLOPs and memory of a configuration, and how they grow with the sequence length.
 
-    CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work directory.
-    `bert-jax info CONFIG --help` shows its own values as defaults; without CONFIG they are the built-in ones.
-    """
+    CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work
+    directory. `bert-jax info CONFIG --help` shows its values as defaults; without CONFIG the defaults are the built-in
+    ones."""
     config = configured(arguments, *described(info))
     from bert_jax.commands.information import run_info
 
@@ -114,8 +114,8 @@ def config(arguments: list[str]) -> int:
 
     Print the resolved options as JSON, or the options in which two configurations differ.
 
-    CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work directory.
-    `show` takes any option below as well.
+    CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work
+    directory. `show` also takes the options below.
     """
     import json
 
@@ -138,10 +138,9 @@ def pretrain(arguments: list[str]) -> int:
     Pre-train a model on a token store. The same command resumes an interrupted run.
 
     CONFIG is a shipped configuration such as bert_base, a .py file (its get_config() returns a bert_jax.Config), or the
-    config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows CONFIG's own values
-    as defaults; without CONFIG they are the built-in ones. Where a run has only one phase, the options of that phase need no
-    prefix: --steps means --phases.0.steps.
-    """
+    config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows its values
+    as defaults; without CONFIG the defaults are the built-in ones. If a run has only one phase, the options of that
+    phase need no prefix: --steps means --phases.0.steps."""
     config = configured(arguments, *described(pretrain))
     from bert_jax.pretraining import pretrain as run
 

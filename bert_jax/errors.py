@@ -1,4 +1,4 @@
-"""The only exception class that users see."""
+"""The only exception class that users see, and the check for optional libraries."""
 
 import importlib.util
 
@@ -12,17 +12,19 @@ class UserError(Exception):
 
 
 def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> None:
-    """Check that a library of an optional extra of bert_jax is installed; it is not imported.
+    """Check that a library of an optional extra of bert_jax is installed, without importing it.
 
     Args:
-      purpose: what needs it, the beginning of the message.
+      library: name of the library's package.
+      extra: extra of bert_jax that installs it.
+      purpose: what needs it, as the beginning of the message.
       otherwise: another way out, if there is one.
 
     Raises:
-      UserError: it is not; the message names the extra.
+      UserError: it is not installed; the message names the extra.
     """
     if importlib.util.find_spec(library) is None:
         raise UserError(
-            f"{purpose} needs {library}, which is not installed; pip install 'bert_jax[{extra}]' brings it"
+            f"{purpose} needs {library}, which is not installed; pip install 'bert_jax[{extra}]' installs it"
             + (f", and {otherwise}" if otherwise else "")
         )

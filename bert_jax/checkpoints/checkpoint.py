@@ -45,7 +45,7 @@ class Checkpoints:
     Several writers in one program need directories with different names.
 
     Args:
-      best_metric: the held-out loss that determines the best steps of the latest phase; empty: none are.
+      best_metric: name of the held-out loss that determines the best steps of the latest phase; empty: there are none.
       run_id: id in every step of the run; a step with a different id is not restored.
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.

@@ -32,12 +32,13 @@ def _written_by(directory: epath.Path, facts: dict) -> UserError:
 
 
 class Owner:
-    """Ownership of `directory`, which exists, by the process that writes to it; release() ends it.
+    """Ownership of the existing `directory` by the process that writes to it; release() ends it.
 
     Args:
-      name: of the file. Both commands that may meet in a directory have to use the same.
-      refusal: makes the error of a directory that another process owns, whose facts (pid, host, since) may be missing.
-      lasting: whether the file of a lock of the kernel stays after release.
+      name: name of the file. Commands that may meet in a directory have to use the same one.
+      refusal: returns the error for a directory that another process owns, whose facts (pid, host, since) may be
+        missing.
+      lasting: whether the file stays after release if the kernel holds the lock.
 
     Raises:
       UserError: another live process owns it; by default the message names its host and process id.
@@ -91,7 +92,7 @@ class Owner:
 
     def release(self) -> None:
         if self._file is not None:
-            # Whoever removes it lets two processes lock two files of that name: the later one has to ask `holds`.
+            # Without the file two processes could lock two files of that name: the later one has to check `holds`.
             if not self._lasting and self.holds():
                 self._path.unlink(missing_ok=True)
             self._file.close()

@@ -1,4 +1,4 @@
-"""The work directory of pre-training: which run it holds, and whether that run may resume with new settings."""
+"""The work directory of pre-training: which run it holds, and which settings that run may resume with."""
 
 import os
 
@@ -20,7 +20,8 @@ def open_pretraining(
     """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
 
     Raises:
-      UserError: not writable; another process writes to it; it holds something else, or a run with other settings.
+      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
+        settings.
     """
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
     resumed = has_checkpoint(path)

@@ -75,7 +75,7 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
 
 
 def rank(content: dict, metric: str) -> tuple[int, float] | None:
-    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss, whose name is `metric`.
+    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss named `metric`.
 
     Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
     a later phase come first.

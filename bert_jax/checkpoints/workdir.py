@@ -1,4 +1,4 @@
-"""The work directory of a run of any kind: who may write to it, which run it holds, and its files beside the checkpoints."""
+"""The work directory of any run: who may write to it, which run it holds, and its files beside the checkpoints."""
 
 import dataclasses
 import datetime
@@ -58,8 +58,7 @@ class WorkDirectory:
         return self.owner is not None and self.owner.holds()
 
     def is_lost(self) -> bool:
-        """Return whether the directory was deleted, renamed or replaced and the run can continue: no other host waits
-        for a save."""
+        """Return whether the directory was deleted, renamed or replaced, and no other host waits for a save."""
         return jax.process_count() == 1 and self.owner is not None and not self.owner.holds()
 
     def secure(self) -> bool:
@@ -129,16 +128,17 @@ def open_workdir(
     resumed: bool,
     check: Callable[[epath.Path, dict, dict], None],
 ) -> WorkDirectory:
-    """Take `path` (local or gs://) for a run of any kind: write run.json, config.json and tokenizer/, on the first host only.
+    """Take `path` (local or gs://) for any run; the first host writes run.json, config.json and tokenizer/.
 
     Args:
-      identity: what the run must have in common with the one that is there; goes into run.json.
-      settings: content of config.json.
-      resumed: whether there is something to resume. A run that has saved nothing yet may be started anew with any settings.
-      check: called with the directory, `identity` and `settings` where there is; refuses to resume by a UserError.
+      identity: what the run must have in common with the existing one; written to run.json.
+      settings: contents of config.json.
+      resumed: whether there is something to resume. A run that has saved nothing yet may be started again with any
+        settings.
+      check: called with the directory, `identity` and `settings` if there is; raises a UserError to prevent resuming.
 
     Raises:
-      UserError: not writable; another process writes to it; it holds something else, or `check` refuses.
+      UserError: `path` is not writable, another process writes to it, it holds something else, or `check` raises it.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     if jax.process_index() != 0:
@@ -189,11 +189,11 @@ def _sees(workdir: WorkDirectory) -> bool:
 def refused_changes(
     path: epath.Path, identity: dict, before: dict, settings: dict, is_harmless: Callable[[str], bool]
 ) -> list[str]:
-    """Return the differences that keep a run from being resumed: of its identity, and of its settings unless harmless.
+    """Return the differences that prevent resuming a run: in its identity, and in its settings unless harmless.
 
     Args:
-      before: the settings of the run in `path`; harmless changes since then are logged.
-      is_harmless: of a line of `differences`.
+      before: settings of the run in `path`; harmless changes since then are logged.
+      is_harmless: returns whether a line of `differences` is harmless.
     """
     saved = read_json(path / "run.json")
     lines = differences({name: saved.get(name) for name in identity}, identity)

@@ -1,4 +1,4 @@
-"""`bert-jax evaluate`: the figures of a pre-trained model on the held-out documents of its store, or on another store."""
+"""`bert-jax evaluate`: measures a pre-trained model on the held-out documents of its store, or on another store."""
 
 import dataclasses
 import json
@@ -35,27 +35,28 @@ class Evaluated:
     num_sequences: int
     metrics: dict[str, float]
     unigram: dict[str, float]
-    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, on the same masks; {} for a model without the head."""
+    """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, with the same masks; {} without the MLM head."""
 
 
 def default_config(workdir: str) -> Config:
-    """Return the configuration that the model in `workdir` is evaluated with, before options of the command line.
+    """Return the configuration to evaluate the model in `workdir` with, before options of the command line.
 
-    A run has its own. A converted model has none: it gets the defaults, at a sequence length and with pairs that fit its sizes.
+    That of a run is recorded. A converted model has none: it gets the defaults, at a sequence length and with pairs
+    that fit its sizes.
 
     Raises:
-      UserError: not a work directory, or that of a fine-tuned model.
+      UserError: `workdir` is not a work directory, or that of a fine-tuned model.
     """
     values = read_settings(workdir)
     if {"finetune", "head"} & values.keys():
         raise UserError(
-            f"{workdir} holds a fine-tuned model, and evaluate measures the objectives of pre-training; its "
+            f"{workdir} holds a fine-tuned model, but evaluate measures the objectives of pre-training; its "
             "figures are in results.json, and `bert-jax predict` scores a file that has answers"
         )
     if "model" not in values:
         raise UserError(
-            f"{workdir}/config.json has no model, so {workdir} is not one of our work directories; convert what it holds first: "
-            f"bert-jax convert {workdir} NEW --to=bert_jax"
+            f"{workdir}/config.json has no model, so {workdir} is not a work directory of bert_jax; convert the "
+            f"model first: bert-jax convert {workdir} NEW --to=bert_jax"
         )
     config = from_dict(Config, options_recorded(values))
     if _is_run(values):
@@ -70,16 +71,18 @@ def default_config(workdir: str) -> Config:
 
 
 def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None) -> Evaluated:
-    """Measures the newest checkpoint of `workdir` on the store at `config.data.path`, prints and returns the figures.
+    """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
-    On the store it was trained on it is measured on its held-out documents; on any other store, on all documents. What a
-    converted model was trained on is unknown: it is measured on all documents, with the objectives and the length of `config`.
+    On the store that it was trained on it is measured on the held-out documents; on any other store, on all documents.
+    The training data of a converted model are unknown: it is measured on all documents, with the objectives and the
+    length of `config`.
 
     Args:
-      devices: what the mesh is made of; by default every device of every process.
+      devices: devices of the mesh; by default every device of every process.
 
     Raises:
-      UserError: no checkpoint, no store, a store made with another vocabulary, or a model without a head to measure.
+      UserError: there is no checkpoint or store, the store was made with a different vocabulary, or the model has no
+        head to measure.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
     model = load(workdir, mesh=mesh, compute=config.compute)
@@ -100,7 +103,7 @@ def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None)
             config.data.path,
             workdir,
         )
-    # The split and the objectives are the run's own; options given now choose the store and how much of it.
+    # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
@@ -137,7 +140,7 @@ def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
 
 
 def _is_run(values: dict) -> bool:
-    """Whether the configuration beside a model is that of a pre-training run; a converted model has only its sizes."""
+    """Return whether the configuration is that of a pre-training run; that of a converted model has only sizes."""
     return "phases" in values
 
 

@@ -1,7 +1,7 @@
-"""Which options may change between two starts of a run, and which may differ between its hosts; no other option may.
+"""The options that may change between two starts of a run, and those that may differ between its hosts.
 
-An option that is named in neither way decides what is learned from which batches: a start with another value is refused.
-Names are dotted; one that ends in a dot stands for all below it (`json_form.is_among`).
+Any other option determines what is learned from which batches: a start with a different value is an error. Names are
+dotted; one that ends in a dot includes everything below it (`json_form.is_among`).
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ _MICRO_BATCHES = re.compile(r"phases\.\d+\.micro_batches")
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """Options of one command, by what they decide."""
+    """Options of one command that may vary, by what they determine."""
 
     where: tuple[str, ...]
-    """Where copies of the same data and model lie, and how they are read: may differ between hosts."""
+    """Where copies of the same data and model are, and how they are read: may differ between hosts."""
     how: tuple[str, ...]
     """Where results go and how they are computed, logged and kept: may change between two starts."""
 
@@ -31,7 +31,7 @@ PRETRAINING = Changes(
     where=(*_READING, "data.eval_path", "init_from"),
     how=(*_READING, "workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute."),
 )
-"""`init_from` is no part of `how`: a run that is resumed does not look at it again."""
+"""`init_from` is not in `how`, because a resumed run ignores it."""
 
 _COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
 _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
@@ -43,12 +43,12 @@ FINETUNING = Changes(
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),
 )
-"""`how` has what a run's name tells it by, since each of its values is a run of its own; data and parameters are compared by
-their content."""
+"""`how` includes the options that are part of a run's name, since each of their values is a separate run; data and
+parameters are compared by their content."""
 
 
 def is_harmless(line: str) -> bool:
-    """Return whether a line of `differences` between two pre-training configurations is a change that a run goes through."""
+    """Return whether a line of `differences` between two pre-training configurations does not prevent resuming."""
     key, change = line.split(": ", 1)
     if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
         return "" not in change.split(" → ")
@@ -56,6 +56,6 @@ def is_harmless(line: str) -> bool:
 
 
 def lengthens(line: str, phases: int) -> bool:
-    """Return whether it changes the number of steps of the last of `phases` phases: people extend runs, or cut them short."""
+    """Return whether a line changes the steps of the last of `phases` phases: people extend runs, or cut them short."""
     key, change = line.split(": ", 1)
     return key == f"phases.{phases - 1}.steps" and "None" not in change

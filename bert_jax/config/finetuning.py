@@ -100,8 +100,8 @@ class FinetuneConfig:
     batch_size: int = 32
     """Sequences per step."""
     micro_batches: int = 1
-    """Number of parts in which a batch is computed (gradient accumulation), to save memory. The losses are those of the whole
-    batch. It divides every batch size."""
+    """Number of parts in which a batch is computed (gradient accumulation), to save memory. The losses are those of the
+    whole batch. Every batch size must be a multiple of it."""
     learning_rate: float = 5e-5
     """Peak learning rate."""
     warmup_share: float = 0.1

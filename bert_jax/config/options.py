@@ -191,12 +191,12 @@ class MaskingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """What the losses weigh in their sum, which is minimised; the paper adds them as they are."""
+    """Weights of the losses in the sum that is minimized; the paper adds them without weights."""
 
     mlm_weight: float = 1.0
-    """Factor of the loss of the masked words."""
+    """Weight of the loss of the masked words."""
     next_sentence_weight: float = 1.0
-    """Factor of the loss of the second task (data.sentence_pairs). 0: its head is not trained."""
+    """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

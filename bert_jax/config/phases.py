@@ -1,4 +1,5 @@
-"""The phases of a run, with everything decided that `PhaseConfig` leaves open; nothing else reads `Config.phases` by number."""
+"""The phases of a run, with all values that `PhaseConfig` leaves open; only this module reads `Config.phases` by
+number."""
 
 import dataclasses
 import math
@@ -8,7 +9,7 @@ from bert_jax.config.options import Config, MaskingConfig, PhaseConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A phase as it is carried out. Steps are those of the whole run, counted from 0."""
+    """A resolved phase. Steps are those of the whole run, counted from 0."""
 
     index: int
     begin: int
@@ -17,20 +18,20 @@ class Phase:
     batch_size: int
     micro_batches: int
     max_predictions: int
-    """Masked positions per sequence at most."""
+    """Maximum number of masked positions per sequence."""
     learning_rate: float
-    """Peak, by which the phase scales the shape of its schedule."""
+    """Peak learning rate, by which the phase scales the shape of its schedule."""
     schedule_begin: int
     """Step at which its schedule begins: that of the phase, or of the earlier one that it continues."""
     schedule_length: int
-    """Steps of that schedule, over all phases that share it."""
+    """Number of steps of that schedule, over all phases that share it."""
     warmup_steps: int
-    """Steps of linear warm-up at the start of that schedule."""
+    """Number of steps of linear warm-up at the start of that schedule."""
     resets_moments: bool
-    """The optimizer's moments and its count start anew at `begin`."""
+    """Whether the optimizer's moments and its step count start from 0 at `begin`."""
     data_seed: int
-    """Of the order, pairs and masks of its training examples. Each phase has its own: with the same sequence length as the one
-    before, it would otherwise begin with the same pairs and masks."""
+    """Seed of the order, pairs and masks of its training examples. Each phase has its own, because with the same
+    sequence length as the previous phase it would otherwise begin with the same pairs and masks."""
 
     @property
     def end(self) -> int:
@@ -43,7 +44,7 @@ class Phase:
 
 
 def resolve_phases(config: Config) -> tuple[Phase, ...]:
-    """Return the phases of a run, in their order."""
+    """Return the phases of a run, in order."""
     phases, begin, first, schedule_begin = [], 0, 0, 0
     for index, phase in enumerate(config.phases):
         if phase.schedule == "restart":

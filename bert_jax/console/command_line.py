@@ -57,12 +57,12 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
 
 
 def load_config(path: str) -> Config:
-    """Return the Config that `path` stands for: a file with `get_config()`, a config.json, or the name of a shipped one.
+    """Return the Config at `path`: a Python file with `get_config()`, a config.json, or the name of a shipped one.
 
-    A Python file is the user's own code and is run as such; give JSON where the file comes from someone else.
+    A Python file is executed, so use JSON for files from someone else.
 
     Raises:
-      UserError: no such file or name, or a file without a configuration.
+      UserError: there is no such file or name, or the file has no configuration.
     """
     file = pathlib.Path(path)
     if not file.is_file():

@@ -1,11 +1,11 @@
-"""Which documents of a corpus are kept out of training."""
+"""The documents of a corpus that are held out from training."""
 
 import numpy as np
 
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream
 
-# The choice belongs to the store, not to a run: runs with other seeds evaluate on the same documents.
+# The choice belongs to the store, not to a run: runs with different seeds evaluate on the same documents.
 _HELD_OUT_KEY = 2018
 
 

@@ -118,8 +118,8 @@ def initialize_distributed() -> None:
     JAX_NUM_PROCESSES and JAX_PROCESS_ID, Slurm, Open MPI); a laptop or a single GPU machine is left alone.
 
     Raises:
-        UserError: a coordinator is named but not the number of processes or which one this is, or a launcher has
-          started several processes that JAX cannot join.
+      UserError: a coordinator is named but not the number of processes or which one this is, or a launcher has
+        started several processes that JAX cannot join.
     """
     if jax.distributed.is_initialized():
         return

@@ -1,4 +1,4 @@
-"""From parts of a file to an array on devices: each device reads its own, and what several hold is read once."""
+"""Arrays on devices from parts of a file: each device reads its own part, and shared parts are read once."""
 
 import dataclasses
 import math
@@ -10,19 +10,19 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """One parameter, on disk. Nothing is read until `read` is called."""
+    """One parameter on disk. Nothing is read until `read` is called."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[tuple[slice, ...]], np.ndarray]
-    """Values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim is everything.
-    Nobody changes them afterwards: a device may take their memory over."""
+    """Returns the values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim
+    is everything. Nobody changes them afterwards, because a device may take over their memory."""
 
 
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:
-    """Memory for values that are read, at an address divisible by 64: a CPU device takes such an array over as it is.
+    """Return memory at an address divisible by 64 for values to read, which a CPU device takes over without a copy.
 
-    Of any other it makes a copy, and jax 0.10.2 keeps the original until the garbage collector comes by.
+    It copies any other array, and jax 0.10.2 keeps the original until the garbage collector runs.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
@@ -36,13 +36,12 @@ def placed(
     read: Callable[[tuple[slice, ...]], np.ndarray],
     dtype=np.float32,
 ) -> jax.Array:
-    """Return an array on the devices of `where`, each with its own part of what `read` gives, called once for all copies."""
+    """Return an array on the devices of `where`; `read` gives each part, and is called once for all copies of it."""
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index) -> np.ndarray:
-        spans = tuple(
-            axis.indices(size) for axis, size in zip(index, shape, strict=True)
-        )  # slices have no hash before Python 3.12
+        # Slices have no hash before Python 3.12.
+        spans = tuple(axis.indices(size) for axis, size in zip(index, shape, strict=True))
         if spans not in parts:
             values = read(index)
             if values.dtype != dtype or not values.flags.c_contiguous or values.ctypes.data % 64:

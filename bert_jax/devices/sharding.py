@@ -25,14 +25,14 @@ Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] 
 """What a mesh is made of; None: every device of every process."""
 
 SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
-"""Axis of a parameter → axis of the mesh. Of two axes that ask for the same one the first gets it; all others are whole."""
+"""Axis of a parameter → axis of the mesh. Of two axes with the same one the first gets it; all others are whole."""
 
 
 def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:
-        UserError: the sizes do not multiply to the number of devices.
+      UserError: the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
@@ -78,7 +78,7 @@ def check_batch(config: Config, mesh: Mesh) -> None:
 
 
 def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
-    """Return the spec of an array by SPLIT, and a remark for each axis that is left whole because it does not divide."""
+    """Return the spec of an array by SPLIT, and a remark for each axis that is left whole as it does not divide."""
     if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []

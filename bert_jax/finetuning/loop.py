@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 from etils import epath
@@ -58,11 +59,11 @@ class Result:
 def finetune(
     task: FinetuneConfig | str,
     *,
-    train=None,
-    dev=None,
-    test=None,
+    train: str | os.PathLike | Iterable | None = None,
+    dev: str | os.PathLike | Iterable | None = None,
+    test: str | os.PathLike | Iterable | None = None,
     devices: sharding.Devices = None,
-    **options,
+    **options: object,
 ) -> Result:
     """Fine-tune on a task: train every run of the plan that is not finished, choose one, predict, and write results.json.
 
@@ -71,12 +72,14 @@ def finetune(
 
     Args:
       task: the name of a task, or a FinetuneConfig that has everything.
-      train, dev, test: a file each; for the task text also examples in memory: any iterable of (text, label) or
-        ((text, text_b), label), rows of an array among them. Labels are names or whole numbers, and come back as str; with
-        regression=True they are numbers. With None for labels `test` is predicted only.
+      train: a file; for the task text also examples in memory: any iterable of (text, label) or ((text, text_b), label),
+        such as rows of an array. Labels are names or whole numbers and are returned as str; with regression=True they are
+        numbers.
+      dev: as `train`.
+      test: as `train`. Examples with None for a label are predicted, not scored.
       devices: what the mesh is made of; by default every device of every process.
-      options: fields of FinetuneConfig, and of its groups by their own name where one group has it (max_length=256), else in
-        a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a new temporary directory.
+      **options: fields of FinetuneConfig, and of its groups by their own name where one group has it (max_length=256),
+        else in a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a new temporary directory.
 
     Raises:
       UserError: the options, the checkpoint, the data or the work directory cannot be used, and nothing has been changed; or

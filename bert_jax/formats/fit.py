@@ -1,4 +1,4 @@
-"""Whether the arrays of a stored model are those that its own configuration calls for."""
+"""Checks that the arrays of a stored model are those that its own configuration requires."""
 
 import jax
 
@@ -10,7 +10,7 @@ from bert_jax.models.task import BertForTask
 
 
 def check_fit(stored: StoredModel) -> None:
-    """Raise UserError where arrays and configuration disagree (names the first, with shapes) or the vocabulary does not fit."""
+    """Raise a UserError if arrays and configuration disagree (naming the first) or the vocabulary does not fit."""
     wanted = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
         for path, leaf in jax.tree.leaves_with_path(abstract_params(stored))
@@ -24,14 +24,14 @@ def check_fit(stored: StoredModel) -> None:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UserError(
             f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. Put the "
-            "configuration file beside them that they were made with"
+            "configuration file that they were made with beside them"
         )
     if stored.tokenizer is not None:
         check_vocabulary(stored.tokenizer.vocab_size, stored.model.need_vocab_size(), stored.path)
 
 
 def abstract_params(stored: StoredModel) -> dict:
-    """Nested dict of ShapeDtypeStruct: the parameters that the configuration and the parts of `stored` call for."""
+    """Return a nested dict of ShapeDtypeStruct: the parameters that configuration and parts of `stored` require."""
     parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
     shapes = jax.eval_shape(lambda: BertForPreTraining(stored.model, parts=parts).init(jax.random.key(0)))
     if (head := stored.head) is None:

@@ -20,20 +20,22 @@ from bert_jax.formats.stored import PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.parameters import POOLED
 
-ROWS_AT_ONCE = 4_096  # of a word table that is compared
+ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
 
 def open_huggingface(path: str | os.PathLike) -> StoredModel:
-    """Describes the BERT in a directory with config.json and model.safetensors (or its shards); reads none of its arrays.
+    """Describe the BERT in a directory with config.json and model.safetensors (or shards); read none of its arrays.
 
-    Understands BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
-    SequenceClassification, TokenClassification, QuestionAnswering and MultipleChoice, and the older names of parameters.
+    Accepts BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
+    SequenceClassification, TokenClassification, QuestionAnswering and MultipleChoice, and the older names of
+    parameters.
 
     Args:
       path: local or remote; a remote file of arrays is copied to the local temporary directory.
 
     Raises:
-      UserError: another kind of model, a damaged file, weights that do not fit config.json or the vocabulary.
+      UserError: it is a different kind of model, a file is damaged, or weights do not fit config.json or the
+        vocabulary.
     """
     directory = epath.Path(path)
     config = huggingface_config.read_config(directory)
@@ -44,7 +46,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
     if layers != config.model.num_layers:
         raise UserError(
             f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
-            f"weights are those of {layers} layers"
+            f"weights have {layers} layers"
         )
     places = names.table(config.model, head)
     needed = {"pooler"} if head is not None and head.kind in POOLED else set()
@@ -71,7 +73,7 @@ def open_huggingface(path: str | os.PathLike) -> StoredModel:
 
 
 def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
-    """Arrays by their names of today, and the names of buffers, which hold nothing learned."""
+    """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
     meanings = {name: names.canonical(name) for name in stored if not names.BUFFERS.search(name)}
     if names.DECODER_BIAS in meanings and names.TIED[names.DECODER_BIAS] not in meanings.values():
         meanings[names.DECODER_BIAS] = names.TIED[names.DECODER_BIAS]
@@ -104,7 +106,7 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
 
 
 def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:
-    """UserError that names the first arrays which are not there, have other shapes, or are no numbers with a fraction."""
+    """Raise a UserError that names the first arrays that are missing, of the wrong shape, or not floating-point."""
     lines = []
     for place in places.values():
         for name in place.names:
@@ -125,7 +127,7 @@ def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directo
 def _check_tied(
     config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool, directory: epath.Path
 ) -> None:
-    """The output table of the masked-language-model head must be the word table: BERT has one for both."""
+    """Check that the output table of the masked-language-model head is the word table: BERT has one for both."""
     if has_mlm and not config.tied and names.DECODER_TABLE not in tensors:
         raise UserError(
             f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}"
@@ -134,12 +136,12 @@ def _check_tied(
         if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
             raise UserError(
                 f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
-                "cannot be loaded. For its encoder alone, save it as BertModel first"
+                "cannot be loaded. To load only its encoder, save it as BertModel first"
             )
 
 
 def _equal(one: FileTensor, other: FileTensor) -> bool:
-    """Whether two arrays hold the same values; some rows at a time."""
+    """Return whether two arrays hold the same values, comparing some rows at a time."""
     if one.shape != other.shape or not {one.dtype, other.dtype} <= set(safetensors_files.FLOATS) or not one.shape:
         return False
     bounds = (
@@ -157,15 +159,14 @@ def _stored_array(place: Place, tensors: dict[str, FileTensor]) -> StoredArray:
 
 
 def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name: str) -> None:
-    """Writes `stored` into the directory `destination`, which must exist, so that the Auto classes of transformers open it.
+    """Write `stored` into the existing directory `destination`, so that the Auto classes of transformers open it.
 
-    Parameters are written as float32, one after the other; the class named in config.json is the one whose parameters are
-    exactly those of `stored`, where there is one.
-
-    `name` heads the model card (README.md).
+    Parameters are written as float32, one after the other; the class named in config.json is the one that has exactly
+    the parameters of `stored`, if there is one. `name` is the title of the model card (README.md).
 
     Raises:
-      UserError: transformers has no such model (pre-LN, a CRF), or tokenizer.json cannot express the vocabulary's options.
+      UserError: transformers has no such model (pre-LN, a CRF), or tokenizer.json cannot express the vocabulary's
+        options.
     """
     directory = epath.Path(destination)
     architecture = _architecture(stored)
@@ -174,7 +175,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name:
     prefix = "bert." if architecture == "BertModel" else ""  # a bare encoder's names have no prefix
     arrays = {}
     places = names.table(stored.model, stored.head)
-    for path in sorted(stored.arrays, key=list(places).index):  # so that one model is one file, wherever it comes from
+    for path in sorted(stored.arrays, key=list(places).index):  # so that a model gives the same file from every source
         array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):
             arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
@@ -189,7 +190,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name:
 
 
 def _their_values(place: Place, array: StoredArray, layer: int):
-    """Reads one array of theirs, when called."""
+    """Return a function that reads one array in their layout."""
     index = (slice(None),) * len(array.shape)
     if place.layers is None:
         return lambda: place.split_up(array.read(index))
@@ -197,7 +198,7 @@ def _their_values(place: Place, array: StoredArray, layer: int):
 
 
 def _architecture(stored: StoredModel) -> str:
-    """The class of transformers that has these parts; where none has just these, the one that uses most of them."""
+    """Return the class of transformers that has these parts or, if there is none, the one that uses most of them."""
     if why := names.absence(stored.parameters):
         raise UserError(why)
     if stored.head is not None:

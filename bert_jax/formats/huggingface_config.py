@@ -1,4 +1,4 @@
-"""config.json as `transformers` writes and reads it, checked and put into our terms, and back."""
+"""Conversion between the config.json of `transformers` and our configuration, with checks."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ RATES = {
     "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
-UNSUPPORTED = {  # what would be another model; key → values that mean BERT
+UNSUPPORTED = {  # options of other models; key → values that mean BERT
     "position_embedding_type": (None, "absolute"),
     "is_decoder": (None, False),
     "add_cross_attention": (None, False),
@@ -56,13 +56,13 @@ class HuggingFaceConfig:
     architecture: str | None
     problem: str | None
     labels: tuple[str, ...]
-    """In the order of the columns; () where the file names none."""
+    """Labels in the order of the columns; () if the file names none."""
     classifier_dropout: float
     tied: bool
 
 
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
-    """Reads config.json; UserError if it is broken or describes another model than BERT."""
+    """Read config.json; raise a UserError if it is broken or describes a different model than BERT."""
     file = inside(directory, FILE)
     values = read_object(file)
     if values.get("model_type", "bert") != "bert":
@@ -72,11 +72,11 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     for key, allowed in UNSUPPORTED.items():
         if values.get(key) not in allowed:
             raise UserError(
-                f"{file} has {key}={values[key]!r:.60}, which BERT has not; only {allowed[-1]!r} is supported"
+                f"{file} has {key}={values[key]!r:.60}, which BERT does not have; only {allowed[-1]!r} is supported"
             )
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
-        raise UserError(f"{file} has hidden_act={activation!r:.40}; BERT here has {', '.join(ACTIVATIONS)}")
+        raise UserError(f"{file} has hidden_act={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
     sizes: dict[str, Any] = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
     rates: dict[str, Any] = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:
@@ -108,7 +108,7 @@ def _rate(value, key: str, file: epath.Path) -> float:
 
 
 def _labels(names, file: epath.Path) -> tuple[str, ...]:
-    """Values of id2label in the order of its keys, which must be "0", "1", …"""
+    """Return the values of id2label in the order of its keys, which must be "0", "1", …"""
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{file} has id2label={names!r:.80} where an object from numbers to names is expected")
     keys = [str(number) for number in range(len(names))]
@@ -120,12 +120,12 @@ def _labels(names, file: epath.Path) -> tuple[str, ...]:
 
 
 def read_head(config: HuggingFaceConfig, outputs: int, spans: bool, pooled: bool, file: epath.Path) -> HeadConfig:
-    """The head of a fine-tuned model.
+    """Return the head of a fine-tuned model.
 
     Args:
-      outputs: rows of its kernel.
-      spans: the kernel is qa_outputs, not classifier.
-      pooled: the file has a pooler, which tagging and question answering have not.
+      outputs: number of rows of its kernel.
+      spans: whether the kernel is qa_outputs, not classifier.
+      pooled: whether the file has a pooler, which tagging and question answering do not have.
     """
     kind = HEADS.get(config.architecture) or ("span" if spans else "classification" if pooled else "tagging")
     if config.problem == "multi_label_classification":
@@ -148,7 +148,7 @@ def read_head(config: HuggingFaceConfig, outputs: int, spans: bool, pooled: bool
 
 
 def to_json(model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int) -> dict:
-    """The content of a config.json that `transformers` reads as this model."""
+    """Return the contents of a config.json that `transformers` reads as this model."""
     activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
     values = {
         "model_type": "bert",

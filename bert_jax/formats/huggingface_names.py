@@ -1,7 +1,7 @@
-"""What `transformers` calls the parameters of BERT, and how they lie there, for both directions.
+"""The names and layouts of BERT's parameters in `transformers`, for both directions.
 
-PyTorch keeps a kernel as [outputs, inputs] with the heads of attention side by side, and every layer by itself; ours are
-[inputs, outputs] with an axis of their own for the heads, and the layers of an encoder share one array.
+PyTorch stores a kernel as [outputs, inputs] with the attention heads side by side, and every layer separately; ours are
+[inputs, outputs] with a separate axis for the heads, and all layers of an encoder in one array.
 """
 
 import collections
@@ -17,7 +17,7 @@ DECODER_TABLE, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions
 TIED = {DECODER_TABLE: WORD_TABLE, DECODER_BIAS: "cls.predictions.bias"}  # second names of one array
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
-_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # of LayerNorm, in files converted in 2018 and 2019
+_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019
 
 MODULES = {
     "embeddings/word": "bert.embeddings.word_embeddings",
@@ -39,23 +39,23 @@ MODULES = {
     "next_sentence": "cls.seq_relationship",
     "head": "classifier",
 }
-"""Ours → theirs, {} for the layer. Of a span head it is qa_outputs."""
+"""Our modules → theirs, with {} for the layer. That of a span head is qa_outputs."""
 
 ABSENT = {
-    "final_norm": "model.norm_position=pre: transformers' BERT normalizes after each branch (post) only, so this model "
+    "final_norm": "model.norm_position=pre: transformers' BERT only normalizes after each branch (post), so this model "
     "cannot be written for it",
     "crf": "the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax",
     "head/layer_": "the head of this model has a BiLSTM, and transformers has no class for that; use --to=bert_jax",
     "head/mix": "the head of this model mixes layers, and transformers has no class for that; use --to=bert_jax",
 }
-"""Beginnings of paths that have no name there, and why."""
+"""Beginnings of paths that have no counterpart there, and the reasons."""
 
 
 def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return our path → place for every parameter but those below ABSENT.
+    """Return {our path: place} for every parameter except those below ABSENT.
 
     Raises:
-      UserError: a parameter that MODULES does not name.
+      UserError: MODULES does not name a parameter.
     """
     found = {}
     for path, parameter in parameters.items():
@@ -74,7 +74,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
 
 
 def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return `places` of every parameter that a model of these sizes can have, parts it may lack included."""
+    """Return `places` for every parameter that a model of these sizes can have, including optional parts."""
     return places(bert_parameters(model, PRETRAINING_PARTS, head), head)
 
 
@@ -84,7 +84,7 @@ def absence(parameters: ParameterTable) -> str | None:
 
 
 def canonical(name: str) -> str:
-    """The name as BertForPreTraining and its sisters have it today: with "bert.", weight and bias, one bias of the decoder."""
+    """Return the current name of a parameter in BertForPreTraining: with "bert.", weight and bias, one decoder bias."""
     for old, new in _OLD_ENDINGS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     if name.startswith(("embeddings.", "encoder.", "pooler.")):
@@ -93,13 +93,13 @@ def canonical(name: str) -> str:
 
 
 def number_of_layers(names) -> int:
-    """Layers of the encoder that the names of a file speak of."""
+    """Return the number of encoder layers that the names in a file mention."""
     layers = {match[1] for name in names if (match := LAYER.match(name))}
     return len(layers)
 
 
 def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
-    """Pairs of stored names that mean one parameter; `names`: stored name → canonical name."""
+    """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
     meanings = collections.defaultdict(list)
     for stored, name in names.items():
         meanings[name].append(stored)

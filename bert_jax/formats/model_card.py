@@ -1,4 +1,4 @@
-"""README.md of an exported model: what it is, what it was trained on and how, and what was measured; nothing is made up."""
+"""README.md of an exported model: what it is, its training data and options, and its metrics; nothing is made up."""
 
 import json
 import math
@@ -21,11 +21,11 @@ CLASSES = {  # architecture: class that opens it, task on the hub
     "BertForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
     "BertForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice"),
 }
-PRIVATE = ("workdir", "cache")  # options that say where something lay, not what it was
+PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
 
 def model_card(stored: StoredModel, architecture: str, name: str) -> str:
-    """Markdown with the front matter that the hub reads; paths of the machine that trained the model are left out."""
+    """Return Markdown with the front matter that the hub reads, without paths of the machine that trained the model."""
     opener, task = CLASSES[architecture]
     front = [
         "---",
@@ -70,7 +70,7 @@ def _summary(stored: StoredModel) -> str:
 
 
 def _first_kind(stored: StoredModel) -> tuple[str, bool]:
-    """Kind of the model that `stored` was written from, through any number of copies, and whether one was by model.save."""
+    """Return the kind of the original of `stored`, through all copies, and whether model.save wrote one of them."""
     kind, changed, source = stored.kind, False, (stored.history.get("run") or {}).get("source")
     while isinstance(source, dict):
         kind, changed = str(source.get("kind")), changed or source.get("written_by") == "model.save"
@@ -91,7 +91,7 @@ def _usage(opener: str, options: str) -> str:
 
 def _configuration(stored: StoredModel) -> dict:
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
-    for name in ("vocab_pad_multiple", "position_init"):  # of the training run, without a trace in the exported model
+    for name in ("vocab_pad_multiple", "position_init"):  # they leave no trace in the exported model
         values.pop(name)
     if stored.tokenizer is not None:
         values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"
@@ -102,7 +102,7 @@ def _configuration(stored: StoredModel) -> dict:
 
 
 def _training(config: dict | None) -> list[str]:
-    """Every option of the run but those of the model, which stand above."""
+    """Return all options of the run except those of the model, which are above."""
     options = {key: value for key, value in (config or {}).items() if key not in ("model", "head", "compute")}
     return ["## Training", f"```json\n{json.dumps(_without_paths(options), indent=2)}\n```"] if options else []
 
@@ -120,7 +120,7 @@ def _base_name(path: str) -> str:
 
 
 def _data(history: dict) -> list[str]:
-    """The manifest of the token store; its fingerprint alone where the store is out of reach."""
+    """Return the manifest of the token store, or only its fingerprint if the store is out of reach."""
     recorded = (history.get("run") or {}).get("store_fingerprint")
     path = ((history.get("config") or {}).get("data") or {}).get("path")
     manifest = _manifest(path) if path else None

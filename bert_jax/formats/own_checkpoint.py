@@ -1,4 +1,4 @@
-"""Our own checkpoints as StoredModel: parameters by slices from disk, optimizer state left alone."""
+"""Our own checkpoints as StoredModel: parameters are read by slices, and the optimizer state is left alone."""
 
 import os
 import re
@@ -24,15 +24,15 @@ PARAMETERS = "params/"
 
 
 def open_checkpoint(path: str | os.PathLike) -> StoredModel:
-    """The newest good checkpoint of work directory `path`, or the very step whose directory `path` is (local or gs://).
+    """Return the newest good checkpoint of work directory `path`, or the step whose directory is `path`.
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
-    one before it, as does one of another run or under another number. `history` has step, metrics, config (what the run was
-    started with) and run (run.json).
+    one before it, as does one of another run or under another number. `history` has step, metrics, config (that of the
+    run) and run (run.json).
 
     Raises:
-      UserError: no checkpoint yet, all of them damaged, one that a newer version has written, or another tokenizer than
-        run.json names.
+      UserError: there is no checkpoint yet, all are damaged, a newer version has written one, or the tokenizer is not
+        the one that run.json names.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
@@ -46,14 +46,14 @@ def open_checkpoint(path: str | os.PathLike) -> StoredModel:
         refused[step.name] = problem
     if refused:
         reasons = first_lines([f"{name}: {problem}" for name, problem in refused.items()])
-        raise UserError(f"no checkpoint of {path} can be used ({reasons}); bring it back from a copy")
+        raise UserError(f"no checkpoint of {path} can be used ({reasons}); restore it from a copy")
     raise UserError(
         f"there is no checkpoint below {path / 'checkpoints'} yet; a run writes one every checkpoint.every_steps"
     )
 
 
 def is_step(path: epath.Path) -> bool:
-    """Whether `path` is the directory of one step of ours."""
+    """Return whether `path` is the directory of a single step of a run."""
     return (path / "record").is_dir() and (path / "state").is_dir()
 
 
@@ -64,7 +64,7 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
 
 
 def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
-    """Return the record, and the parameters by path; Damaged if one is not as recorded, or the step is not the run's."""
+    """Return the record, and the parameters by path; raise Damaged if they are not as recorded or not the run's."""
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
     check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
@@ -74,7 +74,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
             array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
                 raise Damaged(
-                    f"the array {path} is {array.dtype}{list(array.shape)}, recorded {recorded['dtype']}"
+                    f"the array {path} is {array.dtype}{list(array.shape)}, but recorded as {recorded['dtype']}"
                     f"{recorded['shape']}"
                 )
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
@@ -84,7 +84,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
 
 
 def _run_id(home: epath.Path, content: dict) -> str | None:
-    """The id that run.json asks for, also where `home` is one of the runs below a directory; elsewhere that of the record."""
+    """Return the id in run.json, even if `home` is a run below the directory with that; without it, the record's."""
     run = _run(home)
     if run is None:
         return content.get("run_id")
@@ -93,7 +93,7 @@ def _run_id(home: epath.Path, content: dict) -> str | None:
 
 def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
     config = content["config"]
-    # The padding of the vocabulary serves one mesh and never reaches a prediction: nobody who opens the model needs it.
+    # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
     for name in row_tables(bert_parameters(model), "vocab"):
         if name in arrays:
@@ -117,13 +117,13 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
 
 
 def _run(home: epath.Path) -> dict | None:
-    """run.json of a work directory; of a single run of fine-tuning (DIR/runs/NAME), that of DIR."""
+    """Return the run.json of a work directory or, for one run of fine-tuning (DIR/runs/NAME), that of DIR."""
     homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
     return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
 
 
 def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:
-    """Raises UserError if the vocabulary is not the one that the run recorded: every id could mean another word."""
+    """Raise a UserError if the vocabulary is not the recorded one: every id could mean a different word."""
     recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
     if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
         raise UserError(
@@ -135,7 +135,7 @@ def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -
 
 
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:
-    rows = min(rows, array.shape[0])  # fewer than the configuration says are the loader's to refuse
+    rows = min(rows, array.shape[0])  # the loader rejects an array with fewer rows than the configuration says
 
     def read(index):
         start, stop, step = index[0].indices(rows)

@@ -1,4 +1,4 @@
-"""Where a parameter of ours is in another format: under which name, and with its axes in which order."""
+"""The counterpart of one of our parameters in another format: its name, and the order of its axes."""
 
 import dataclasses
 import math
@@ -10,23 +10,23 @@ from bert_jax.devices.placement import empty
 from bert_jax.models.parameters import Parameter
 
 ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]
-"""(name of an array of theirs, a slice for each of its axes) → float32 values."""
+"""Reads (name of one of their arrays, a slice for each of its axes) → float32 values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One parameter of ours on the other side, where every layer has arrays of its own.
+    """The counterpart of one of our parameters, with separate arrays for every layer.
 
-    An array of theirs, reshaped to `split` (its axes in their order, heads apart), has our axes in the order `axes`.
+    Their array, reshaped to `split` (its axes in their order, heads separate), has our axes in the order `axes`.
     """
 
     path: str
-    """Ours."""
+    """Path in our tree."""
     name: str
-    """Theirs, with {} for the layer if `layers` is not None."""
+    """Their name, with {} for the layer if `layers` is not None."""
     split: tuple[int, ...]
     groups: tuple[int, ...]
-    """How many axes of `split` each of their axes has become."""
+    """Number of axes of `split` that each of their axes has become."""
     axes: tuple[int, ...]
     layers: int | None
 
@@ -41,17 +41,17 @@ class Place:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In our layout."""
+        """Shape in our layout."""
         one = tuple(self.split[axis] for axis in self.axes)
         return one if self.layers is None else (self.layers, *one)
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """Of each array on the other side."""
+        """Shape of each of their arrays."""
         return tuple(math.prod(self.split[start:end]) for start, end in self._bounds())
 
     def read(self, read_part: ReadPart, index: tuple[slice, ...]) -> np.ndarray:
-        """Return the part of our array that `index` names; only the layers and rows it needs are read."""
+        """Return the part of our array that `index` names; only the necessary layers and rows are read."""
         bounds = [slice(*part.indices(size)) for part, size in zip(index, self.shape, strict=True)]
         if self.layers is None:
             return np.ascontiguousarray(self._read_one(read_part, self.name, bounds))
@@ -62,7 +62,7 @@ class Place:
         return values
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
-        """Return one array of theirs from ours (of one layer)."""
+        """Return one of their arrays from ours (of one layer)."""
         return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
 
     def _read_one(self, read_part: ReadPart, name: str, bounds: list[slice]) -> np.ndarray:
@@ -71,7 +71,7 @@ class Place:
             wanted[axis] = part
         outer, inner, shape = [], [], []
         for start, end in self._bounds():
-            # Heads and head size lie in one axis of theirs: whole heads are read, the rest is cut afterwards.
+            # Heads and head size share one axis of theirs: whole heads are read, and the rest is cut afterwards.
             head, inside = wanted[start], self.split[start + 1 : end]
             outer.append(slice(head.start * math.prod(inside), head.stop * math.prod(inside)))
             shape += [max(0, head.stop - head.start), *inside]
@@ -85,10 +85,10 @@ class Place:
 
 
 def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place:
-    """Return where `parameter` is under `name`: heads and head size in one axis, layers apart.
+    """Return the place of `parameter` under `name`, with heads and head size in one axis and separate layers.
 
     Args:
-      outputs_first: they keep the kernel as [outputs, inputs].
+      outputs_first: whether they store the kernel as [outputs, inputs].
     """
     stacked = parameter.axis("layer") == 0
     axes = parameter.axes[1:] if stacked else parameter.axes

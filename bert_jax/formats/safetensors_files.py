@@ -1,7 +1,7 @@
-"""Files of named arrays in the safetensors format: opened lazily, checked before anything is allocated, written as a stream.
+"""Files of named arrays in the safetensors format: opened lazily, checked before allocation, written as a stream.
 
-The safetensors library checks offsets, sizes and types of a header; what it lets pass (names that stand there twice, an
-index that points elsewhere) is checked here, and its errors are put into words that name the file.
+The safetensors library checks offsets, sizes and types of a header; what it accepts (duplicate names, an index that
+points elsewhere) is checked here, and its errors are rewritten to name the file.
 """
 
 import collections
@@ -25,9 +25,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_HEADER_BYTES = 16 << 20  # that of BERT-large is 50 kB; a parsed header takes some twenty times its size
+MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
 FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
-AWAY = "fetch the file anew, or have its owner save the model again"
+AWAY = "fetch the file again, or have its owner save the model again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +36,18 @@ class FileTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """As the format spells it: F32, F16, BF16, F64; I64 and others are listed but can not be read."""
+    """Type as the format spells it: F32, F16, BF16, F64; I64 and others are listed but cannot be read."""
     file: str
     read: Callable[[tuple[slice, ...]], np.ndarray]
-    """Values of the part that an index names, a slice for each axis, as float32."""
+    """Returns the values of the part that an index names, with a slice for each axis, as float32."""
 
 
 def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
-    """The arrays of model.safetensors, or of the files that model.safetensors.index.json names.
+    """Return the arrays of model.safetensors, or of the files that model.safetensors.index.json names.
 
     Raises:
-      UserError: neither file is there, one is damaged, or the index names a file elsewhere or an array that is not there.
+      UserError: neither file exists, one is damaged, or the index names a file elsewhere or an array that does not
+        exist.
     """
     if (directory / FILE).exists():
         return open_file(inside(directory, FILE))
@@ -61,9 +62,9 @@ def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
 
 
 def inside(directory: epath.Path, name: str) -> epath.Path:
-    """directory/name, if that is a plain file there: no way up, no link that leads out.
+    """Return directory/name if it is a plain file there: no way up, and no link that leads out.
 
-    The cache of the Hugging Face hub, whose snapshots are links to the blobs beside them, is let in.
+    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs beside them.
     """
     file = directory / name
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
@@ -76,16 +77,14 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
     blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
     allowed = [home, blobs] if os.path.basename(os.path.dirname(home)) == "snapshots" else [home]
     if os.path.dirname(target) not in allowed:
-        raise UserError(
-            f"{file} is a link to {target}, outside its directory; copy the file there if that is what is meant"
-        )
+        raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is intended")
     if not os.path.isfile(target):
         raise UserError(f"{file} is missing or is not a file; {AWAY}")
     return file
 
 
 def open_file(file: epath.Path) -> dict[str, FileTensor]:
-    """The arrays of one file by name; UserError if its header lies."""
+    """Return the arrays of one file by name; raise a UserError if its header is wrong."""
     with _local(file) as local:
         (names, header, start), size = _header(local, file), os.path.getsize(local)
         try:
@@ -94,7 +93,7 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
                 kinds = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
         except (safetensors.SafetensorError, OSError) as error:
             reason = str(error).removeprefix("Error while deserializing header: ")[:200]
-            raise UserError(f"{file} is no whole safetensors file ({size:,} bytes): {reason}; {AWAY}") from None
+            raise UserError(f"{file} is not a whole safetensors file ({size:,} bytes): {reason}; {AWAY}") from None
         contents = _Contents(local)
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
     if repeated:
@@ -109,9 +108,9 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
 
 
 class _Contents:
-    """An open file, closed when nobody reads from it any more; outlives the name of the copy of a remote file.
+    """An open file, closed when nobody reads from it any more; survives the deletion of the copy of a remote file.
 
-    Not a mapping: the pages of one count as memory of the process as long as it lasts.
+    It is not memory-mapped: mapped pages would count as memory of the process.
     """
 
     def __init__(self, path: str):
@@ -121,19 +120,19 @@ class _Contents:
         os.close(self._descriptor)
 
     def read(self, start: int, values: np.ndarray) -> None:
-        """Fills `values`, which is contiguous, with the bytes from position `start` on."""
+        """Fill `values`, which is contiguous, with the bytes from position `start` on."""
         left = memoryview(values.reshape(-1).view(np.uint8).data)
         while left:
             count = os.preadv(self._descriptor, [left], start)
             if not count:
-                raise UserError(f"{self._path} has become shorter while it was read; {AWAY}")
+                raise UserError(f"{self._path} has become shorter while it was being read; {AWAY}")
             left, start = left[count:], start + count
 
 
 def _reader(
     contents: _Contents, start: int, shape: tuple[int, ...], dtype: str
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Reads the rows that an index names and cuts the other axes afterwards."""
+    """Return a function that reads the rows that an index names and cuts the other axes afterwards."""
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         first, stop, step = index[0].indices(shape[0]) if shape else (0, 1, 1)
@@ -147,16 +146,16 @@ def _reader(
 
 
 def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
-    """The names in a header in their order, repetitions included; the header; where the arrays begin.
+    """Return the names in a header in order, with duplicates; the header; and where the arrays begin.
 
-    All of them empty where the library will say what is wrong.
+    All of them are empty if the library will report an error.
     """
     with open(local, "rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if length > max(0, os.path.getsize(local) - 8):
             raise UserError(
-                f"{file} is no whole safetensors file: its header claims {length:,} bytes, the file has "
+                f"{file} is not a whole safetensors file: its header claims {length:,} bytes, but the file has "
                 f"{os.path.getsize(local):,}; {AWAY}"
             )
         if length > MAX_HEADER_BYTES:
@@ -167,7 +166,7 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
         header = stream.read(length)
     names = []
 
-    def collect(pairs):  # called for the inner objects first, so the last call is that of the header itself
+    def collect(pairs):  # called for the inner objects first, so the last call is for the header itself
         names[:] = [name for name, _ in pairs]
 
     try:
@@ -179,9 +178,9 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
 
 @contextlib.contextmanager
 def _local(file: epath.Path) -> Iterator[str]:
-    """A local path with the contents of `file`: the library reads local files only, so a remote one is copied first.
+    """Yield a local path with the contents of `file`: the library only reads local files, so others are copied.
 
-    The copy loses its name when this ends; who has opened it can go on reading.
+    The copy is deleted at the end, but remains readable to those who have opened it.
     """
     if "://" not in os.fspath(file):
         yield os.fspath(file)
@@ -194,17 +193,17 @@ def _local(file: epath.Path) -> Iterator[str]:
 
 
 def _read_index(file: epath.Path) -> dict[str, str]:
-    """weight_map of an index: array → file name."""
+    """Return the weight_map of an index: array → file name."""
     places = read_object(file, AWAY).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise UserError(f'{file} must hold an object "weight_map" from the names of arrays to those of files; {AWAY}')
+        raise UserError(f'{file} must hold an object "weight_map" from names of arrays to names of files; {AWAY}')
     return places
 
 
 def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]) -> Iterator[str]:
-    """Writes float32 arrays one after the other, so that only one is in memory; yields each name once it is written.
+    """Write float32 arrays one after the other, so that only one is in memory; yield each name once it is written.
 
-    `arrays`: name → (shape, function that reads it). "format": "pt" is what transformers expects to find.
+    `arrays`: name → (shape, function that reads it). transformers expects the entry "format": "pt".
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -219,7 +218,7 @@ def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callab
         for name, (shape, read) in arrays.items():
             values = np.ascontiguousarray(read(), dtype="<f4")
             if values.shape != tuple(shape):
-                raise ValueError(f"{name} was announced as {shape} and is {values.shape}")
+                raise ValueError(f"{name} was announced as {shape} but is {values.shape}")
             stream.write(values.data)
             yield name
         if "://" not in os.fspath(file):

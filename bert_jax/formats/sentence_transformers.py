@@ -1,7 +1,8 @@
-"""How a directory of sentence-transformers makes one vector per text: modules.json and the settings of its modules.
+"""Reads how a directory of sentence-transformers makes one vector per text: modules.json and the modules' settings.
 
-Such a directory is a Hugging Face directory with a list of modules beside it: a Transformer, a Pooling and often a Normalize.
-Anything else in that list is no part of a BERT; `embed` then asks for its options instead of returning other vectors.
+Such a directory is a Hugging Face directory with a list of modules: a Transformer, a Pooling and often a Normalize.
+Anything else in that list is not part of a BERT; `embed` then requires its options rather than return different
+vectors.
 """
 
 import json
@@ -17,7 +18,7 @@ from bert_jax.formats.safetensors_files import inside
 FILE, SETTINGS_FILE, PROMPTS_FILE = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}
-"""Their names since 5.3 ("pooling_mode": "mean"): ours."""
+"""Names since version 5.3 ("pooling_mode": "mean") → ours."""
 FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -26,16 +27,16 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Names of older versions, each true or false: ours, or theirs where we have none."""
+"""Flags of older versions → our names, or theirs if we have none."""
 
 
 def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> EmbeddingConfig:
-    """Return how `embed` makes the vectors that sentence-transformers would; the defaults where there is no modules.json.
+    """Return how `embed` makes the vectors that sentence-transformers would; the defaults if there is no modules.json.
 
-    What cannot be done here is named in `unsupported`.
+    What is not supported here is named in `unsupported`.
 
     Raises:
-      UserError: a damaged file, or settings of another model.
+      UserError: a file is damaged, or the settings are those of a different model.
     """
     if not (directory / FILE).exists():
         return EmbeddingConfig()
@@ -51,7 +52,7 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
     width = pooling.get("word_embedding_dimension", pooling.get("embedding_dimension", hidden_size))
     if width != hidden_size:
         raise UserError(
-            f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features and the model has "
+            f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features but the model has "
             f"{hidden_size}; the files do not belong together"
         )
     mode = _mode(pooling)
@@ -69,7 +70,7 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
 
 
 def _modules(file: epath.Path) -> list[tuple[str, str]]:
-    """(class, directory) of each module, the class with its package where that is not sentence_transformers."""
+    """Return (class, directory) of each module; classes outside sentence_transformers include their package."""
     try:
         values = json.loads(file.read_text())
     except (ValueError, RecursionError) as error:
@@ -87,7 +88,7 @@ def _modules(file: epath.Path) -> list[tuple[str, str]]:
 
 
 def _within(directory: epath.Path, name: str) -> epath.Path:
-    """config.json in the subdirectory `name`, which must be a plain one."""
+    """Return the config.json in the subdirectory `name`, which must be a plain name."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name or not (directory / name).is_dir():
         raise UserError(
             f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory beside it; fetch the "
@@ -97,7 +98,7 @@ def _within(directory: epath.Path, name: str) -> epath.Path:
 
 
 def _mode(pooling: dict) -> str:
-    """The way of pooling; of several, which sentence-transformers concatenates, all with a "+" between."""
+    """Return the kind of pooling; several, which sentence-transformers concatenates, are joined with "+"."""
     if "pooling_mode" in pooling:
         mode = pooling["pooling_mode"]
         return "+".join(POOLINGS.get(str(one), str(one)) for one in (mode if isinstance(mode, list) else [mode]))
@@ -106,7 +107,7 @@ def _mode(pooling: dict) -> str:
 
 
 def _differences(settings: dict, prompts: dict) -> list[str]:
-    """What else would make other vectors, in words."""
+    """Return descriptions of other settings that would change the vectors."""
     found = [key for key in ("model_args", "tokenizer_args", "config_args") if settings.get(key)]
     name = prompts.get("default_prompt_name")
     texts = prompts.get("prompts")
@@ -116,7 +117,7 @@ def _differences(settings: dict, prompts: dict) -> list[str]:
 
 
 def _max_length(settings: dict, directory: epath.Path, positions: int) -> int:
-    """Tokens of a text at most, [CLS] and [SEP] included: as set, else as the tokenizer says, never more than `positions`."""
+    """Return the maximum number of tokens per text: as set, else as the tokenizer says, never more than `positions`."""
     file, key = directory / SETTINGS_FILE, "max_seq_length"
     value = settings.get(key)
     if value is None:

@@ -1,7 +1,7 @@
-"""A SentencePiece model taken apart: what a tokenizer.json needs to split text the same way.
+"""Reads from a SentencePiece model what a tokenizer.json needs to split text in the same way.
 
-The file is a protocol buffer of a few fields. They are read here: the generated classes would bind us to one version of
-the library.
+The file is a protocol buffer of a few fields. They are parsed here because the generated classes would bind us to one
+version of the library.
 """
 
 import collections
@@ -18,17 +18,17 @@ APART = "\1"  # a control character, which SentencePiece's own tables drop
 
 
 def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
-    """The vocabulary and normalization of a SentencePiece model for Hugging Face `tokenizers`; no specials are added yet.
+    """Return a tokenizer of Hugging Face `tokenizers` for a SentencePiece model, without special tokens.
 
-    It gives the same ids except where a letter has several marks that are written apart: all that can be composed is, and
-    SentencePiece composes the letter with the first one only.
+    It gives the same ids except for a letter with several separate combining marks: everything that can be composed is,
+    whereas SentencePiece only composes the letter with the first mark.
 
     Args:
       model: contents of the .model file.
       unknown: id of [UNK].
 
     Raises:
-      UserError: options that a tokenizer.json cannot express.
+      UserError: the model has options that a tokenizer.json cannot express.
     """
     fields = _fields(model)
     trainer, normalizer = (_fields(fields[number][-1]) if number in fields else {} for number in (2, 3))
@@ -40,8 +40,8 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
     whitespace = [option(normalizer, number, 1) for number in (3, 4, 5)]  # a space in front, none repeated, marked by ▁
     if kind not in (UNIGRAM, BPE) or not all(whitespace) or option(trainer, 24, 0) or option(trainer, 35, 0):
         raise UserError(
-            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe can, with a "
-            "space in front of the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
+            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
+            "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
         )
     pieces = [_piece(_fields(message)) for message in fields[1]]
     fast = tokenizers.Tokenizer(models.Unigram(pieces, unknown, False) if kind == UNIGRAM else _bpe(pieces, unknown))
@@ -57,10 +57,10 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
 
 
 def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
-    """The replacements of a model's own table, applied to single characters as SentencePiece does.
+    """Return the replacements of a model's own table, applied to single characters as SentencePiece does.
 
-    `tokenizers` applies it to what is seen as one character, and drops the marks of A + ring if the table knows A. So text is
-    composed first, and what cannot be composed is held apart by a control character while the table is applied.
+    `tokenizers` applies it to grapheme clusters, and drops the marks of A + ring if the table knows A. So text is
+    composed first, and what cannot be composed is separated by a control character while the table is applied.
     """
     if not table:
         return []
@@ -79,7 +79,7 @@ def _piece(fields: dict[int, list]) -> tuple[str, float]:
 
 
 def _bpe(pieces: list[tuple[str, float]], unknown: int) -> models.BPE:
-    """Every way in which a piece is made of two others is a merge; earlier pieces are merged first."""
+    """Return a BPE model that merges in every way that makes a piece of two others, earlier pieces first."""
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     merges = []
     for piece in ids:
@@ -90,7 +90,7 @@ def _bpe(pieces: list[tuple[str, float]], unknown: int) -> models.BPE:
 
 
 def _fields(message: bytes) -> dict[int, list]:
-    """Field number → its values in a protocol buffer's message: integers, or bytes for everything else."""
+    """Return field number → its values in a protocol buffer's message: integers, or bytes for everything else."""
     fields, position = collections.defaultdict(list), 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -107,7 +107,7 @@ def _fields(message: bytes) -> dict[int, list]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it) of a number in groups of seven bits, the lowest first."""
+    """Return (value, position after it) of a number in groups of seven bits, the lowest first."""
     value = shift = 0
     while True:
         byte = message[position]

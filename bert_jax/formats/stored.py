@@ -1,7 +1,7 @@
-"""A model as some directory holds it, before anything is read: the one form that loading, conversion and fine-tuning share.
+"""A model in some directory before it is read: the form that loading, conversion and fine-tuning share.
 
-Every reader (our checkpoints, Hugging Face, Google's TF1 files) describes what it found with our parameter paths, and
-every writer starts from the same description.
+Every reader (our checkpoints, Hugging Face, Google's TF1 files) describes its model with our parameter paths, and every
+writer starts from the same description.
 """
 
 import dataclasses
@@ -15,32 +15,32 @@ from bert_jax.models.parameters import PRETRAINING_PARTS, TASK_PARTS, ParameterT
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 PADDED_TO = (8, 16, 32, 64, 128)
-"""Multiples to which the rows of a word table are rounded up, for the matrix units of accelerators; 128 is Megatron's."""
+"""Multiples to which the rows of a word table are rounded up for accelerators' matrix units; 128 is Megatron's."""
 PARTS = (*PRETRAINING_PARTS, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
-    """What `open_stored` finds in a directory."""
+    """The contents of a directory, as `open_stored` describes them."""
 
     kind: str
     """bert_jax, huggingface or tf1."""
     path: str
     model: ModelConfig
     arrays: dict[str, StoredArray]
-    """By path in our tree, e.g. encoder/attention/query/kernel [N, H, A, D]. Vocabulary rows beyond the tokenizer's are
-    cut off; a reader that meets a name it does not know puts it into `ignored`."""
+    """Arrays by path in our tree, e.g. encoder/attention/query/kernel [N, H, A, D]. Vocabulary rows beyond the
+    tokenizer's are cut off; unknown names are in `ignored`."""
     tokenizer: Tokenizer | None = None
-    """None where the directory has no vocabulary; whoever needs one says so to the user."""
+    """None if the directory has no vocabulary; code that needs one raises a UserError."""
     head: HeadConfig | None = None
     """The task head of a fine-tuned model; its arrays are head/kernel, head/bias (and crf/…)."""
     embedding: EmbeddingConfig = EmbeddingConfig()
-    """How `embed` pools unless told otherwise."""
+    """How `embed` pools by default."""
     ignored: tuple[str, ...] = ()
-    """Names of stored arrays that have no place in our model (optimizer slots, buffers)."""
+    """Names of stored arrays that have no counterpart in our model (optimizer slots, buffers)."""
     history: dict = dataclasses.field(default_factory=dict)
-    """For a model card: metrics, data manifest, step, source; whatever was found, JSON types."""
+    """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer of a model that was checked to have one; ValueError if it has none."""
@@ -56,7 +56,7 @@ class StoredModel:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Those of PARTS that are there."""
+        """Those of PARTS that the model has."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))
 
     @property
@@ -66,9 +66,9 @@ class StoredModel:
 
 
 def describe_embedding(embedding: EmbeddingConfig) -> str:
-    """What `embed` does unless told otherwise, in words."""
+    """Return a description of what `embed` does by default."""
     if embedding.unsupported:
-        return f"needs pooling=…: sentence-transformers uses what cannot be done here ({embedding.unsupported})"
+        return f"needs pooling=…: sentence-transformers uses what is not supported here ({embedding.unsupported})"
     length = [] if embedding.max_length is None else [f"at most {embedding.max_length} tokens"]
     return ", ".join(
         [
@@ -81,7 +81,7 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
 
 
 def check_vocabulary(entries: int, rows: int, path) -> None:
-    """Raises UserError unless a word table of `rows` has a row per entry, or is their number rounded up; see PADDED_TO."""
+    """Raise a UserError unless a word table of `rows` has a row per entry, or that number rounded up; see PADDED_TO."""
     padding = rows - entries
     if padding and not any(0 < padding < multiple and rows % multiple == 0 for multiple in PADDED_TO):
         problem = f"{path} has a vocabulary of {entries:,} entries for a word table of {rows:,} rows"
@@ -89,14 +89,14 @@ def check_vocabulary(entries: int, rows: int, path) -> None:
             raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
         raise UserError(
             f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
-            f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are no "
+            f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are not "
             "padding: entries are missing. Put the vocabulary there that the model was trained with; if those rows "
-            "are unused indeed, append a line for each to its vocab.txt ([unused1], [unused2], …)"
+            "are indeed unused, append a line for each to its vocab.txt ([unused1], [unused2], …)"
         )
 
 
 def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:
-    """`model` with the tokenizer's number of words: rows beyond are padding, and a warning says that they are cut off.
+    """Return `model` with the tokenizer's vocabulary size; warn that the remaining rows are cut off as padding.
 
     Raises:
       UserError: see `check_vocabulary`.

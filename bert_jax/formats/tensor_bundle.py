@@ -1,9 +1,9 @@
-"""TensorFlow's checkpoint format (version 2, since 2016) read without TensorFlow.
+"""Reads TensorFlow's checkpoint format (version 2, since 2016) without TensorFlow.
 
-A checkpoint PREFIX is PREFIX.index, a table (LevelDB's format, not compressed) from names to dtype, shape, shard, offset,
-size and checksum, and the shards PREFIX.data-0000i-of-0000N, raw little-endian values. TensorFlow's own reader ends the
-whole process where an index is malformed (a negative dimension is enough) and takes longer to import than BERT-base to
-read. Here every number is held against the lengths of the files before anything is allocated.
+A checkpoint PREFIX is PREFIX.index, a table (LevelDB's format, not compressed) from names to dtype, shape, shard,
+offset, size and checksum, and the shards PREFIX.data-0000i-of-0000N, raw little-endian values. TensorFlow's own reader
+ends the whole process if an index is malformed (a negative dimension is enough) and takes longer to import than
+BERT-base takes to read. Here every number is compared with the lengths of the files before anything is allocated.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from bert_jax.errors import UserError
 
 FLOAT32 = 1  # DT_FLOAT of TensorFlow's types.proto
 _MAGIC = 0xDB4775248B80FB57
-_FOOTER = 48  # bytes: two block handles, padded, and the magic number
+_FOOTER = 48  # bytes: two block handles, padding, and the magic number
 _LONGEST_INDEX, _LONGEST_NAME = 1 << 24, 1 << 12  # BERT-large with both Adam slots: 100 kB and 80 characters
-_MOST_ENTRIES, _MOST_DIMENSIONS = 1 << 14, 8  # 1,200 and 2; names that share their beginnings grow a thousandfold
+_MOST_ENTRIES, _MOST_DIMENSIONS = 1 << 14, 8  # 1,200 and 2; names with shared beginnings can grow a thousandfold
 _POLYNOMIAL = np.uint32(0x82F63B78)  # of CRC-32C, reflected
 _LANES = 8192  # a power of two
 
@@ -36,27 +36,28 @@ class Variable:
     file: epath.Path
     offset: int
     size: int
-    """Bytes."""
+    """Number of bytes."""
     checksum: int
     """Masked CRC-32C of those bytes."""
 
     def read(self) -> np.ndarray:
-        """float32 values of `shape`; UserError if they are not those that were written."""
+        """Return the float32 values of `shape`; raise a UserError if they are not those that were written."""
         with self.file.open("rb") as stream:
             stream.seek(self.offset)
             data = np.frombuffer(stream.read(self.size), np.uint8)
         if data.size != self.size or masked_crc32c(data) != self.checksum:
             raise UserError(
-                f"{self.file} is damaged: the values of {self.name} do not match their checksum; fetch it anew"
+                f"{self.file} is damaged: the values of {self.name} do not match their checksum; fetch it again"
             )
         return data.view("<f4").reshape(self.shape)
 
 
 def read_index(prefix: epath.Path) -> dict[str, Variable]:
-    """The variables of the checkpoint by name; reads no values.
+    """Return the variables of the checkpoint by name, without reading values.
 
     Raises:
-      UserError: no such checkpoint, a shard is missing or shorter than the index says, or the index is damaged.
+      UserError: there is no such checkpoint, a shard is missing or shorter than the index says, or the index is
+        damaged.
     """
     file = prefix.parent / f"{prefix.name}.index"
     if not file.exists():
@@ -73,14 +74,14 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
         variables = [_variable(name.decode(), entry, prefix, _number(header[1])) for name, entry in entries.items()]
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise UserError(
-            f"{file} is damaged or not the index of a TensorFlow checkpoint ({error}); fetch it anew"
+            f"{file} is damaged or not the index of a TensorFlow checkpoint ({error}); fetch it again"
         ) from None
     _check_shards(variables)
     return {variable.name: variable for variable in variables}
 
 
 def _variable(name: str, entry: bytes, prefix: epath.Path, num_shards: int) -> Variable:
-    """From a BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, checksum 6, slices 7; zeros are left out."""
+    """Parse a BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, checksum 6, slices 7; zeros are absent."""
     fields = dict(_fields(entry))
     if 7 in fields:
         raise ValueError(f"{name} is stored in slices")
@@ -93,7 +94,7 @@ def _variable(name: str, entry: bytes, prefix: epath.Path, num_shards: int) -> V
     if len(dimensions) > _MOST_DIMENSIONS:
         raise ValueError(f"{name} has {len(dimensions):,} dimensions")
     if shard >= num_shards:
-        raise ValueError(f"{name} lies in shard {shard} of {num_shards}")
+        raise ValueError(f"{name} is in shard {shard} of {num_shards}")
     if dtype == FLOAT32 and 4 * math.prod(dimensions) != size:
         raise ValueError(f"{name} has shape {dimensions} but {size:,} bytes")
     file = prefix.parent / f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}"
@@ -109,12 +110,12 @@ def _check_shards(variables: list[Variable]) -> None:
             raise UserError(f"{file} is missing; its index names it: fetch every file of the checkpoint")
         if file.stat().length < end:
             raise UserError(
-                f"{file} is truncated: {file.stat().length:,} bytes, its index needs {end:,}; fetch it anew"
+                f"{file} is truncated: {file.stat().length:,} bytes, but its index needs {end:,}; fetch it again"
             )
 
 
 def _table(data: bytes) -> dict[bytes, bytes]:
-    """Keys and values of a LevelDB table."""
+    """Return keys and values of a LevelDB table."""
     footer = data[-_FOOTER:]
     if len(footer) < _FOOTER or int.from_bytes(footer[-8:], "little") != _MAGIC:
         raise ValueError("it does not end as an index does")
@@ -133,18 +134,18 @@ def _table(data: bytes) -> dict[bytes, bytes]:
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """((offset, size), position after it)."""
+    """Return ((offset, size), position after it)."""
     offset, at = _varint(data, at)
     size, at = _varint(data, at)
     return (offset, size), at
 
 
 def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of a block: keys share their beginning with the key before; restart points and their number end it."""
+    """Yield the entries of a block: keys share their beginning with the previous key; restart points end the block."""
     offset, size = handle
     block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if len(trailer) < 5 or size < 4:
-        raise ValueError("a block lies outside the file")
+        raise ValueError("a block is outside the file")
     if trailer[0]:
         raise ValueError("compressed blocks")
     if masked_crc32c(np.frombuffer(block + trailer[:1], np.uint8)) != int.from_bytes(trailer[1:], "little"):
@@ -162,7 +163,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of every field of a protocol buffer: varints, 32-bit numbers, and bytes."""
+    """Yield (number, value) of every field of a protocol buffer: varints, 32-bit numbers, and bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -192,7 +193,7 @@ def _message(value: int | bytes) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(number, position after it): seven bits a byte, the lowest first; at most 64 bits."""
+    """Return (number, position after it): seven bits per byte, the lowest first; at most 64 bits."""
     value = 0
     for shift in range(0, 64, 7):
         value |= (data[at] & 127) << shift
@@ -203,15 +204,15 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def masked_crc32c(data: np.ndarray) -> int:
-    """CRC-32C (Castagnoli) of uint8 `data`, rotated and shifted as TensorFlow stores it.
+    """Return the CRC-32C (Castagnoli) of uint8 `data`, rotated and shifted as TensorFlow stores it.
 
-    The data is cut into lanes that advance together by four bytes, and neighbouring lanes are then joined in pairs: the
-    register after A and B is that after A, moved over len(B) zeros, exclusive or that after B alone. Moving is linear, so
-    32 more lanes that start from single bits and see zeros only find the operator on the way.
+    The data is cut into lanes that advance together by four bytes, and adjacent lanes are then joined in pairs: the
+    register after A and B is the register after A, moved over len(B) zeros, XOR the register after B alone. Moving is
+    linear, so 32 more lanes that start from single bits and see only zeros find the operator along the way.
     """
     low, high = _advance_tables()
     width = -(-data.size // (4 * _LANES))
-    padded = np.zeros(4 * _LANES * width, np.uint8)  # zeros in front leave an empty register as it is
+    padded = np.zeros(4 * _LANES * width, np.uint8)  # leading zeros leave an empty register as it is
     padded[padded.size - data.size :] = data
     padded[padded.size - data.size :][:4] ^= 255
     words = np.zeros((width, _LANES + 32), np.uint32)
@@ -219,7 +220,7 @@ def masked_crc32c(data: np.ndarray) -> int:
     state = np.concatenate([np.zeros(_LANES, np.uint32), np.uint32(1) << np.arange(32, dtype=np.uint32)])
     for row in words:
         state ^= row
-        # Every index is inside the table; `wrap` only spares the check, which would take most of the time.
+        # Every index is inside the table; `wrap` only avoids the check, which would take most of the time.
         state = low.take(state & 0xFFFF, mode="wrap") ^ high.take(state >> 16, mode="wrap")
     lanes, operator = state[:_LANES], state[_LANES:]
     while lanes.size > 1:
@@ -231,7 +232,7 @@ def masked_crc32c(data: np.ndarray) -> int:
 
 @functools.cache
 def _advance_tables() -> tuple[np.ndarray, np.ndarray]:
-    """What a register whose only bits are the lower, or the upper, 16 is four zero bytes later; uint32 [65536] each."""
+    """Return what registers with only the lower, or upper, 16 bits become after four zero bytes: 2 × uint32 [65536]."""
     tables = np.arange(65_536, dtype=np.uint32) << np.array([[0], [16]], np.uint32)
     for _ in range(32):
         tables = (tables >> 1) ^ (tables & 1) * _POLYNOMIAL
@@ -239,6 +240,6 @@ def _advance_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apply(operator: np.ndarray, registers: np.ndarray) -> np.ndarray:
-    """A linear map of registers, given by its images of the 32 single bits."""
+    """Apply a linear map, given by its images of the 32 single bits, to registers."""
     bits = registers[:, None] >> np.arange(32, dtype=np.uint32) & 1
     return np.bitwise_xor.reduce(bits * operator, axis=1)

@@ -22,7 +22,7 @@ from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
-LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; no option in the original
+LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; not an option in the original
 
 SIZES = {  # theirs: ours, default of the original's BertConfig (which has 16 token types, unlike every released file)
     "vocab_size": ("vocab_size", None),
@@ -41,14 +41,14 @@ RATES = {
 
 
 def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
-    """Describes the checkpoint that a directory holds or a prefix names; reads none of its arrays.
+    """Describe the checkpoint that a directory holds or a prefix names, without reading its arrays.
 
     Args:
-      path: a directory with bert_config.json, vocab.txt and one checkpoint (of several, the one that its file `checkpoint`
-        names), or the prefix of a checkpoint, such as …/model.ckpt-1000, with those two files beside it.
+      path: a directory with bert_config.json, vocab.txt and one checkpoint (of several, the one that its file
+        `checkpoint` names), or the prefix of a checkpoint, such as …/model.ckpt-1000, with those two files beside it.
 
     Raises:
-      UserError: nothing of the kind there, damaged files, or files that do not belong together.
+      UserError: there is no such checkpoint, files are damaged, or files do not belong together.
     """
     prefix = _find_prefix(epath.Path(path))
     variables = read_index(prefix)
@@ -100,7 +100,7 @@ def _find_prefix(path: epath.Path) -> epath.Path:
 def _read_config(file: epath.Path) -> ModelConfig:
     if not file.exists():
         raise UserError(
-            f"{file} is missing; copy the one that the model was trained with: it lies beside the checkpoint that "
+            f"{file} is missing; copy the one that the model was trained with, from beside the checkpoint that "
             "training started from"
         )
     values = read_object(file)
@@ -143,16 +143,16 @@ def _head(variables: dict[str, Variable]) -> HeadConfig | None:
 def _check_fit(
     present: dict[str, Place], variables: dict[str, Variable], model: ModelConfig, prefix: epath.Path
 ) -> None:
-    """UserError that names the first variables which are missing or differ from the configuration, with both shapes."""
+    """Raise a UserError that names the first variables that are missing or differ from the configuration."""
     layers = {match[1] for name in variables if (match := re.match(r"bert/encoder/layer_(\d+)/", name))}
     if not any(name.startswith("bert/") for name in variables):
         raise UserError(
             f"{prefix} has no variable whose name begins with bert/, only {', '.join(sorted(variables)[:3])}, …; "
-            "checkpoints of Google's TF1 code are understood, not those of other programs"
+            "only checkpoints of Google's TF1 code are supported, not those of other programs"
         )
     if len(layers) != model.num_layers:
         raise UserError(
-            f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has the "
+            f"{prefix.parent / CONFIG_FILE} has num_hidden_layers={model.num_layers}, but {prefix.name} has "
             f"weights of {len(layers)} layers"
         )
     lines = []
@@ -179,7 +179,7 @@ def _stored_array(place: Place, variables: dict[str, Variable]) -> StoredArray:
 
 
 def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> None:
-    """Writes bert_config.json, bert_model.ckpt.* and the vocabulary into the fresh directory `destination` (local or gs://).
+    """Write bert_config.json, bert_model.ckpt.* and the vocabulary into the new directory `destination`.
 
     Raises:
       UserError: the original's code could not compute this model, TensorFlow is not installed, or the files cannot be
@@ -192,13 +192,13 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> 
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
-    assert stored.tokenizer is not None  # _check_expressible has asked
+    assert stored.tokenizer is not None  # _check_expressible has checked it
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)
 
 
 def _check_expressible(stored: StoredModel) -> None:
-    """Refuses what bert_config.json cannot say, for the original would silently compute something else."""
+    """Raise a UserError about what bert_config.json cannot express and the original would silently ignore."""
     model, head, away = stored.model, stored.head, "convert it with --to=huggingface, whose config.json can say so"
     if model.activation != "gelu_tanh":
         raise UserError(
@@ -212,8 +212,8 @@ def _check_expressible(stored: StoredModel) -> None:
         )
     if model.norm_position != "post":
         raise UserError(
-            f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in our own format "
-            "(--to=bert_jax)"
+            f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in "
+            "bert_jax's own format (--to=bert_jax)"
         )
     if head is not None and head.kind not in names.HEADS:
         raise UserError(
@@ -224,19 +224,19 @@ def _check_expressible(stored: StoredModel) -> None:
         raise UserError(f"{stored.path} has no vocabulary, and a TF1 checkpoint needs its vocab.txt; put it there")
     if stored.tokenizer.kind != "wordpiece":
         raise UserError(
-            "the vocabulary is a SentencePiece model: Google's TF1 code reads WordPiece (vocab.txt) only; keep the "
-            "model in our own format (--to=bert_jax)"
+            "the vocabulary is a SentencePiece model: Google's TF1 code only reads WordPiece (vocab.txt); keep the "
+            "model in bert_jax's own format (--to=bert_jax)"
         )
     if stored.tokenizer.vocab_size != model.vocab_size:
         raise UserError(
-            f"{stored.path}: the vocabulary has {stored.tokenizer.vocab_size:,} entries, the model "
+            f"{stored.path}: the vocabulary has {stored.tokenizer.vocab_size:,} entries, but the model "
             f"{model.vocab_size:,}; they do not belong together"
         )
 
 
 def _save(stored: StoredModel, prefix: epath.Path) -> None:
     for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
-        os.environ.setdefault(name, value)  # or what it found in the processor stands among our lines
+        os.environ.setdefault(name, value)  # otherwise it prints what it found in the processor
     import tensorflow as tf
 
     tensors = {}

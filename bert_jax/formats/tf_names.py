@@ -1,4 +1,4 @@
-"""What Google's TF1 code of 2018 calls the parameters of BERT, and how they lie there, for both directions."""
+"""The names and layouts of BERT's parameters in Google's TF1 code of 2018, for both directions."""
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -24,16 +24,16 @@ MODULES = {
     "mlm": "cls/predictions/output",
     "next_sentence": "cls/seq_relationship/output",
 }
-"""Ours → theirs, {} for the layer."""
+"""Our modules → theirs, with {} for the layer."""
 HEADS = {"classification": "output", "regression": "output", "span": "cls/squad/output"}
-"""Kind of the head → theirs (run_classifier.py, run_squad.py)."""
+"""Kind of the head → their name (run_classifier.py, run_squad.py)."""
 ABSENT = {
     "final_norm": "neither Google's TF1 code nor transformers' BERT has LayerNorm there",
     "crf": "Google's TF1 code has no CRF",
     "head/layer_": "Google's TF1 code has no BiLSTM",
     "head/mix": "Google's TF1 code does not mix layers",
 }
-"""Beginnings of paths that have no name there, and why. Heads of other kinds than HEADS have none either."""
+"""Beginnings of paths that have no counterpart there, and the reasons. Nor have heads of kinds not in HEADS."""
 
 _NORM = {"scale": "/gamma", "bias": "/beta"}
 _DENSE = {"kernel": "/kernel", "bias": "/bias", "table": ""}
@@ -41,10 +41,10 @@ _OUTPUT = {"kernel": "_weights", "bias": "_bias"}  # the original multiplies by 
 
 
 def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return our path → place for every parameter but those below ABSENT and those of a head that is not in HEADS.
+    """Return {our path: place} for every parameter except those below ABSENT and those of a head that is not in HEADS.
 
     Raises:
-      UserError: a parameter that MODULES does not name.
+      UserError: MODULES does not name a parameter.
     """
     modules = MODULES | ({"head": HEADS[head.kind]} if head and head.kind in HEADS else {})
     found = {}
@@ -65,5 +65,5 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
 
 
 def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
-    """Return `places` of every parameter that a model of these sizes can have, parts it may lack included."""
+    """Return `places` for every parameter that a model of these sizes can have, including optional parts."""
     return places(bert_parameters(model, PRETRAINING_PARTS, head), head)

@@ -1,4 +1,4 @@
-"""Vocabulary files of a Hugging Face directory: read into our tokenizer, and written so that AutoTokenizer gives our ids."""
+"""Vocabulary files of a Hugging Face directory: reads them, and writes them so that AutoTokenizer gives our ids."""
 
 import dataclasses
 import json
@@ -27,10 +27,10 @@ ADDED_FILE = "added_tokens.json"
 
 
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
-    """The tokenizer of a directory with vocab.txt, tokenizer.json or a SentencePiece model; None if there is no vocabulary.
+    """Return the tokenizer of a directory with vocab.txt, tokenizer.json or a SentencePiece model, else None.
 
     Raises:
-      UserError: a damaged file, or settings under which our tokenizer would give other ids.
+      UserError: a file is damaged, or its settings would give different ids than our tokenizer.
     """
     files = {
         name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)
@@ -66,11 +66,11 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int) -> None:
-    """Writes the vocabulary with the files that AutoTokenizer looks for.
+    """Write the vocabulary with the files that AutoTokenizer looks for.
 
-    tokenizer.json carries our own normalization, not BertNormalizer, which differs from Google's (bert_jax/tokenization/tokenizer.py);
-    so the class named is the plain one, PreTrainedTokenizerFast, that takes the file as it is: BertTokenizer would put its
-    own in place.
+    tokenizer.json has our own normalization, not BertNormalizer, which differs from Google's
+    (bert_jax/tokenization/tokenizer.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
+    the file as it is: BertTokenizer would replace it with its own.
     """
     tokenizer.save(directory)
     fast = _fast_tokenizer(tokenizer, directory)
@@ -131,7 +131,7 @@ def _read_fast(file: epath.Path) -> _Fast:
         raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
     if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
         raise UserError(
-            f"{file} marks continued pieces by {model.get('continuing_subword_prefix')!r:.20} and unknown words by "
+            f"{file} marks continued pieces with {model.get('continuing_subword_prefix')!r:.20} and unknown words with "
             f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
         )
     tokens = _in_order(model.get("vocab"), file)
@@ -141,7 +141,7 @@ def _read_fast(file: epath.Path) -> _Fast:
 
 
 def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: list[str]) -> None:
-    """What the tokenizers without a tokenizer.json add: added_tokens.json, or added_tokens_decoder of tokenizer_config.json."""
+    """Check the additions to a vocabulary without tokenizer.json: added_tokens.json or added_tokens_decoder."""
     if ADDED_FILE in there:
         _check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
     if decoder := _object(config.get("added_tokens_decoder")):
@@ -150,7 +150,7 @@ def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: li
 
 
 def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) -> None:
-    """Refuses (token, id) that are not entries of the vocabulary; the id may be a number, its digits or, for any, None."""
+    """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
     ids = {token: i for i, token in enumerate(tokens)}
     foreign = [
         token
@@ -166,13 +166,13 @@ def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) ->
 
 
 def _normalization(normalizer, file: epath.Path) -> bool:
-    """Whether it lowers case; UserError if it is neither BERT's own nor the one we write."""
+    """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
     values = _object(normalizer)
     for lowercase in (True, False):
         if values == json.loads(basic_normalizer(lowercase).__getstate__()):
             return lowercase
     if values.get("type") != "BertNormalizer":
-        raise UserError(f"{file} normalizes text by {values.get('type')!r:.40}, not by BertNormalizer")
+        raise UserError(f"{file} normalizes text with {values.get('type')!r:.40}, not with BertNormalizer")
     lowercase = values.get("lowercase", True)
     options = {
         "strip_accents": values.get("strip_accents"),
@@ -185,13 +185,13 @@ def _normalization(normalizer, file: epath.Path) -> bool:
 
 
 def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
-    """Refuses what would make our tokenizer give other ids than theirs."""
+    """Raise a UserError about settings with which our tokenizer would give different ids."""
     if not isinstance(lowercase, bool):
-        raise UserError(f"{file} has {lowercase!r:.40} for lower-casing where true or false is expected")
+        raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
     if config.get("strip_accents") not in (None, lowercase):
         raise UserError(
             f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
-            "tokenizer, like Google's, strips accents exactly when it lowers case"
+            "tokenizer, like Google's, strips accents exactly when it lowercases"
         )
     if config.get("tokenize_chinese_chars") not in (None, True):
         raise UserError(
@@ -201,7 +201,7 @@ def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
 
 
 def _in_order(vocabulary, file: epath.Path) -> list[str]:
-    """Entries by their ids, which must be 0 to N - 1."""
+    """Return the entries by their ids, which must be 0 to N - 1."""
     ids = _object(vocabulary)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
         raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
@@ -209,7 +209,7 @@ def _in_order(vocabulary, file: epath.Path) -> list[str]:
     for i, token in enumerate(tokens):
         if ids[token] != i:
             raise UserError(
-                f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or there twice"
+                f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or a duplicate"
             )
     return tokens
 

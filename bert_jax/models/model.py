@@ -68,7 +68,8 @@ class Model(Protocol):
 
         Args:
             params: from `init`, or of the same structure; parts that this model does not know may be beside them.
-            input_ids, token_type_ids: int32 [B, L].
+            input_ids: int32 [B, L].
+            token_type_ids: int32 [B, L].
             attention_mask: [B, L], 1 for real tokens, 0 for padding; or an AttentionMask, which can also hold segments,
                 a window and a bias.
             dropout_key: None for no dropout.

@@ -10,7 +10,7 @@ Batch = dict[str, jax.Array]
 
 
 class Sums(NamedTuple):
-    """Sums of one term over the rows of a batch, float32 scalars. Those of parts of a batch add up to those of the whole."""
+    """Sums of one term over the rows of a batch, which add up to those of a larger one: float32 [] in a step, float after it."""
 
     loss: jax.Array | float
     """Of what each prediction costs, times its weight: nats, or squared errors."""
@@ -58,7 +58,8 @@ class Objective(Protocol):
 
     @property
     def model(self) -> Any:
-        """What is trained: `model.init(key)` makes its parameters."""
+        """What is trained: `model.init(key)` makes its parameters, and `model.parameters` is the table of their axes."""
+        ...
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -1,7 +1,7 @@
-"""What a fine-tuned model says to new texts: classes, numbers, tags, choices, answers.
+"""Answers of a fine-tuned model to new texts: classes, numbers, tags, choices, answers.
 
-Features and answers are made by the task families with the options of fine-tuning, so that a loaded model answers as its
-evaluation did. `bert-jax predict` does the same for the files of a task (prediction.py).
+The task families make features and answers with the options of fine-tuning, so a loaded model answers as in its
+evaluation. `bert-jax predict` does the same for the files of a task (finetuning/prediction.py).
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bert_jax.tokenization.texts import check_utf8, tokenize
 SEVERAL = "; several are given as a list"
 
 Scores = Callable[[Features], list[np.ndarray]]
-"""Scores of every sequence without its padding, as the families expect them."""
+"""Computes the scores of every sequence without its padding, as the families expect them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Label:
 
     name: str
     probabilities: dict[str, float]
-    """By name of the class."""
+    """Probabilities by name of the class."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Choice:
 
     index: int
     probabilities: tuple[float, ...]
-    """Of the candidates."""
+    """Probabilities of the candidates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Answer:
     """Answer to a question on a context."""
 
     text: str
-    """A part of the context; "" where the model was trained to say that there is no answer, and says so."""
+    """Part of the context; "" if the model was trained to say that there is no answer, and says so."""
     candidates: tuple[tuple[str, float], ...]
     """The best answers with their probabilities among themselves, the best first."""
 
 
 class TaggedWord(tuple[str, str]):
-    """(word, tag) of a word that stands in a text at text[start:end]."""
+    """(word, tag) of the word text[start:end] of a text."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class TaggedWord(tuple[str, str]):
 
 
 def predict(model, inputs, scores: Scores) -> list:
-    """An answer to each of `inputs`; the forms of both are those of PretrainedModel.predict."""
+    """Return an answer to each of `inputs`; PretrainedModel.predict describes the forms of both."""
     kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
     return kinds[model.head.kind](model, inputs, scores)
 
@@ -120,7 +120,7 @@ def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
 
 
 def _sentence(row: Any) -> Sentence:
-    """The words of a str as BERT splits it, or those that a tuple has."""
+    """Return the words of a str as BERT splits it, or those that a tuple has."""
     good = isinstance(row, str) or isinstance(row, tuple) and all(isinstance(word, str) and word for word in row)
     if good:
         check_utf8(*((row,) if isinstance(row, str) else row))
@@ -205,13 +205,13 @@ def _options(model, task: str) -> TaskOptions:
 
 
 def _longest(model) -> int:
-    """Tokens of a text: as in fine-tuning; of a model from elsewhere, as many as it has positions."""
+    """Return the maximum number of tokens of a text: as in fine-tuning or, if not recorded, the number of positions."""
     task = recorded_task(model.history)
     return _options(model, task).max_length if task else model.config.max_position_embeddings
 
 
 def _rows(inputs, one: tuple[type, ...], wanted: str) -> list:
-    """`inputs` as a list, whether they are one, of a type in `one`, or several."""
+    """Return `inputs` as a list, whether they are one, of a type in `one`, or several."""
     rows = [inputs] if isinstance(inputs, one) or not isinstance(inputs, Iterable) else list(inputs)
     _check(bool(rows), rows, wanted)
     return rows

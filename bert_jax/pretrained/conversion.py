@@ -1,4 +1,4 @@
-"""`bert-jax convert`: a model in one layout becomes a directory in another; the parameters stay the same bit for bit."""
+"""`bert-jax convert`: writes a model in a different layout; the parameters keep every bit."""
 
 import contextlib
 import dataclasses
@@ -21,19 +21,19 @@ from bert_jax.formats.stored import StoredModel, describe_embedding
 
 
 def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:
-    """Converts the model in `source`, whose kind is recognised, to the new directory `destination`, and prints what it did.
+    """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
     Args:
       to: bert_jax, huggingface or tf1.
       parts: all, mlm or encoder; see ConvertConfig.
 
     Raises:
-      UserError: unreadable source, a destination that is not empty, a model that the other side cannot represent.
+      UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model.
     """
     from bert_jax.formats.fit import check_fit
     from bert_jax.pretrained.loading import open_stored
 
-    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises for a word that is none of these
+    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises a UserError for any other word
     check_destination(destination)
     stored = open_stored(source)
     check_fit(stored)
@@ -44,10 +44,10 @@ def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: st
 
 
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
-    """`stored` with some of its parts only; see ConvertConfig.parts.
+    """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers have none beside such a head, and
-    would report it as unexpected.
+    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers do not have one together with
+    such a head, and would report it as unexpected.
     """
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
         return dataclasses.replace(
@@ -66,28 +66,28 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
 
 
 def check_destination(destination: str | os.PathLike) -> None:
-    """UserError unless `destination` is absent or an empty directory."""
+    """Raise a UserError unless `destination` is absent or an empty directory."""
     if not os.fspath(destination).strip() or "\0" in os.fspath(destination):
-        raise UserError(f"the destination {os.fspath(destination)!r} is no path; give a new directory to write to")
+        raise UserError(f"the destination {os.fspath(destination)!r} is not a path; give a new directory to write to")
     path = epath.Path(destination)
     if path.exists() and not path.is_dir():
         raise UserError(f"{destination} is a file; give a new directory to write to")
     if path.exists() and (there := next(path.iterdir(), None)):
-        raise UserError(f"{destination} is not empty: {there.name} is there; give a new directory to write to")
+        raise UserError(f"{destination} is not empty: it has {there.name}; give a new directory to write to")
 
 
 @contextlib.contextmanager
 def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
-    """A directory to fill, which gets its name when all went well and is removed otherwise.
+    """Yield a directory to fill, which gets its name on success and is removed otherwise.
 
-    An object store has no atomic rename: there it is filled under its own name.
+    An object store has no atomic rename, so there it is filled under its final name.
 
     Raises:
       UserError: it cannot be made, or the disk is full.
     """
     check_destination(destination)
     remote = "://" in os.fspath(destination)
-    target = epath.Path(destination if remote else os.path.realpath(destination))  # a link stays, what it names is made
+    target = epath.Path(destination if remote else os.path.realpath(destination))  # keep a link, and make what it names
     partial = target if remote else target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         partial.mkdir(parents=True, exist_ok=remote)
@@ -105,18 +105,18 @@ def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
 
 
 def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str = "convert") -> None:
-    """Writes config.json, tokenizer/ and one checkpoint, as a run leaves them, into the existing directory `destination`.
+    """Write config.json, tokenizer/ and one checkpoint, as a run leaves them, into the directory `destination`.
 
-    There are no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
+    There is no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
 
     Args:
-      by: what run.json names as the writer: "convert" or "model.save", before which parameters may have been changed.
+      by: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
     """
     from bert_jax.checkpoints.checkpoint import Checkpoints
     from bert_jax.pretrained.loading import place
 
     directory = epath.Path(destination)
-    # The arrays are those of the words alone: padding serves the mesh of one run.
+    # The arrays have no padding: that serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
     if stored.embedding != EmbeddingConfig():
@@ -137,7 +137,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
 
 
 def _settings(stored: StoredModel) -> dict:
-    """What the source was trained with: a fine-tuned model reads and answers by its options, an evaluation masks by them."""
+    """Return the settings that a fine-tuned model needs to read and answer, or an evaluation needs to mask."""
     recorded = stored.history.get("config") or {}
     return {
         name: value
@@ -147,7 +147,7 @@ def _settings(stored: StoredModel) -> dict:
 
 
 def _origin(stored: StoredModel, by: str) -> dict:
-    """Content of run.json: the source, with its own source, and which data and vocabulary the parameters have learned from."""
+    """Return the contents of run.json: the source, with its own source, and the data and vocabulary of the training."""
     run = stored.history.get("run") or {}
     known = {name: run[name] for name in ("store_fingerprint",) if name in run}
     if stored.tokenizer is not None:

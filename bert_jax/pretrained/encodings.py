@@ -1,4 +1,4 @@
-"""What `PretrainedModel.encode` returns, and how the results of its batches come together in the order of the texts."""
+"""The result of `PretrainedModel.encode`, collected from batches in the order of the texts."""
 
 import dataclasses
 import os
@@ -14,21 +14,21 @@ from bert_jax.tokenization.texts import as_arrays
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Arrays of NumPy, float32, in the order of the texts: n texts, L tokens in the longest, zeros beyond a text's own."""
+    """NumPy arrays, float32, in the order of the texts: n texts, L tokens in the longest, zeros as padding."""
 
     hidden_states: tuple[np.ndarray, ...]
-    """[n, L, H] for each of the layers asked for: "all" is the embeddings, then every layer."""
+    """[n, L, H] for each of the requested layers: "all" is the embeddings, then every layer."""
     last_hidden_state: np.ndarray
-    """[n, L, H]; of a pre-LN model after the final norm, which hidden_states[-1] is not."""
+    """[n, L, H]; for a pre-LN model after the final norm, unlike hidden_states[-1]."""
     pooled: np.ndarray | None
-    """[n, H]: as `pooling` says; without it what the pooler gives, None where the model has none."""
+    """[n, H] as `pooling` says; by default the output of the pooler, or None if the model has none."""
     attentions: tuple[np.ndarray, ...] | None
-    """[n, A, L (query), L (key)] for each layer, if asked for: the probabilities, before dropout."""
+    """[n, A, L (query), L (key)] for each layer, if requested: the probabilities, before dropout."""
     input_ids: np.ndarray
-    """int32 [n, L], 0 beyond a text's own."""
+    """int32 [n, L], 0 after a text's own tokens."""
     token_type_ids: np.ndarray
     attention_mask: np.ndarray
-    """int32 [n, L]: 1 for real tokens, [CLS] and [SEP] among them."""
+    """int32 [n, L]: 1 for real tokens, [CLS] and [SEP] included."""
     tokens: list[list[str]]
     """The pieces of each text."""
 
@@ -52,7 +52,7 @@ class Collector:
         self.maps = tuple(np.zeros(maps, np.float32) for _ in range(attended))
 
     def add(self, numbers: np.ndarray, output: dict) -> None:
-        """`output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
+        """Add `output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
         for row, number in enumerate(numbers):
             size = len(self._features.input_ids[number])
             for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"]), strict=True):
@@ -80,6 +80,6 @@ def _check_memory(size: float, texts: int) -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > there:
         raise UserError(
-            f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB and this machine has "
+            f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB but this machine has "
             f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text"
         )

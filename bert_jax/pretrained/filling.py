@@ -1,4 +1,4 @@
-"""`bert-jax fill-mask`: what a checkpoint would write in place of each [MASK]."""
+"""`bert-jax fill-mask`: the words that a model would write in place of each [MASK]."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Candidate:
 
 
 Filled = list[list[Candidate]]
-"""Candidates for each mask of a text, the likeliest first."""
+"""Candidates for each mask of a text, the most likely first."""
 
 
 @overload
@@ -37,13 +37,19 @@ def fill_mask(model, texts: Iterable[str], top_k: int = 5, batch_size: int = 32)
 
 
 def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
-    """The `top_k` likeliest pieces for each [MASK], in order, of one text, or of each of several, by a PretrainedModel.
+    """Return the `top_k` most likely pieces for each [MASK], in order, of one text, or of each of several.
 
-    Every mask is predicted with the other masks in place. Raises UserError where there is no mask or too much text.
+    Every mask is predicted with the other masks in place.
+
+    Args:
+      model: a PretrainedModel.
+
+    Raises:
+      UserError: there is no mask or too much text.
     """
     tokenizer = model.need_tokenizer()
     if not 0 < top_k <= tokenizer.vocab_size:
-        raise UserError(f"top_k={top_k} must lie between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
+        raise UserError(f"top_k={top_k} must be between 1 and the {tokenizer.vocab_size} entries of the vocabulary")
     single = isinstance(texts, str)
     if isinstance(texts, tuple) or not isinstance(texts, Iterable):
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
@@ -54,7 +60,7 @@ def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int
         )
     features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.max_position_embeddings)
     masks = [np.flatnonzero(row == tokenizer.mask_id) for row in ids]
-    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text seldom compiles again
+    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
     filled: list[Filled] = [[] for _ in ids]
     for numbers, batch in batches(features, batch_size):
         batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
@@ -66,7 +72,7 @@ def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int
 
 
 def _masked_ids(model, text: str) -> np.ndarray:
-    """[CLS] text [SEP] as ids, with at least one mask."""
+    """Return [CLS] text [SEP] as ids, with at least one mask."""
     tokenizer, longest = model.tokenizer, model.config.max_position_embeddings
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not isinstance(text, str):
@@ -77,7 +83,7 @@ def _masked_ids(model, text: str) -> np.ndarray:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
         raise UserError(
-            f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], the model takes {longest}; "
+            f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], but the model takes {longest}; "
             "shorten it"
         )
     return ids
@@ -101,7 +107,7 @@ def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
 
 
 def print_filled(text: str, filled: Filled, mask: str) -> None:
-    """The text, then one column a mask, likeliest on top."""
+    """Print the text, then one column per mask with the most likely candidate on top."""
     console, table = Console(markup=False, highlight=False), Table(show_header=len(filled) > 1)
     console.print(text, style="bold", soft_wrap=True)
     for number in range(1, len(filled) + 1):

@@ -1,4 +1,4 @@
-"""From a stored model to the parameters of a new run: what fits is loaded, tables are resized, the rest stays fresh."""
+"""Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest stays fresh."""
 
 import dataclasses
 
@@ -24,24 +24,24 @@ ARCHITECTURE = {
     "layer_norm_epsilon": "layer_norm_epsilon",
     "norm_position": "norm_position",
 }
-"""Option → attribute of ModelConfig that must be the stored model's: with another value the same parameters compute another
-function. Dropout and initialisation may differ, vocabulary and positions are resized."""
+"""Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
+compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of every parameter. Sizes are numbers of values."""
+    """The origin of every parameter. Sizes are numbers of values."""
 
     path: str
     kind: str
     loaded: dict[str, int]
-    """Path → size of what is there as it was stored."""
+    """Path → size of what was loaded as stored."""
     resized: dict[str, tuple[int, str]]
     """Path → size and how the table was made."""
     fresh: dict[str, int]
-    """Path → size of what the stored model does not have."""
+    """Path → size of what the stored model lacks."""
     ignored: tuple[str, ...]
-    """Stored arrays that the run has no place for."""
+    """Stored arrays that have no counterpart in the run."""
 
     def table(self) -> Table:
         result = Table(title=f"parameters from {self.path} ({self.kind})")
@@ -64,7 +64,7 @@ class Report:
 
 
 def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
-    """Raises one UserError that lists every option in which a run would not be the stored model, ready to paste."""
+    """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
     differing = {
         option: (getattr(config, name), getattr(stored.model, name))
         for option, name in ARCHITECTURE.items()
@@ -76,24 +76,24 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
         )
         options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
         raise UserError(
-            f"init_from={stored.path} is another model than this configuration ({shown}). "
+            f"init_from={stored.path} is a different model from this configuration ({shown}). "
             f"To continue from it, add: {options}"
         )
 
 
 def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer) -> dict[str, RowSources]:
-    """Return where the rows of each table come from that depends on vocabulary or length, by path; read no array.
+    """Return the sources of the rows of each table that depends on vocabulary or length, by path; read no array.
 
     Args:
-      parameters: of the run.
+      parameters: parameters of the run.
 
     Raises:
-      UserError: no vocabulary, or one that cannot be matched with `tokenizer`'s.
+      UserError: there is no vocabulary, or it cannot be matched with that of `tokenizer`.
     """
     if stored.tokenizer is None:
         raise UserError(
-            f"init_from={stored.path} has no vocabulary, so nobody can tell which word a row of its table stands "
-            "for; put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
+            f"init_from={stored.path} has no vocabulary, so the word of each row of its table is unknown; "
+            "put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
         )
     vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
     sources = {path: vocabulary for path in row_tables(parameters, "vocab") if path in stored.arrays}
@@ -104,16 +104,18 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
 
 
 def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
-    """Parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
+    """Return parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
-      stored: from `open_stored`; has passed `check_fit` and `check_architecture`.
+      stored: model from `open_stored` that has passed `check_fit` and `check_architecture`.
       parameters: table of the run's model.
-      tokenizer: of the data to come. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay fresh.
-      fresh: the freshly initialised parameters, on any mesh of any number of hosts; what is not replaced is returned itself.
+      tokenizer: tokenizer of the new data. Rows of vocabulary tables beyond its entries (vocab_pad_multiple) stay
+        fresh.
+      fresh: freshly initialized parameters, on any mesh of any number of hosts; those that are not replaced are
+        returned.
 
     Raises:
-      UserError: as `table_rows`.
+      UserError: as for `table_rows`.
     """
     sources = table_rows(stored, parameters, tokenizer)
     ignored = (*sorted({*stored.arrays} - {*parameters}), *stored.ignored)
@@ -135,7 +137,7 @@ def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
 
 
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
-    """Reads parts of a table whose rows come from `rows`; those after them are the fresh ones, which have the same sharding."""
+    """Return a reader of parts of a table whose rows come from `rows`; those after them are fresh, equally sharded."""
 
     def read(index):
         start, stop, _ = index[0].indices(fresh.shape[0])
@@ -149,7 +151,7 @@ def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
 
 
 def _groups(paths) -> dict[str, list[str]]:
-    """`paths` by what stands for them: several below one top-level name are its arrays and their number."""
+    """Return `paths` by label: several below one top-level name are labelled with their number."""
     tops: dict[str, list[str]] = {}
     for path in paths:
         tops.setdefault(path.split("/")[0], []).append(path)

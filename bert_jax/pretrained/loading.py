@@ -1,4 +1,4 @@
-"""`bert_jax.load`: whatever directory holds a BERT, its kind recognised, its arrays placed on the devices."""
+"""`bert_jax.load`: recognizes the kind of a BERT in a directory and places its arrays on the devices."""
 
 import os
 import re
@@ -18,9 +18,9 @@ from bert_jax.models.parameters import entry
 from bert_jax.pretrained.model import PretrainedModel
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-"""Of torch; reading one runs whatever code it holds. A .ckpt of TensorFlow 1 is no file but a prefix of several."""
+"""Suffixes of torch's files, which can run code when they are read. (TensorFlow 1's .ckpt is a prefix, not a file.)"""
 OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
-LONGEST_NAME = 4_096  # characters, as Linux has it
+LONGEST_NAME = 4_096  # characters, the limit of Linux
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 LOOKED_FOR = (
     "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
@@ -31,16 +31,16 @@ LOOKED_FOR = (
 def load(
     path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()
 ) -> PretrainedModel:
-    """The model in `path` with its configuration, parameters (float32) and tokenizer.
+    """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
 
     Args:
-      path: local or gs://: a work directory of ours (its newest good checkpoint) or one step of it, a Hugging Face
+      path: local or gs://: a work directory of bert_jax (its newest good checkpoint) or one step of it, a Hugging Face
         directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow.
       mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
 
     Raises:
-      UserError: nothing that we can read, a pickle, damaged files, or arrays that do not fit the configuration.
+      UserError: there is no readable model, only a pickle, damaged files, or arrays that do not fit the configuration.
     """
     use_compilation_cache()
     stored = open_stored(path)
@@ -50,9 +50,9 @@ def load(
 
 
 def open_stored(path: str | os.PathLike) -> StoredModel:
-    """Recognises what kind of model `path` holds by looking into it; see `load`."""
+    """Describe the model in `path`, whose kind its contents determine; see `load`."""
     path = _existing(os.fspath(path))
-    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index lies beside it
+    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it
         from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
@@ -79,7 +79,7 @@ def open_stored(path: str | os.PathLike) -> StoredModel:
 
 
 def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
-    """Return a nested dict of float32 arrays; each device of `mesh` reads its own part (None: the first device has all).
+    """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:
       UserError: an array that a model of this configuration does not have, or has in another shape.
@@ -101,9 +101,9 @@ def _one_device() -> Mesh:
 
 
 def _existing(name: str) -> epath.Path:
-    """`name` as a path that is a directory or the prefix of a TensorFlow 1 checkpoint; UserError otherwise."""
+    """Return `name` as a path if it is a directory or the prefix of a TensorFlow 1 checkpoint, else raise UserError."""
     if len(name) > LONGEST_NAME:
-        raise UserError(f"{name[:60]!r}… is no path: it has {len(name):,} characters; give the directory of a model")
+        raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
     if not name.strip():
         raise UserError("the path of the model is empty; give the directory of a model")
     if "://" in name and not name.startswith("gs://"):
@@ -130,13 +130,14 @@ def _existing(name: str) -> epath.Path:
         raise _refused(path.parent, path.name)
     if path.suffix in ARCHIVES:
         raise UserError(f"{name} is an archive; unpack it and give the directory")
-    raise UserError(f"{name} is a file; give the directory it lies in ({path.parent})")
+    raise UserError(f"{name} is a file; give the directory that it is in ({path.parent})")
 
 
 def _refused(directory: epath.Path, name: str) -> UserError:
     why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
     return UserError(
-        f"{directory / name} is {why}; no safetensors file lies beside it. If you trust it, convert it where transformers is "
-        'installed: python -c "from transformers import AutoModelForPreTraining as M; '
-        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files too, and give NEW"
+        f"{directory / name} is {why}; there is no safetensors file beside it. If you trust it, convert it where "
+        'transformers is installed: python -c "from transformers import AutoModelForPreTraining as M; '
+        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files "
+        "too, and give NEW"
     )

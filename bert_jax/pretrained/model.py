@@ -1,4 +1,4 @@
-"""A model that was loaded: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
+"""A loaded model: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
 
 import itertools
 import os
@@ -34,19 +34,19 @@ from bert_jax.tasks.recorded import without_metrics
 from bert_jax.tokenization.texts import Texts, lowered, tokenize
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-LONG = 10  # batches from which on a progress bar is shown
+LONG = 10  # number of batches from which on a progress bar is shown
 
 
 class PretrainedModel:
     """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
 
     Attributes: config (ModelConfig), head (HeadConfig of a fine-tuned model or None), params (nested dict of float32
-    arrays, docs/checkpoints.md lists the paths; may be edited and assigned), tokenizer (None where the directory has no
-    vocabulary), embedding (EmbeddingConfig: what `embed` does unless told otherwise), network (the model as functions of
-    params), layers, path, kind, history (step, metrics, config: whatever the directory tells), mesh.
+      arrays, docs/checkpoints.md lists the paths; may be edited and assigned), tokenizer (None if the directory has no
+      vocabulary), embedding (EmbeddingConfig: what `embed` does by default), network (the model as functions of
+      params), layers, path, kind, history (step, metrics, config, as far as recorded), mesh.
 
-    Texts are one string, one pair as a tuple, or a list of either; [MASK] in one of them is the mask, except for `predict`,
-    which takes every text literally, as fine-tuning did.
+    Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
+    `predict`, which takes every text literally, as fine-tuning did.
     """
 
     def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
@@ -64,7 +64,7 @@ class PretrainedModel:
 
     @property
     def params(self) -> dict:
-        """The parameters; what is edited in them, or assigned to them, counts from then on. UserError for what does not fit."""
+        """The parameters, which may be edited and assigned; a UserError follows from those that do not fit."""
         return self._parameters.tree
 
     @params.setter
@@ -73,7 +73,7 @@ class PretrainedModel:
 
     @property
     def layers(self) -> Layers:
-        """model.layers[3] has the parameters of the fourth block and can be called; len(model.layers)."""
+        """The layers: model.layers[3] has the parameters of the fourth block and can be called; len(model.layers)."""
         return Layers(self.config, self.params["encoder"])
 
     def encode(
@@ -88,22 +88,24 @@ class PretrainedModel:
         truncate: bool = True,
         progress: bool | None = None,
     ) -> Encoding:
-        """Hidden states of every token; see Encoding.
+        """Return the hidden states of every token; see Encoding.
 
-        The result is on the host and takes n · L · H · 4 bytes per layer, for n texts of up to L tokens; for many texts of
-        which one vector each is wanted there is `embed`.
+        The result is on the host and takes n · L · H · 4 bytes per layer, for n texts of up to L tokens; use `embed`
+        for one vector per text of many texts.
 
         Args:
           texts: see the class.
-          layers: "last", "all" (embeddings, then each layer), or numbers: 0 the embeddings, 1 to N the layers, -1 the last.
-          attentions: also return the attention probabilities of every layer.
-          pooling: what `pooled` is: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens ([CLS] and
-            [SEP] included), their sum by the square root of their number ("mean_sqrt_len"), or the output of the "pooler";
-            None: the pooler's where there is one.
-          batch_size: texts a batch. Batches are padded to a few lengths, so little is compiled.
-          max_length: tokens a text at most; None: what the model takes.
-          truncate: cut longer texts, of a pair the longer one first, and log a warning; False: raise UserError.
-          progress: show a bar; None: for long lists only.
+          layers: "last", "all" (embeddings, then each layer), or numbers: 0 the embeddings, 1 to N the layers, -1 the
+            last.
+          attentions: whether to also return the attention probabilities of every layer.
+          pooling: value of `pooled`: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens
+            ([CLS] and [SEP] included), their sum divided by the square root of their number ("mean_sqrt_len"), or the
+            output of the "pooler"; None: the pooler's if there is one.
+          batch_size: number of texts per batch. Batches are padded to a few lengths, so little is compiled.
+          max_length: maximum number of tokens per text; None: what the model takes.
+          truncate: whether to cut longer texts (the longer text of a pair first) and log a warning; False: raise a
+            UserError.
+          progress: whether to show a bar; None: for long lists only.
         """
         check_pooling(pooling, "pooler" in self.network.parts)
         chosen = layer_indices(layers, self.config.num_layers)
@@ -126,24 +128,25 @@ class PretrainedModel:
         truncate: bool = True,
         progress: bool | None = None,
     ) -> np.ndarray:
-        """One vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled over the tokens.
+        """Return one vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled.
 
-        What is not given is as the directory says that was loaded, if it is one of sentence-transformers (`embedding`; print
-        the model to see it): its pooling, normalization and longest text, and whether text is lowered first.
+        The defaults are those of the loaded directory if it is one of sentence-transformers (`embedding`; print the
+        model to see them): its pooling, normalization and maximum length, and whether text is lowercased first.
 
         Args:
           layers: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
-            hidden_states.combine, which does the same to the hidden_states of `encode`, for features of every token.
-          pooling: as in `encode`; "pooler" goes with the last layer only. None: as above, for most models the mean.
+            models.pooling.combine, which does the same to the hidden_states of `encode`, for features of every token.
+          pooling: as in `encode`; "pooler" only works with the last layer. None: as above, for most models the mean.
           weights: [4] or [N] numbers for the weighted sums, lowest layer first.
-          normalize: divide each vector by its Euclidean norm. None: as above, for most models False.
+          normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
           batch_size: as in `encode`.
           max_length: as in `encode`.
           truncate: as in `encode`.
           progress: as in `encode`.
 
         Raises:
-          UserError: a directory of sentence-transformers with a module that is not known here, and no `pooling` given.
+          UserError: the directory of sentence-transformers has a module that is not supported, and `pooling` is not
+            given.
         """
         layers_read(layers, self.config.num_layers, weights)
         if pooling is None and self.embedding.unsupported:
@@ -178,7 +181,7 @@ class PretrainedModel:
     def fill_mask(self, texts: Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> list[Filled]: ...
 
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
-        """The `top_k` likeliest pieces, with probabilities, for each [MASK] of a text; of a list of texts, a list of these."""
+        """Return the `top_k` most likely pieces for each [MASK] of a text, or a list of these for a list of texts."""
         return fill_mask(self, texts, top_k, batch_size)
 
     @overload
@@ -192,7 +195,7 @@ class PretrainedModel:
     def next_sentence(
         self, first: str | Iterable[str], second: str | Iterable[str], *, batch_size: int = 32
     ) -> float | list[float]:
-        """Probability that `second` follows `first` (class 0, IsNext); after sentence-order training, of this order.
+        """Return the probability that `second` follows `first` (class 0, IsNext), or that the order is right (sop).
 
         Two lists of the same length give a list: for the first of both, the second of both, …
         """
@@ -206,18 +209,18 @@ class PretrainedModel:
         return found[0] if single else found
 
     def predict(self, inputs, *, batch_size: int = 32, progress: bool | None = None) -> list:
-        """What the task head says to each of `inputs`, one or a list of:
+        """Return the answer of the task head to each of `inputs`, one or a list of:
 
         - classification: a text or a pair (tuple) → Label; regression: the same → float;
-        - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) and have the
-          characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
+        - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) with the
+        characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
         - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.
 
-        Too long texts are cut; a long context is read in windows.
+        Texts that are too long are cut; a long context is read in windows.
 
         Raises:
-          UserError: the model has no task head, or the inputs are not of its form, such as a pair where it was fine-tuned on
-            single texts.
+          UserError: the model has no task head, or the inputs do not have its form, such as a pair for a model that was
+            fine-tuned on single texts.
         """
         head = self.head
         if head is None:
@@ -234,25 +237,33 @@ class PretrainedModel:
         return predict(self, inputs, scores)
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
-        """[B, M, V] float32 for int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M]."""
+        """Return logits [B, M, V], float32.
+
+        `batch` has int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M].
+        """
         return self._runner.mlm_logits(batch)
 
     def next_sentence_logits(self, batch: Batch) -> np.ndarray:
-        """[B, 2] float32 for int32 input_ids, token_type_ids and attention_mask [B, L]; class 0 = IsNext."""
+        """Return logits [B, 2], float32; class 0 is IsNext.
+
+        `batch` has int32 input_ids, token_type_ids and attention_mask [B, L].
+        """
         return self._runner.next_sentence_logits(batch)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the model with its current parameters, head and tokenizer to the new directory `path`, whole or not at all.
+        """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.
 
-        It is a work directory, for `bert_jax.load`, --init_from and the commands; its run.json says where the model came from.
-        Held-out metrics stay behind: they are those of the parameters that were loaded. NaN is saved, with a warning.
+        It is a work directory, for `bert_jax.load`, --init_from and the commands; its run.json records where the model
+        came from. Held-out metrics are not copied, because they are those of the loaded parameters. NaN is saved, with
+        a warning.
 
         Raises:
-          UserError: `path` is not empty or cannot be written; the parameters no longer fit the model; several hosts.
+          UserError: `path` is not empty or cannot be written, the parameters no longer fit the model, or there are
+            several hosts.
         """
         if jax.process_count() > 1:
             raise UserError(
-                f"save is for one host and this program has {jax.process_count()}; load the model on one of them"
+                f"save is for one host but this program has {jax.process_count()}; load the model on one of them"
             )
         params = self._parameters.current()
         if bad := not_finite(params):
@@ -263,7 +274,7 @@ class PretrainedModel:
             write_bert_jax(self._stored(params), directory, by="model.save")
 
     def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer; UserError where the model came without one."""
+        """Return the tokenizer; raise a UserError if the model came without one."""
         if self.tokenizer is None:
             raise UserError(
                 f"{self.path} has no vocabulary, so texts cannot become ids; put the vocab.txt (or SentencePiece "

@@ -1,4 +1,4 @@
-"""The parameters of a loaded model, edited and trained in notebooks: checked and placed before anything reads them."""
+"""The parameters of a loaded model, which notebooks edit and train: checked and placed before anything reads them."""
 
 import jax
 import numpy as np
@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 
 
 class Parameters:
-    """`tree` is a nested dict of float32 arrays. Its entries may be exchanged at any depth, and all of it by `replace`."""
+    """A nested dict `tree` of float32 arrays, whose entries may be exchanged, and all of it by `replace`."""
 
     def __init__(self, tree: dict):
         self.tree = tree
@@ -17,14 +17,14 @@ class Parameters:
         self._wanted = {path: _kind(leaf) for path, leaf in leaf_paths(tree).items()}
 
     def replace(self, tree) -> None:
-        """Takes `tree`, any pytree with the same names, shapes and dtype, of NumPy's arrays or JAX's."""
+        """Replace the parameters with `tree`, a pytree of NumPy or JAX arrays with the same names, shapes and dtype."""
         self.tree = self._placed(tree)
 
     def current(self) -> dict:
-        """Return `tree` as it is now, on the devices of the model.
+        """Return `tree` in its current state, on the devices of the model.
 
         Raises:
-          UserError: an entry was added, removed, or exchanged for one of another shape or dtype; names the first.
+          UserError: an entry was added, removed, or exchanged for one with a different shape or dtype; names the first.
         """
         return self._placed(self.tree)
 
@@ -40,7 +40,7 @@ class Parameters:
         if differing:
             path, more = differing[0], f" (and {len(differing) - 1} more differ)" if len(differing) > 1 else ""
             raise UserError(
-                f"params: {path} is {found.get(path, 'missing')}, the model has "
+                f"params: {path} is {found.get(path, 'missing')}, but the model has "
                 f"{self._wanted.get(path, 'no such parameter')}{more}; keep the names, shapes and dtype of "
                 "model.params, for example with jax.tree.map or .astype(np.float32)"
             )

@@ -1,4 +1,4 @@
-"""Tables with another number of rows than the stored ones: which stored rows each new row is made of."""
+"""The stored rows of which each row of a resized table is made."""
 
 import dataclasses
 import re
@@ -19,14 +19,14 @@ class RowSources:
     starts: np.ndarray
     """int64 [R + 1], strictly ascending: every one of the R rows has a source."""
     remark: str
-    """How the table was resized, for people; empty where every row stays where it was."""
+    """How the table was resized, for people; empty if every row stays where it was."""
 
     @property
     def num_rows(self) -> int:
         return len(self.starts) - 1
 
     def read(self, stored: StoredArray, start: int, stop: int, rest: tuple[slice, ...]) -> np.ndarray:
-        """Rows start to stop, `rest` indexing the other axes, float32; reads the span of stored rows that they are made of."""
+        """Return rows start to stop, `rest` indexing the other axes, float32; read only the stored rows they span."""
         starts = self.starts[start : stop + 1]
         pieces = self.pieces[starts[0] : starts[-1]]
         first = int(pieces.min())
@@ -36,22 +36,22 @@ class RowSources:
 
 
 def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
-    """Rows of the word table and of the MLM bias for `new`, from a model at `path` that was made with `old`.
+    """Return rows of the word table and of the MLM bias for `new`, from a model at `path` that was made with `old`.
 
-    Entries are found by their text, specials by their role, wherever they stand. A new entry is the mean of what `old`
-    read in its place. Of the bias as well: a logit is affine in (row, bias), so that in every context the new logit is
-    the mean of its pieces' logits and never above the highest of them. With a bias of 0, or a small random row, a new word
-    starts near logit 0 where the trained words that do not fit have long been pushed below, and is predicted everywhere
-    (Hewitt 2021, "Initializing new word embeddings for pretrained language models").
+    Entries are matched by their text, special tokens by their role, wherever they are. A new entry is the mean of what
+    `old` read in its place, and so is its bias: a logit is affine in (row, bias), so in every context the new logit is
+    the mean of its pieces' logits and never above the highest of them. With a bias of 0, or a small random row, a new
+    word would start near logit 0, whereas the trained words that do not fit are far below, and would be predicted
+    everywhere (Hewitt 2021, "Initializing new word embeddings for pretrained language models").
 
     Raises:
-      UserError: another kind of vocabulary, another casing, or no entry in common.
+      UserError: the vocabularies differ in kind or casing, or have no entry in common.
     """
     if old.kind != new.kind or old.lowercase != new.lowercase:
         shown = [f"{'uncased' if one.lowercase else 'cased'} {one.kind}" for one in (old, new)]
         raise UserError(
             f"init_from={path} was trained with {shown[0]} text, but data.path was prepared as {shown[1]} text: "
-            "its words would be other words. Prepare the corpus with that model's vocabulary, or one extended "
+            "its words would be different words. Prepare the corpus with that model's vocabulary, or one extended "
             f"from it, and --lowercase={str(old.lowercase).lower()}"
         )
     ids, roles = (
@@ -64,7 +64,7 @@ def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
     if not any(i not in roles and not re.fullmatch(r"\[unused\d+\]", new.tokens[i]) for i in known):
         raise UserError(
             f"init_from={path} has no entry of its vocabulary of {old.vocab_size:,} in common with the one of "
-            f"{new.vocab_size:,} that data.path was prepared with, so nothing it knows of words could be used; "
+            f"{new.vocab_size:,} that data.path was prepared with, so none of its knowledge of words could be used; "
             "prepare the corpus with that model's vocabulary, or leave init_from out"
         )
     spelled = [[known[i]] if i in known else old.spell(token) for i, token in enumerate(new.tokens)]
@@ -72,12 +72,12 @@ def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
 
 
 def position_sources(old: int, new: int) -> RowSources:
-    """Rows of the position table: the first ones stay, later ones repeat rows 1 to `old` - 1 in order.
+    """Return rows of the position table: the first ones stay, later ones repeat rows 1 to `old` - 1 in order.
 
-    Attention of a trained BERT looks at neighbours by their distance, which repeated rows keep everywhere but at the seam.
-    Interpolated rows would change every distance, and fresh ones have to be learned: Longformer (Beltagy et al. 2020,
-    table 5) measures, in bits a character before any further training, 10.3 with fresh rows from 512 to 4,096, 1.96 with
-    repeated ones, and 1.85 for the model as it was. Row 0 is left out of the repetition, as only [CLS] ever stood there.
+    Attention of a trained BERT looks at neighbours by their distance, which repeated rows keep everywhere but at the
+    seam. Interpolated rows would change every distance, and fresh ones have to be learned: Longformer (Beltagy et al.
+    2020, table 5) measures, in bits per character before any further training, 10.3 with fresh rows from 512 to 4,096,
+    1.96 with repeated ones, and 1.85 for the original model. Row 0 is not repeated, as only [CLS] was ever there.
     """
     rows = np.arange(new)
     pieces = np.where(rows < old, rows, 1 + (rows - old) % (old - 1) if old > 1 else 0)
@@ -98,7 +98,7 @@ def _sources(rows: list[list[int]], remark: str) -> RowSources:
 
 
 def _vocabulary_remark(old: Tokenizer, known: dict[int, int], spelled: list[list[int]]) -> str:
-    """What became of the entries, in numbers; "" if old and new are the same."""
+    """Return a summary of the entries in numbers; "" if old and new are the same."""
     moved = sum(i != source for i, source in known.items())
     new = [row for i, row in enumerate(spelled) if i not in known]
     unknown = sum(row == [old.unk_id] for row in new)

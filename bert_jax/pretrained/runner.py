@@ -1,7 +1,7 @@
-"""The functions of a loaded model, compiled once per shape, from batches of NumPy to results in NumPy.
+"""The functions of a loaded model, compiled once per shape, from NumPy batches to NumPy results.
 
-The encoder is compiled apart from what is made of its states: pooling, combinations of layers and the heads are programs of
-milliseconds, so that another way of looking at texts of the same shape compiles none of the model again.
+The encoder is compiled separately from what follows: pooling, combinations of layers and the heads are programs of
+milliseconds, so using the states of texts of the same shape in a different way does not compile the model again.
 """
 
 from typing import Literal
@@ -25,7 +25,7 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 
 class Runner:
-    """Runs `network` on the current parameters; the mesh splits the batches too, and every host gets the whole result."""
+    """Runs `network` on the current parameters; the mesh also splits batches, and every host gets the whole result."""
 
     def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
         self._network = network
@@ -40,7 +40,10 @@ class Runner:
             self._scores = Compiled(predictions, task, parameters, mesh)
 
     def encode(self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None) -> dict:
-        """float32: last [B, L, H], pooled [B, H] or None, layers (those given, [B, L, H]), attentions (N × [B, A, L, L])."""
+        """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
+
+        `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each.
+        """
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):
@@ -63,7 +66,7 @@ class Runner:
         )
 
     def embed(self, batch: Batch, weights, combination: str, pooling: str, normalize: bool) -> np.ndarray:
-        """[B, H'] float32."""
+        """Return vectors [B, H'], float32."""
         output = self._encoded(batch, "last" if combination == "last" else "layers")
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
         if pooling == "pooler":
@@ -82,18 +85,18 @@ class Runner:
         )
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
-        """[B, M, V] float32."""
+        """Return logits [B, M, V], float32."""
         self._network.require("mlm")
         positions = {"masked_positions": batch["masked_positions"]}
         return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
 
     def next_sentence_logits(self, batch: Batch) -> np.ndarray:
-        """[B, 2] float32."""
+        """Return logits [B, 2], float32."""
         self._network.require("pooler", "next_sentence")
         return host(batch, self.next_sentence_head({}, encoded=self._encoded(batch)))
 
     def task_scores(self, batch: Batch):
-        """What `predictions` makes of the batch, float32."""
+        """Return the output of `predictions` for the batch, float32."""
         return host(batch, self._scores(batch))
 
     def _encoded(self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last") -> EncoderOutput:
@@ -101,7 +104,7 @@ class Runner:
 
 
 class Compiled:
-    """`function(network, params, batch, **options)` as a function of (batch, **options), for the parameters at each call."""
+    """`function(network, params, batch, **options)` as a function of (batch, **options), with current parameters."""
 
     def __init__(self, function, network, parameters: Parameters, mesh: Mesh, static: tuple[str, ...] = ()):
         self._parameters, self._mesh = parameters, mesh
@@ -113,24 +116,24 @@ class Compiled:
         self._jitted = jax.jit(whole, static_argnames=static, out_shardings=sharding.replicated(mesh))
 
     def __call__(self, batch: Batch, **options):
-        """The result on the devices; rows that only fill the mesh come last (see `host`)."""
+        """Return the result on the devices; rows that only fill the mesh come last (see `host`)."""
         placed = {name: self.placed(values) for name, values in batch.items()}
         return self._jitted(self._parameters.current(), placed, **options)
 
     @property
     def compilations(self) -> int:
-        """For how many shapes and options it has been compiled."""
+        """Number of shapes and options for which it has been compiled."""
         return self._jitted._cache_size()  # pyright: ignore[reportAttributeAccessIssue] (jax.jit's type lacks it)
 
     def placed(self, values: np.ndarray) -> jax.Array:
-        """On the devices, with copies of the last row, so that they share the rows evenly."""
+        """Return `values` on the devices, with copies of the last row, so that they share the rows evenly."""
         where, parts = sharding.batch_sharding(self._mesh), self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         filled = np.concatenate([values, np.repeat(values[-1:], -len(values) % parts, axis=0)])
         return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 
 
 def host(batch: Batch, output):
-    """`output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
+    """Return `output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
     rows = len(batch["input_ids"])
     whole = jax.device_get(output)
     return jax.tree.map(
@@ -151,7 +154,7 @@ def _vectors(
     pooling: Literal["cls", "mean", "max", "mean_sqrt_len"],
     normalize: bool,
 ) -> jax.Array:
-    """[B, H'] float32 from the last of the hidden states or all of them, [B, L, H] each."""
+    """Return [B, H'] float32 from the last or all of the hidden states, [B, L, H] each."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
     vectors = pool(combined.astype(np.float32), attention_mask, pooling)
     return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalize else vectors

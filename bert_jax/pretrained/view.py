@@ -1,4 +1,4 @@
-"""A loaded model to look at: its layers one by one, and the table of its parameters."""
+"""Views of a loaded model: its layers one by one, and the table of its parameters."""
 
 import collections.abc
 import dataclasses
@@ -31,12 +31,12 @@ class Layer:
 
     config: ModelConfig
     index: int
-    """0 is the one above the embeddings."""
+    """Number of the layer; 0 is the one above the embeddings."""
     params: dict
     """As params["encoder"] of the model, without the leading axis: attention/query/kernel is [H, A, D]."""
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """What the layer makes of states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
+        """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
         stack = bert_architecture(self.config, ComputeConfig()).stack
         block = nnx.merge(_block_structure(self.config), self.params)
         mask = AttentionMask(padding=jnp.asarray(attention_mask))
@@ -72,7 +72,7 @@ class Layers(collections.abc.Sequence):
 
 
 def describe(model) -> str:
-    """Where a PretrainedModel comes from, its sizes, and every parameter with its path, shape and number of values."""
+    """Return the origin of a PretrainedModel, its sizes, and every parameter with path, shape and number of values."""
     config, tokenizer = model.config, model.tokenizer
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
     words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
@@ -107,7 +107,7 @@ def parameter_table(params: dict) -> Table:
 
 
 def _nearby(path: str) -> str:
-    """Seen from the current directory, where that is shorter."""
+    """Return the path relative to the current directory if that is shorter."""
     return path if "://" in path else min(path, os.path.relpath(path), key=len)
 
 

@@ -1,4 +1,4 @@
-"""Which module reads, scores and writes which task."""
+"""The module that reads, scores and writes each task."""
 
 import importlib
 import types
@@ -15,15 +15,15 @@ FAMILIES = {
 
 
 def family(task: str) -> types.ModuleType:
-    """The module with load, features, score, write_predictions, head and MAIN_METRIC of a task.
+    """Return the module with load, features, score, write_predictions, head and MAIN_METRIC of a task.
 
     Raises:
-      UserError: there is no such task; names the nearest.
+      UserError: there is no such task; the message names the nearest.
     """
     task_defaults(task)
     return importlib.import_module(FAMILIES[task])
 
 
 def main_metric(task: str, labels: tuple[str, ...]) -> str:
-    """The name in `score` that selects among runs; the user's own text has another for numbers (no labels) than for classes."""
+    """Return the name in `score` that selects among runs; in the task text it is pearson for numbers (no labels)."""
     return "pearson" if task == "text" and not labels else family(task).MAIN_METRIC[task]

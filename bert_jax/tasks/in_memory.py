@@ -1,4 +1,4 @@
-"""Sentences with a class or a number each that the caller has in memory; checked as those of a file are."""
+"""Sentences in memory, each with a class or a number, checked like those of a file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,26 +11,26 @@ from bert_jax.tasks.text import text_files
 
 
 def records(split: str, rows: Sequence, regression: bool) -> list[Record]:
-    """Examples of the split, in order.
+    """Return the examples of the split, in order.
 
     Args:
-      rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an int or
-        a bool, for regression a number; None in a test set without labels.
+      rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an
+        int or a bool, or a number for regression; None in a test set without labels.
 
     Raises:
-      UserError: a row of another form; what `text_files.records_of` says of texts and labels. Names the row: train[3].
+      UserError: a row has a different form; see `text_files.records_of` for texts and labels. Names the row: train[3].
     """
     return text_files.records_of(split, _named(split, rows, regression), TaskDataConfig(), split)
 
 
 def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, dict]]:
-    """(where, columns) of each row, the columns called as in a file."""
+    """Yield (where, columns) of each row, with the columns named as in a file."""
     for number, row in enumerate(rows):
         where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
         if not isinstance(parts, tuple | list) or len(parts) != 2:
             raise UserError(
                 f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and "
-                "one of labels become such rows by list(zip(texts, labels))"
+                "one of labels become such rows with list(zip(texts, labels))"
             )
         texts, label = parts
         texts = texts if isinstance(texts, tuple | list) else [texts]
@@ -46,7 +46,7 @@ def _label(where: str, label, regression: bool):
     label = label.item() if isinstance(label, np.generic) else label
     if isinstance(label, float) and not regression:
         raise UserError(
-            f"{where}: the label {label} is a float; give regression=True to have numbers estimated; the labels of "
+            f"{where}: the label {label} is a float; give regression=True to estimate numbers; the labels of "
             "classes are names or whole numbers"
         )
     return str(label) if isinstance(label, bool | int) else label

@@ -1,4 +1,4 @@
-"""Plain texts to be predicted: one per line of a .txt file or of standard input, one per .txt file of a directory."""
+"""Plain texts for prediction: one per line of a .txt file or of standard input, or one per .txt file of a directory."""
 
 import sys
 from typing import NamedTuple
@@ -19,16 +19,16 @@ class PlainText(NamedTuple):
     """File and line, for messages."""
     text: str
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
-    """What a file of predictions calls it: the number of its line, from 0, or the name of its file."""
+    """Name of the text in a file of predictions: the number of its line, from 0, or the name of its file."""
     is_line: bool = True
     """Whether a tab in it can only separate the two texts of a pair; in a file of a directory it may be layout."""
 
 
 def is_plain(source: str, head: str) -> bool:
-    """Return whether `source` holds plain texts for a `head` of this kind, not examples in one of a task's own forms.
+    """Return whether `source` holds plain texts for a `head` of this kind, not examples in a task's own format.
 
-    A .txt file holds columns where words are tagged, and a directory of .txt files RACE's passages where one of several
-    choices is wanted. A directory with directories in it has a class in each. Microsoft's own files of MRPC end in .txt too.
+    A .txt file holds columns for tagging, and a directory of .txt files holds RACE's passages for multiple choice. A
+    directory with directories in it has a class in each. Microsoft's own files of MRPC end in .txt too.
     """
     if source == STANDARD_INPUT:
         return True
@@ -43,10 +43,10 @@ def is_plain(source: str, head: str) -> bool:
 
 
 def read(source: str) -> list[PlainText]:
-    """Return the texts of a file, a directory, or (source "-") standard input; blank lines hold none.
+    """Return the texts of a file, a directory, or (source "-") standard input, without blank lines.
 
     Raises:
-      UserError: no text at all; a blank file in a directory; not UTF-8. Names file and line.
+      UserError: there is no text, a file of a directory is blank, or a text is not UTF-8. Names file and line.
     """
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
@@ -72,7 +72,7 @@ def read(source: str) -> list[PlainText]:
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) characters of each word, split as BERT does: at whitespace and around every punctuation mark."""
+    """Return the (start, end) characters of each word, split as BERT does: at whitespace and around punctuation."""
     split = tokenizers.PreTokenizedString(text)
     split.normalize(basic_normalizer(lowercase=False).normalize)  # control characters belong to no word
     basic_pre_tokenizer().pre_tokenize(split)

@@ -1,6 +1,6 @@
-"""How a fine-tuned model was taught to read: its task and the options of its sequences, as its checkpoint records them.
+"""The task of a fine-tuned model and the options of its sequences, as its checkpoint records them.
 
-Whoever lets a model predict asks here, so that new inputs are cut, windowed and answered as in its evaluation.
+All prediction uses these, so that new inputs are cut, windowed and answered as in the model's evaluation.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from bert_jax.tasks.squad import tuned
 
 
 def recorded_task(history: dict) -> str:
-    """The task that the model of this `history` (StoredModel.history) was fine-tuned on; "" if it came from elsewhere."""
+    """Return the task that the model of `history` (StoredModel.history) was fine-tuned on; "" if not recorded."""
     return _settings(history).get("task", "")
 
 
 def recorded_data(history: dict) -> TaskDataConfig:
-    """Names of columns and the like, without the files."""
+    """Return names of columns and the like, without the files."""
     data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
     return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="", dev_share=0.0)
 
 
 def recorded_pairs(history: dict) -> bool | None:
-    """Return whether the model was fine-tuned on pairs of texts; None where no record says so, or the task has no texts."""
+    """Return whether the model was fine-tuned on pairs of texts; None if not recorded, or the task has no texts."""
     task = recorded_task(history)
     if task in GLUE_TASKS:
         return len(GLUE_TASKS[task].columns) == 2
@@ -37,12 +37,12 @@ def recorded_pairs(history: dict) -> bool | None:
 
 
 def check_pairs(history: dict, features: Features, named: Callable[[int], str], path: str) -> None:
-    """Raise UserError for a pair where the model was fine-tuned on single texts, and the reverse.
+    """Raise a UserError about a pair for a model that was fine-tuned on single texts, and the reverse.
 
     Args:
-      features: of texts, or of pairs, whose second segment is never empty: it has its [SEP].
-      named: what a message calls the example of a number, from 0.
-      path: of the model.
+      features: features of texts, or of pairs, whose second segment is never empty because it has its [SEP].
+      named: returns how a message names the example of a number, from 0.
+      path: path of the model.
     """
     pairs = recorded_pairs(history)
     wrong = next((number for number, types in enumerate(features.token_type_ids) if types.any() != pairs), None)
@@ -55,9 +55,9 @@ def check_pairs(history: dict, features: Features, named: Callable[[int], str], 
 
 
 def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
-    """Options of its sequences, with the threshold of "no answer" that was best on dev unless one was given.
+    """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
 
-    Of a model from elsewhere the defaults of `task`; within `positions` tokens in either case.
+    For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case.
     """
     options = task_defaults(task).options
     if "options" in _settings(history):
@@ -70,7 +70,7 @@ def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
 
 
 def without_metrics(history: dict) -> dict:
-    """Return `history` for parameters that may differ from those that were evaluated; a threshold tuned on dev is kept."""
+    """Return `history` for parameters that may differ from those evaluated; a threshold tuned on dev is kept."""
     settings = _settings(history)
     if "options" in settings:
         options = tuned(from_dict(TaskOptions, settings["options"], "options."), history.get("metrics") or {})

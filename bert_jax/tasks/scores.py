@@ -1,6 +1,6 @@
-"""The figures of GLUE, on NumPy arrays: what scikit-learn and SciPy compute, with every undefined case settled.
+"""The metrics of GLUE, on NumPy arrays, as in scikit-learn and SciPy, but defined in every case.
 
-All return a Python float. Where a figure is undefined (a constant, a class that never occurs) it is 0, never NaN: a run
+All return a Python float. A metric that is undefined (a constant, a class that never occurs) is 0, never NaN: a run
 that collapsed to one answer then ranks last, and results stay valid JSON.
 """
 
@@ -10,22 +10,22 @@ from bert_jax.errors import UserError
 
 
 def accuracy(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Share of equal entries of two integer arrays [E]."""
+    """Return the share of equal entries of two integer arrays [E]."""
     answers, predictions = _pair(answers, predictions)
     return float(np.mean(answers == predictions))
 
 
 def f1(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Harmonic mean of precision and recall of class 1, integer arrays [E]; 0 where class 1 is neither there nor predicted."""
+    """Return the F1 of class 1 for integer arrays [E]; 0 if class 1 neither occurs nor is predicted."""
     answers, predictions = _pair(answers == 1, predictions == 1)
     found, there_or_predicted = np.sum(answers & predictions), np.sum(answers) + np.sum(predictions)
     return float(2 * found / there_or_predicted) if there_or_predicted else 0.0
 
 
 def matthews(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Correlation of two partitions into classes, integer arrays [E] (Matthews 1975; Gorodkin 2004 for more than two).
+    """Return Matthews' correlation (1975; for more than two classes Gorodkin 2004) of integer arrays [E].
 
-    0 where the answers or the predictions are all one class.
+    It is 0 if the answers or the predictions are all in one class.
     """
     answers, predictions = _pair(answers, predictions)
     classes, both = np.unique(np.concatenate([answers, predictions]), return_inverse=True)
@@ -37,7 +37,7 @@ def matthews(answers: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def pearson(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Linear correlation of two arrays [E], computed in float64; 0 where one of them is constant or holds NaN or infinity."""
+    """Return the linear correlation of two arrays [E], in float64; 0 if one is constant or has NaN or infinity."""
     answers, predictions = (np.asarray(part, np.float64) for part in _pair(answers, predictions))
     if not (np.isfinite(answers).all() and np.isfinite(predictions).all()):
         return 0.0
@@ -48,7 +48,7 @@ def pearson(answers: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def spearman(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Pearson correlation of the ranks of two arrays [E], ties at their mean rank; 0 in the cases named there."""
+    """Return the Pearson correlation of the ranks of two arrays [E], ties at their mean rank; 0 in the same cases."""
     answers, predictions = _pair(answers, predictions)
     if not (np.isfinite(answers).all() and np.isfinite(predictions).all()):
         return 0.0
@@ -57,13 +57,13 @@ def spearman(answers: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _unit(centred: np.ndarray) -> np.ndarray:
-    largest = np.abs(centred).max()  # divided out so that the squares of very large or small values stay inside float64
-    # axis=0 makes NumPy add pairwise, as SciPy's does; without it BLAS adds in an order that varies by a digit
+    largest = np.abs(centred).max()  # divided out so that the squares of very large or small values stay within float64
+    # axis=0 makes NumPy add pairwise, as SciPy does; without it BLAS adds in an order that varies in the last digit
     return centred / (largest * np.linalg.norm(centred / largest, axis=0))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """1 for the smallest; equal values share the mean of their places."""
+    """Return the ranks, 1 for the smallest; equal values share the mean of their ranks."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((2 * last - count + 1) / 2)[place]

@@ -1,4 +1,4 @@
-"""Examples of one sentence or two with a class or a number each: what GLUE and the user's own text have in common."""
+"""Examples of one or two sentences with a class or a number, as in GLUE and the user's own text."""
 
 import dataclasses
 import difflib
@@ -18,28 +18,28 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class Record(NamedTuple):
-    """One example as its file spells it."""
+    """One example as spelled in its file."""
 
     where: str
     """File and line, for messages."""
     first: str
     second: str | None
     label: str | float | None
-    """None where there is none."""
+    """None if there is no label."""
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
-    """What a file of predictions calls the example."""
+    """Name of the example in a file of predictions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """E examples."""
+    """E examples of one split."""
 
     task: str
     first: list[str]
     second: list[str] | None
-    """None where examples are single sentences."""
+    """None if examples are single sentences."""
     answers: np.ndarray | None
-    """int32 [E] into `labels`, or float64 [E] where `labels` is empty (regression); None where unlabelled."""
+    """int32 [E] into `labels`, or float64 [E] if `labels` is empty (regression); None without labels."""
     labels: tuple[str, ...]
     """Names of the classes in the order of the columns of the logits."""
     index: list[str]
@@ -55,15 +55,15 @@ class Sentences:
 def collect(
     task: str, records: list[Record], labels: tuple[str, ...], numbers: dict[str, int], unlabelled: bool
 ) -> Sentences:
-    """Examples out of records.
+    """Return records as examples.
 
     Args:
       labels: names of the classes; empty for regression.
-      numbers: the class that each spelling of a label stands for.
+      numbers: class of each spelling of a label.
       unlabelled: whether all labels may be missing (test sets).
 
     Raises:
-      UserError: a missing or unknown label, or one that is no number (names file and line).
+      UserError: a label is missing, unknown or not a number (names file and line).
     """
     answers = None
     if not (unlabelled and all(record.label is None for record in records)):
@@ -80,7 +80,7 @@ def collect(
 
 
 def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) -> Features:
-    """One sequence an example, the longer sentence cut first."""
+    """Return one sequence per example, in which the longer sentence is cut first."""
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second, strict=True)]
@@ -98,7 +98,7 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
 
 
 def predictions(examples: Sentences, logits: Sequence[np.ndarray]) -> np.ndarray:
-    """The class of the highest logit, int [E], or the estimated number, float [E]; a row of logits for every example."""
+    """Return the class of the highest logit, int [E], or the estimated number, float [E]; a row of logits each."""
     if len(logits) != len(examples):
         raise UserError(f"{len(logits)} rows of logits for {len(examples)} examples of {examples.task}")
     values = np.asarray(logits, np.float64)
@@ -106,7 +106,7 @@ def predictions(examples: Sentences, logits: Sequence[np.ndarray]) -> np.ndarray
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """A classifier with these classes; without any, a regressor."""
+    """Return a classifier with these classes or, without any, a regressor."""
     return HeadConfig(kind="classification" if labels else "regression", labels=tuple(labels))
 
 

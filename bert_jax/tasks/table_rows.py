@@ -1,6 +1,6 @@
-"""Lines of task files: tab-separated without quoting, CSV after RFC 4180, JSON lines; always with the number of the line.
+"""Lines of task files: tab-separated without quoting, CSV by RFC 4180, JSON lines; always with the line number.
 
-Lines end in LF or CR LF. Other line separators of Unicode are text, and blank lines are passed over.
+Lines end in LF or CR LF. Other line separators of Unicode are text, and blank lines are skipped.
 """
 
 import json
@@ -19,10 +19,10 @@ _CSV_FIELD = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>(?:[^",\r\n]|
 
 
 def read_text(file: str | os.PathLike) -> str:
-    """Contents of a UTF-8 file (local or gs://) without its byte order mark.
+    """Return the contents of a UTF-8 file (local or gs://) without its byte order mark.
 
     Raises:
-      UserError: the file cannot be read; is not UTF-8 (names the line).
+      UserError: the file cannot be read, or is not UTF-8 (names the line).
     """
     try:
         contents = epath.Path(file).read_bytes()
@@ -32,7 +32,7 @@ def read_text(file: str | os.PathLike) -> str:
 
 
 def decode(contents: bytes, name: str) -> str:
-    """Return UTF-8 text without its byte order mark; UserError, with `name` and the line, for any other bytes."""
+    """Return UTF-8 text without its byte order mark; other bytes are a UserError with `name` and the line."""
     try:
         return contents.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def decode(contents: bytes, name: str) -> str:
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number, line) of every line that is not blank."""
+    """Yield (number, line) of every line that is not blank."""
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")
         if line:
@@ -52,16 +52,16 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def tsv(text: str) -> Iterator[Row]:
-    """Fields between tabs; a quotation mark is a character like any other, as in GLUE's files."""
+    """Yield the fields between tabs; a quotation mark is an ordinary character, as in GLUE's files."""
     for number, line in lines(text):
         yield number, line.split("\t")
 
 
 def csv(text: str, file: str | os.PathLike) -> Iterator[Row]:
-    """Fields between commas; one in quotation marks may hold commas, line ends and doubled quotation marks.
+    """Yield the fields between commas; one in quotation marks may hold commas, line ends and doubled quotation marks.
 
     Raises:
-      UserError: a quotation mark that is never closed, or that stands inside a field without quotation marks.
+      UserError: a quotation mark is never closed, or is inside a field without quotation marks.
     """
     place, line, first_line, fields = 0, 1, 1, []
     while place < len(text) or fields:
@@ -79,10 +79,10 @@ def csv(text: str, file: str | os.PathLike) -> Iterator[Row]:
 
 
 def json_lines(text: str, file: str | os.PathLike) -> Iterator[tuple[int, dict]]:
-    """One JSON object a line.
+    """Yield one JSON object per line.
 
     Raises:
-      UserError: a line that is not JSON, or not an object.
+      UserError: a line is not JSON, or not an object.
     """
     for number, line in lines(text):
         try:

@@ -1,4 +1,4 @@
-"""Everything that fine-tuning reads before it starts: the splits of a task as sequences, and the head that they call for."""
+"""All data that fine-tuning reads before it starts: the splits of a task as sequences, and the head for them."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 @dataclasses.dataclass(frozen=True)
 class Split:
     examples: Any
-    """Of the family's own kind; has labels, has_answers and a length."""
+    """Examples of the family's own type, which has labels, has_answers and a length."""
     features: Features
 
 
@@ -31,27 +31,27 @@ class Split:
 class TaskData:
     task: str
     family: types.ModuleType
-    """load, features, score, write_predictions, head, MAIN_METRIC."""
+    """Module with load, features, score, write_predictions, head, MAIN_METRIC."""
     head: HeadConfig
     train: Split
     evaluations: dict[str, Split]
-    """dev and, for MNLI, dev_mismatched; the first selects."""
+    """dev and, for MNLI, dev_mismatched; the first one selects."""
     tests: dict[str, Split]
-    """Whatever test sets the data has, labelled or not: predictions are written for them."""
+    """All test sets of the data, labelled or not; predictions are written for them."""
 
     @property
     def splits(self) -> dict[str, Split]:
-        """All of them by name, train first."""
+        """All splits by name, train first."""
         return {"train": self.train} | self.evaluations | self.tests
 
     @property
     def pairs(self) -> bool | None:
-        """Whether the examples are pairs of texts, as the model's inputs must be then; None where they are no texts alone."""
+        """Whether the examples, and so the model's inputs, are pairs of texts; None if they are not only texts."""
         return self.train.examples.second is not None if isinstance(self.train.examples, Sentences) else None
 
     @property
     def truncated(self) -> dict[str, float]:
-        """Share of the examples of each split that are longer than what is read of them (of SQuAD, of the questions)."""
+        """Share of the examples of each split that are longer than what is read (for SQuAD, of the questions)."""
         return {
             name: split.features.uncut.share for name, split in self.splits.items() if split.features.uncut is not None
         }
@@ -61,17 +61,17 @@ class TaskData:
         return main_metric(self.task, self.head.labels)
 
     def fingerprint(self) -> str:
-        """Of training and dev set: what must not change within a work directory."""
+        """Return the fingerprint of training and dev set, which must not change within a work directory."""
         return _fingerprint((self.train, *self.evaluations.values()))
 
     def test_fingerprint(self) -> str:
-        """Of the test sets and of what files of predictions call their examples."""
+        """Return the fingerprint of the test sets and of the names of their examples in files of predictions."""
         names = [list(getattr(split.examples, "index", ())) for split in self.tests.values()]
         return hashlib.sha256(json.dumps([_fingerprint(self.tests.values()), names]).encode()).hexdigest()
 
 
 def _fingerprint(splits: Iterable[Split]) -> str:
-    """SHA-256 over sequences, labels and whatever else the metric compares answers with."""
+    """Return the SHA-256 over sequences, labels and whatever else the metric compares answers with."""
     digest = hashlib.sha256()
     for split in splits:
         digest.update(json.dumps(getattr(split.examples, "gold", None)).encode())
@@ -82,7 +82,7 @@ def _fingerprint(splits: Iterable[Split]) -> str:
 
 
 def _arrays(part) -> Iterator[np.ndarray]:
-    """Of one part of features, of which choices have several to an example."""
+    """Yield the arrays of one part of features, of which choices have several per example."""
     for entry in () if part is None else part:
         yield from entry if isinstance(entry, list) else [entry]
 
@@ -90,14 +90,14 @@ def _arrays(part) -> Iterator[np.ndarray]:
 def read_task(
     config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence] | None = None
 ) -> TaskData:
-    """Reads and tokenizes train, dev and, where there is one, test.
+    """Read and tokenize train, dev and, if it exists, test.
 
     Args:
       given: rows of those splits of the task text that are in memory.
 
     Raises:
-      UserError: what the family says of the files; max_length beyond the model's positions; pairs for a model with one segment;
-        a dev set without labels.
+      UserError: the family rejects the files, max_length exceeds the model's positions, a model with one segment gets
+        pairs, or the dev set has no labels.
     """
     if config.options.max_length > model.max_position_embeddings:
         raise UserError(
@@ -122,7 +122,7 @@ def read_task(
     evaluations = {name: split(name, labels) for name in ("dev", *(name for name in others if name.startswith("dev")))}
     if not evaluations["dev"].examples.has_answers:
         raise UserError(
-            "the dev set has no labels, so nothing could be chosen by it; give a labelled one with --data.dev=FILE"
+            "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
         )
     changes = {"crf": config.crf, "features": config.features, "lstm_size": config.lstm_size}
     if config.head_dropout is not None:

@@ -1,4 +1,4 @@
-"""Which file holds a split of a task."""
+"""Finds the file of a split of a task."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +10,10 @@ from bert_jax.tasks import tfds_examples
 
 
 def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
-    """`data.train`, `data.dev` or `data.test` where given, else the first of `names` that `data.dir` has.
+    """Return `data.train`, `data.dev` or `data.test` if given, else the first of `names` that `data.dir` has.
 
     Raises:
-      UserError: neither is there; says what was looked for and what the directory holds.
+      UserError: neither exists; the message lists the names and what the directory holds.
     """
     given = getattr(data, split, "")
     if given:
@@ -31,14 +31,14 @@ def find(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
     holds = "(there is no such directory)"
     if directory.is_dir():
         holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10])
-    other = f"; --data.{split}=FILE names a file of another name" if hasattr(data, split) else ""
+    other = f"; --data.{split}=FILE names a file with a different name" if hasattr(data, split) else ""
     raise UserError(
         f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}{other}"
     )
 
 
 def splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Those of the splits in `names` that `find` would find, or that the TFDS dataset has."""
+    """Return those of the splits in `names` that `find` would find, or that the TFDS dataset has."""
     if data.tfds:
         return tfds_examples.splits(data.tfds, data, {split: tfds_examples.split_name(data, split) for split in names})
     directory = epath.Path(data.dir).expanduser()

@@ -1,12 +1,12 @@
 """Examples of a TFDS dataset as plain dicts, for every task family.
 
-TensorFlow Datasets is imported at the first call, through `data/corpus/tfds_documents.py`. A family reads its split so:
+TensorFlow Datasets is imported at the first call, by `data/corpus/tfds_documents.py`. A family reads its split thus:
 
-    for example in tfds.examples("squad/v1.1", tfds.split_name(data, split), data.tfds_dir):
+    for example in tfds_examples.examples("squad/v1.1", tfds_examples.split_name(data, split), data.tfds_dir):
         example["question"]                  # str
-        example["answers"]["answer_start"]   # list[int]; a Sequence of a dict comes as a dict of lists
+            example["answers"]["answer_start"]   # list[int]; a Sequence of a dict becomes a dict of lists
 
-    for example in tfds.examples("conll2003", "train"):
+    for example in tfds_examples.examples("conll2003", "train"):
         example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
 """
 
@@ -23,24 +23,25 @@ _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 
 
 def split_name(data: TaskDataConfig, split: str) -> str:
-    """What the dataset calls our split: `--data.train` and the like where given (`train[:90%]` too), else its usual name."""
+    """Return the dataset's name of a split: `--data.train` and the like if given (even `train[:90%]`), or the usual."""
     return getattr(data, split, "") or _SPLITS.get(split, split)
 
 
 def splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of our splits, in `called` with the dataset's names for them, that it has or that `data` asks for."""
+    """Return those splits of `called`, which maps them to the dataset's names, that it has or that `data` asks for."""
     _, info, _ = tfds_documents.load(f"tfds:{name}:{split_name(data, 'train')}", data.tfds_dir or None)
     return tuple(split for split, theirs in called.items() if getattr(data, split, "") or theirs in info.splits)
 
 
 def examples(name: str, split: str, directory: str = "") -> Iterator[dict]:
-    """Yields the examples of `name[/config][:version]` in the order in which they are stored, downloading it where need be.
+    """Yield the examples of `name[/config][:version]` in stored order; download it first if necessary.
 
-    Values are str, int, float, bool, lists and dicts of them. A ClassLabel comes as the name of its class; -1, with which
-    TFDS marks the unlabelled test sets of GLUE, comes as None. Bytes must be UTF-8.
+    Values are str, int, float, bool, lists and dicts of them. A ClassLabel becomes the name of its class, or None for
+    -1, with which TFDS marks the unlabelled test sets of GLUE. Bytes must be UTF-8.
 
     Raises:
-      UserError: at the call: unknown dataset, configuration or split; TensorFlow Datasets is not installed.
+      UserError: raised by the call itself: the dataset, configuration or split is unknown, or TensorFlow Datasets is
+        missing.
     """
     dataset, info, _ = tfds_documents.load(f"tfds:{name}:{split}", directory or None)
     return _plain_examples(dataset, info.features, f"{name}, split {split}")
@@ -55,7 +56,7 @@ def _plain_examples(dataset, features, source: str) -> Iterator[dict]:
 
 
 def _plain(feature, value: Any) -> Any:
-    """`value` in plain types; `feature` says which numbers are classes."""
+    """Return `value` in plain types; `feature` says which numbers are classes."""
     while not isinstance(value, dict) and hasattr(feature, "feature"):
         feature = feature.feature  # a Sequence, whose values are arrays or ragged tensors
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One text or two as the ids that a model reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+"""One or two texts as the ids that a model reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
 
 import numpy as np
 

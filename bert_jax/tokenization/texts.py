@@ -1,4 +1,4 @@
-"""Texts as people give them, checked and turned into ids: one, a pair, or several of either."""
+"""Checks texts as users give them (one, a pair, or several of either) and converts them to ids."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -232,7 +232,7 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids) -> str:
         parts = []
         for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
-            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031 (read once)
+            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031
         return " ".join(parts)
 
     def continues_word(self) -> np.ndarray:

@@ -22,10 +22,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 
 KEEP_ALL = CheckpointConfig(keep_last=100)
 

@@ -10,16 +10,17 @@ import time
 
 import pytest
 from one_device import finetune, pretrain
-from test_finetuning import compile_once, pretrained, run_config as task_config  # noqa: F401 (fixtures)
+from test_finetuning import compile_once, pretrained  # noqa: F401 (fixtures)
+from test_finetuning import run_config as task_config
 from test_pretraining import finished, rows, run_config  # noqa: F401 (fixtures)
 from test_workdir import HOLD, contents
 
-from bert_jax.finetuning import training
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.errors import UserError
-from bert_jax.training.metrics import Metrics
+from bert_jax.finetuning import training
 from bert_jax.pretrained.loading import load
+from bert_jax.training.metrics import Metrics
 
 # Orbax drops its other writes, never awaited, when the first one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

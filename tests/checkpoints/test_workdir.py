@@ -20,12 +20,12 @@ from etils import epath
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.checkpoints.pretraining import open_pretraining, read_config
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.owner import Owner
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.checkpoints.pretraining import open_pretraining, read_config
 
 CONFIG = Config(
     model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512))

@@ -112,7 +112,7 @@ def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, ca
     assert shorter["mlm_loss"] == pytest.approx(expected(tmp_path / "ours", small_store, 24)["mlm_loss"], rel=1e-4)
     assert "Sequences of 24 tokens" in said
     says = error(capsys, "evaluate", f"{tmp_path}/theirs", f"--data.path={small_store}")
-    assert f"convert what it holds first: bert-jax convert {tmp_path}/theirs NEW --to=bert_jax" in says
+    assert f"convert the model first: bert-jax convert {tmp_path}/theirs NEW --to=bert_jax" in says
 
 
 def without(stored, *parts: str):
@@ -166,7 +166,7 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
         write_bert_jax(stored, tmp_path / name)
     for name, says in (
         ("bare", "has no head for masked words or pairs (beside the encoder: nothing)"),
-        ("tuned", "holds a fine-tuned model, and evaluate measures the objectives of pre-training"),
+        ("tuned", "holds a fine-tuned model, but evaluate measures the objectives of pre-training"),
         ("wordless", "has no vocabulary"),
         ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer"),
     ):

@@ -12,11 +12,11 @@ from one_device import finetune
 from test_finetuning import FAST, assert_same_weights, compile_once, pretrained, sentences  # noqa: F401 (fixtures)
 
 import bert_jax
-from bert_jax.devices import hardware
 from bert_jax.config import OptimizerConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.devices import hardware
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import IN_MEMORY, from_arguments
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks import text
 
 OPTIONS = {
@@ -155,7 +155,7 @@ WRONG = {
     "three texts": ([(("a", "b", "c"), "x")], r"train\[0\] has 3 texts"),
     "no text": ([("a", "x"), (3, "y")], r"train\[1\]: 'text' is 3, not text"),
     "an empty text": ([("a", "x"), (" ", "y")], r"train\[1\]: the text in column 'text' is empty"),
-    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\]: a 'text_pair', which the first example has not"),
+    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\]: a 'text_pair', which the first example lacks"),
     "a single text later": ([(("a", "b"), "x"), ("c", "y")], r"train\[1\]: 'text_pair' is missing"),
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
     "floats": ([("a", 1.0), ("b", 0.0)], r"train\[0\]: the label 1.0 is a float; give regression=True"),

@@ -10,11 +10,11 @@ from one_device import finetune, run_predict
 from test_finetuning import FAST, compile_once, pretrained, weights  # noqa: F401 (fixtures)
 
 import bert_jax
-from bert_jax.finetuning import loop
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.data.sequences.batching import ladder
+from bert_jax.errors import UserError
+from bert_jax.finetuning import loop
 
 GARDEN = small_corpus.TOPICS["garden"][0]
 

@@ -8,14 +8,14 @@ import pytest
 from one_device import finetune, run_predict
 from pretrained_model import CONFIG, TOKENIZER, random_params
 
-from bert_jax.finetuning import prediction
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import MeshConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
-from bert_jax.models.task import BertForTask
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.predicting import InputFormConfig, PredictConfig
+from bert_jax.errors import UserError
+from bert_jax.finetuning import prediction
+from bert_jax.models.task import BertForTask
 from bert_jax.tasks.families import family
 
 LABELS = {

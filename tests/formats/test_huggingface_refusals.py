@@ -50,7 +50,7 @@ def entry(name="a", dtype="F32", shape=(2,), start=0, end=8) -> str:
 
 
 DAMAGED = {  # header, contents, claimed length of the header (None: the true one), what the message says
-    "a header beyond the file": (header(entry()), 8, 10**6, "claims 1,000,000 bytes, the file has"),
+    "a header beyond the file": (header(entry()), 8, 10**6, "claims 1,000,000 bytes, but the file has"),
     "a header of 2^62 bytes": (header(entry()), 8, 2**62, "claims 4,611,686"),
     "a header that is cut": (header(entry()), 8, 5, "invalid JSON in header"),
     "no JSON": (b"PK\3\4", 8, None, "invalid JSON in header"),
@@ -100,7 +100,7 @@ MISFITS = {  # arrays, config.json, what the message says
         {},
         ("bert.encoder.layer.1.output.dense.bias is missing",),
     ),
-    "more layers": (STATE, {"num_hidden_layers": 2}, ("num_hidden_layers=2, but the weights are those of 3 layers",)),
+    "more layers": (STATE, {"num_hidden_layers": 2}, ("num_hidden_layers=2, but the weights have 3 layers",)),
     "a billion layers": (STATE, {"num_hidden_layers": 10**9}, ("num_hidden_layers=1000000000",)),
     "integers": (
         STATE | {WORDS: STATE[WORDS].astype(np.int64)},

@@ -66,7 +66,7 @@ def test_missing_entries_are_no_padding(tmp_path, entries, rows):
     says = refusal(of_rows(tmp_path, rows, TOKENS[:entries]))
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in says
     assert (
-        f"the last {rows - entries} rows are no padding" in says and "append a line for each to its vocab.txt" in says
+        f"the last {rows - entries} rows are not padding" in says and "append a line for each to its vocab.txt" in says
     )
     fast_tokenizer(tmp_path, TOKENS[:entries])
     of_rows(tmp_path, rows, None)
@@ -120,7 +120,7 @@ TOKENIZERS = {  # changes of tokenizer.json, what the message says
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
     "added tokens": (dict(added_tokens=[{"content": "<e1>"}]), "adds 1 tokens to its vocabulary, first '<e1>'"),
     "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
-    "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not by BertNormalizer"),
+    "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not with BertNormalizer"),
     "accents kept": (
         dict(normalizer=NORMALIZER | {"strip_accents": False}),
         "strip_accents=False with do_lower_case=True",

@@ -269,7 +269,7 @@ def flipped(place: int):
 BAD = {
     "nothing there": (lambda directory: (directory / INDEX).unlink(), "holds no TensorFlow checkpoint"),
     "no shard": (lambda directory: (directory / DATA).unlink(), "data-00000-of-00001 is missing"),
-    "short shard": (edit(DATA, lambda data: data[:-1]), "is truncated: .* bytes, its index needs"),
+    "short shard": (edit(DATA, lambda data: data[:-1]), "is truncated: .* bytes, but its index needs"),
     "short index": (edit(INDEX, lambda data: data[:-1]), "is damaged or not the index"),
     "empty index": (edit(INDEX, lambda data: b""), "is damaged or not the index"),
     "index of noise": (
@@ -414,7 +414,7 @@ def test_the_table_of_the_hostile_cases_is_one(tmp_path):
         (dict(activation="gelu_erf"), "model.activation=gelu_erf: .* --to=huggingface"),
         (dict(layer_norm_epsilon=1e-6), "model.layer_norm_epsilon=1e-06: .* --to=huggingface"),
         (dict(norm_position="pre"), r"model.norm_position=pre: .*--to=bert_jax"),
-        (dict(vocab_size=WORDS + 1), "has 37 entries, the model 38"),
+        (dict(vocab_size=WORDS + 1), "has 37 entries, but the model 38"),
         (dict(head=HeadConfig(kind="choice")), "a head for choice"),
         (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),
         (dict(tokenizer=None), "has no vocabulary"),

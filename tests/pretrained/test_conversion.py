@@ -374,7 +374,7 @@ def place(tmp_path_factory):
         ("@/damaged @/out --to=bert_jax", ("damaged/model.safetensors", "1,000")),
         ("@/whole @/whole --to=bert_jax", ("whole is not empty", "new directory")),
         ("@/whole @/file --to=bert_jax", ("file is a file",)),
-        ("@/whole \0 --to=bert_jax", ("destination '\\x00' is no path",)),
+        ("@/whole \0 --to=bert_jax", ("destination '\\x00' is not a path",)),
         ("@/whole @/file/out --to=bert_jax", ("cannot make the directory", "file/out")),
         (
             "@/encoder @/out --to=huggingface --parts=mlm",

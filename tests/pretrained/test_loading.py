@@ -384,7 +384,7 @@ def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
     )  # one short, 24 rows: may be padding
     assert load(recorded).tokenizer.tokens == WORDS[:-1]
     (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
-    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*no padding"):
+    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*not padding"):
         load(recorded)
 
 

@@ -13,9 +13,9 @@ from bert_jax.data.sequences.batching import ladder
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.costs import parameter_counts
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.xla import attention
+from bert_jax.models.parameters import bert_parameters, total_size
 from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
@@ -292,7 +292,7 @@ def test_printing_shows_every_parameter(model):
     shown = str(model)
     assert "somewhere" in shown and "5 layers" in shown and "wordpiece, uncased" in shown
     assert "encoder/feed_forward/intermediate/kernel" in shown and "[5, 16, 24]" in shown
-    assert f"{parameter_counts(CONFIG).pretraining:,}" in shown.splitlines()[-2]
+    assert f"{total_size(bert_parameters(CONFIG)):,}" in shown.splitlines()[-2]
 
 
 @pytest.mark.parametrize(

@@ -168,16 +168,16 @@ def test_the_commands_open_it(tmp_path, capsys):
 WRONG = {
     "another shape": (
         lambda p: p["mlm"].update(bias=np.zeros(3, np.float32)),
-        r"mlm/bias is float32\[3\], the model has float32\[24\]",
+        r"mlm/bias is float32\[3\], but the model has float32\[24\]",
     ),
     "another dtype": (
         lambda p: p["mlm"].update(bias=np.zeros(24)),
-        r"mlm/bias is float64\[24\], the model has float32\[24\]",
+        r"mlm/bias is float64\[24\], but the model has float32\[24\]",
     ),
-    "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, the model has float32\[24\] \(and 4 more differ\)"),
-    "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], the model has no such parameter"),
+    "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, but the model has float32\[24\] \(and 4 more differ\)"),
+    "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], but the model has no such parameter"),
     "a list": (lambda p: p["mlm"].update(bias=[0.0] * 24), r"mlm/bias is missing"),
-    "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], the model has"),
+    "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], but the model has"),
     "None": (lambda p: p.update(embeddings=None), "embeddings/norm/bias is missing"),
 }
 

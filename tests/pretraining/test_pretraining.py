@@ -34,12 +34,12 @@ from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step

@@ -82,12 +82,12 @@ def test_plain_tags_are_entities_of_one_word():
 @pytest.mark.parametrize(
     "scheme, tags, position, word",
     [
-        ("iob2", "O I-X", 1, "does not follow on B-X or I-X"),
-        ("iob2", "B-X I-Y", 1, "does not follow on B-Y or I-Y"),
-        ("iob2", "B-X E-X", 1, "no tag of IOB2"),
-        ("iob2", "O PER", 1, "'PER' is no tag"),
-        ("iob1", "B-X I-X", 0, "the one place of B-"),
-        ("iobes", "S-X E-X", 1, "does not follow on B-X"),
+        ("iob2", "O I-X", 1, "does not follow B-X or I-X"),
+        ("iob2", "B-X I-Y", 1, "does not follow B-Y or I-Y"),
+        ("iob2", "B-X E-X", 1, "not a tag of IOB2"),
+        ("iob2", "O PER", 1, "'PER' is not a tag"),
+        ("iob1", "B-X I-X", 0, "the only place of B-"),
+        ("iobes", "S-X E-X", 1, "does not follow B-X"),
         ("iobes", "B-X I-X O", 1, "is the last word of its entity"),
         ("iobes", "B-X", 0, "is the last word of its entity"),
         ("iobes", "B-X S-X", 0, "is the last word of its entity"),

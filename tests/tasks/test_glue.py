@@ -190,7 +190,7 @@ def test_bad_requests(tmp_path):
     write(
         tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  5", "1  g  f  2012  1  n  n  A  B  5.1"
     )
-    fails("line 3: the score 5.1 does not lie between 0 and 5", "stsb", tmp_path)
+    fails("line 3: the score 5.1 is not between 0 and 5", "stsb", tmp_path)
     with pytest.raises(UserError, match="unknown task 'mlni'; perhaps you meant mnli"):
         families.family("mlni")
     assert all(families.family(task) is glue for task in GLUE)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
-from bert_jax.objectives.task_head import TaskObjective, predictions
-from bert_jax.tasks.ner import conll
-from bert_jax.tasks import ner
 from bert_jax.data.sequences.batching import padded
+from bert_jax.errors import UserError
 from bert_jax.models.crf import without_edges
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import TaskObjective, predictions
+from bert_jax.tasks import ner
+from bert_jax.tasks.ner import conll
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
@@ -133,9 +133,9 @@ def test_universal_dependencies(tmp_path):
         (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
         (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
         ("Ann\t\tO\n", {}, 1, "an empty column"),
-        ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow on B-PER or I-PER"),
+        ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow B-PER or I-PER"),
         ("Ann B-PER\nBob O\nin E-LOC\n", {}, 1, "B-PER is the last word of its entity"),
-        ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is no tag of IOB2"),
+        ("Ann B-PER\nBob PER\n", {}, 2, "'PER' is not a tag of IOB2"),
         ("Ann O\n", {"word_column": 4}, 1, "data.word_column=4, but there are 2 columns"),
         ("Ann O\n", {"tag_column": -1}, 1, "data.tag_column=-1, but there are 2 columns"),
         ("Ann O\n", {"tag_column": 4}, 1, "data.tag_column=4, but there are 2 columns"),

@@ -164,9 +164,9 @@ def test_csv_reads_what_python_writes(table):
         (
             "train.jsonl",
             '{"text": "a", "label": 0}\n{"text": "b", "text_pair": "c", "label": 1}',
-            "train.jsonl, line 2: a 'text_pair', which the first example has not",
+            "train.jsonl, line 2: a 'text_pair', which the first example lacks",
         ),
-        ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one by --data.label_column"),
+        ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one with --data.label_column"),
     ],
 )
 def test_bad_files(name, content, message, tmp_path):
@@ -184,7 +184,7 @@ def test_what_only_later_lines_have_is_not_lost(tmp_path):
         ('{"text": "c", "sentence2": "d"}', "a 'sentence2'"),
     ):
         write(tmp_path, "test.jsonl", lines + more)
-        fails(f"test.jsonl, line 3: {message}, which the first example has not", tmp_path, "test", ("x", "y"))
+        fails(f"test.jsonl, line 3: {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
     write(tmp_path, "test.jsonl", '{"text": "a"}\n{"text": "b", "stars": 3}')
     fails("line 2: a 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
 
@@ -201,7 +201,7 @@ def test_bad_requests(tmp_path):
     fails("line 2: the label 'pos' is not a number", tmp_path, "dev", regression=True)
     fails("line 2: no column 'stars' among 'text', 'label'", tmp_path, "dev", label_column="stars")
     fails("line 2: no column 'b' .*--data.pair_column", tmp_path, "dev", pair_column="b")
-    fails("the form of a file is told by the end of its name", tmp_path, train=str(write(tmp_path, "x.xlsx", "")))
+    fails("the format of a file is determined by the end of its name", tmp_path, train=str(write(tmp_path, "x.xlsx", "")))
     fails("no such file", tmp_path, train=str(tmp_path / "none.tsv"))
 
 
@@ -328,7 +328,7 @@ def test_the_tfds_road(monkeypatch):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": "pos"}, {"text": "y", "label": "neg", "sentence2": "z"}]
     with pytest.raises(
-        UserError, match="imdb_reviews, split test, example 1: a 'sentence2', which the first example has not"
+        UserError, match="imdb_reviews, split test, example 1: a 'sentence2', which the first example lacks"
     ):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]

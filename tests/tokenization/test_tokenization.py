@@ -208,7 +208,7 @@ def test_missing_or_ambiguous_vocabulary(tmp_path):
         load_tokenizer(tmp_path)
     write_vocabulary(tmp_path / "vocab.txt", WORDS)
     (tmp_path / "spm.model").write_bytes(b"not a model")
-    with pytest.raises(UserError, match="found spm.model, vocab.txt"):
+    with pytest.raises(UserError, match="but has spm.model, vocab.txt"):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match="is not a SentencePiece model"):
         load_tokenizer(tmp_path / "spm.model")

@@ -1,4 +1,4 @@
-"""What a run of pre-training reads: the token stores that its options name, and the training examples of each phase."""
+"""The data of a pre-training run: the token stores that its options name, and the training examples of each phase."""
 
 import dataclasses
 
@@ -14,14 +14,14 @@ class Corpus:
 
     store: Store
     training: tuple[Examples, ...]
-    """Of each phase."""
+    """Training examples of each phase."""
     evaluation_store: Store | None
-    """None: nothing is held out."""
+    """Store to evaluate on; None if nothing is held out."""
     evaluation_split: str
-    """Documents of that store: "held_out", or "all" if it is one of its own."""
+    """Documents of that store to evaluate on: "held_out", or "all" of a separate store."""
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Return what every host must have alike, wherever its copies lie."""
+        """Return the fingerprints that must be equal on all hosts, wherever their copies are."""
         evaluation = self.evaluation_store
         return {
             "store_fingerprint": self.store.fingerprint,
@@ -35,7 +35,8 @@ def open_corpus(config: Config) -> Corpus:
     """Open the stores that `config.data` names.
 
     Raises:
-      UserError: no store there; two vocabularies; model.vocab_size of another; fewer sequences than a batch.
+      UserError: there is no such store, the vocabularies differ from each other or from model.vocab_size, or a phase
+        has fewer sequences than a batch.
     """
     store, evaluation_store = _open_stores(config)
     _check_vocabulary(config, store)
@@ -47,7 +48,7 @@ def open_corpus(config: Config) -> Corpus:
 
 
 def _open_stores(config: Config) -> tuple[Store, Store | None]:
-    """The store to train on and the one to evaluate on (None: nothing is held out)."""
+    """Return the store to train on and the one to evaluate on (None: nothing is held out)."""
     store = open_store(config.data.path, config.data.cache)
     if not config.data.eval_path:
         return store, store if config.data.held_out else None

@@ -35,9 +35,9 @@ class Examples:
         """Choose the documents and the length.
 
         Args:
-          phase: of the run, or its number in `config.phases`.
+          phase: phase of the run, or its number in `config.phases`.
           split: "train", "held_out" or "all" documents of the store.
-          seed: of order, pairs and masks. None: `config.seed`, whatever the phase.
+          seed: seed of order, pairs and masks. None: `config.seed`, for every phase.
 
         Raises:
           UserError: the split has no documents or no text.

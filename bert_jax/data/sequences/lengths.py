@@ -1,4 +1,4 @@
-"""How many texts of a split are longer than the model is given to read, and which value of an option keeps them whole."""
+"""The share of texts that are longer than the model reads, and the value of an option that keeps them whole."""
 
 import dataclasses
 
@@ -7,19 +7,19 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Uncut:
-    """Lengths that the texts of E examples had before any of them was cut."""
+    """Lengths of the texts of E examples before any of them was cut."""
 
     lengths: np.ndarray
-    """int64 [E]: tokens of each sequence with its [CLS] and [SEP] (multiple choice: of the longest candidate's); of SQuAD, of
-    each question alone."""
+    """int64 [E]: number of tokens of each sequence with its [CLS] and [SEP] (multiple choice: of the longest
+    candidate's); for SQuAD, of each question alone."""
     limit: int
-    """What is longer than this is cut to it."""
+    """Maximum length; longer texts are cut to it."""
     noun: str
     """What is cut: texts, pairs or questions."""
     option: str = "max_length"
     """The option that sets `limit`."""
     most: int | None = None
-    """The highest value that the option can have; None: as many tokens as the model has positions."""
+    """Highest possible value of the option; None: as many tokens as the model has positions."""
 
     @property
     def share(self) -> float:
@@ -34,10 +34,10 @@ class Uncut:
         )
 
     def advise(self, split: str, positions: int) -> str:
-        """Return `describe` with the value of the option that cuts nothing or, failing that, the least.
+        """Return `describe` with the value of the option that cuts nothing or, if there is none, the fewest.
 
         Args:
-          positions: what the model has, the most that a sequence can hold.
+          positions: number of positions of the model, the maximum length of a sequence.
         """
         longest, most = int(self.lengths.max()), positions if self.most is None else self.most
         if longest <= most:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -102,7 +101,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             directory.rmdir()
 
 
-def _written_by_another(directory: os.PathLike, facts: dict) -> UserError:
+def _written_by_another(directory: epath.Path, facts: dict) -> UserError:
     return UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output")
 
 

@@ -60,7 +60,9 @@ class AttentionKernel(Protocol):
         """Return what each position reads, and with `collect` the probabilities it reads with.
 
         Args:
-            query, key, value: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
+            query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
+            key: as `query`.
+            value: as `query`.
             mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.
             dropout_key: None for no dropout.
             rate: share of the probabilities that is dropped.

@@ -1,6 +1,6 @@
-"""One of K choices: SWAG, RACE, and the user's own questions (task `choice`). Each task reads all three forms of files.
+"""Choosing one of K answers: SWAG, RACE, and the user's own questions (task `choice`), each from any of three formats.
 
-Each choice is a sequence of its own, and the softmax runs over their scores (Devlin et al. 2018, section 4.4).
+Each choice is a separate sequence, and the softmax runs over their scores (Devlin et al. 2018, section 4.4).
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ FILES = {
     "dev": ("val.csv", "dev.csv", "dev.jsonl", "dev"),
     "test": ("test.csv", "test.jsonl", "test"),
 }
-"""Names that a split may have in `data.dir`: SWAG's, JSON lines, RACE's directories."""
+"""Names that a split may have in `data.dir`: SWAG's files, JSON lines, RACE's directories."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """The questions of one split; `labels` is empty: choices have no names."""
+    """The questions of one split; `labels` is empty because choices have no names."""
 
     task: str
     questions: tuple[Question, ...]
@@ -49,15 +49,15 @@ class Examples:
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev and test that the data has."""
+    """Return those of train, dev and test that the data has."""
     return task_files.splits(data, FILES)
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
-    """Reads split "train", "dev" or "test"; only a test split may lack answers. `labels` is ignored.
+    """Read split "train", "dev" or "test"; only a test split may lack answers. `labels` is ignored.
 
     Raises:
-      UserError: see `choice_files.read`; answers are missing.
+      UserError: see `choice_files.read`; or answers are missing.
     """
     if data.tfds:
         name = tfds_examples.split_name(data, split)
@@ -75,7 +75,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
 
 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> Features:
-    """For every question, one [CLS] context [SEP] stem choice [SEP] for each choice; the longer segment is cut first."""
+    """Return, per question, one [CLS] context [SEP] stem choice [SEP] per choice; the longer segment is cut first."""
     contexts = tokenizer.encode_batch([question.context for question in examples.questions])
     continued = tokenizer.encode_batch(
         [f"{question.stem} {choice}" for question in examples.questions for choice in question.choices]
@@ -103,7 +103,7 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 
 
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
-    """accuracy: the share of the questions whose right choice has the highest score (the first of equal ones counts)."""
+    """Return accuracy: the share of the questions whose right choice scores highest (the first of a tie counts)."""
     right = [
         int(scores.argmax()) == question.answer for question, scores in zip(examples.questions, logits, strict=True)
     ]
@@ -113,10 +113,10 @@ def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> d
 def write_predictions(
     examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike, split: str
 ) -> list[str]:
-    """Writes predictions (of another split than dev, test_predictions …) in the order of the questions.
+    """Write predictions (test_predictions … for other splits than dev) in the order of the questions.
 
     swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a
-    letter) and the probability of every choice.
+      letter) and the probability of every choice.
     """
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     if examples.task == "swag":
@@ -141,5 +141,5 @@ def write_predictions(
 
 
 def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
-    """One score for each choice."""
+    """Return a head with one score per choice."""
     return HeadConfig(kind="choice")

@@ -1,7 +1,7 @@
 """Multiple-choice questions in SWAG's CSV, RACE's directories, JSON lines, and TFDS records of these three shapes.
 
-SWAG    sent1, sent2, ending0 … endingN and label (a number from 0); other columns are passed over
-RACE    a file a passage: {"article", "questions": […], "options": [[…], …], "answers": ["A", …]}
+SWAG    sent1, sent2, ending0 … endingN and label (a number from 0); other columns are ignored
+RACE    one file per passage: {"article", "questions": […], "options": [[…], …], "answers": ["A", …]}
 lines   {"context": …, "question": … (optional), "choices": […], "answer": a number from 0 or a letter from A}
 """
 
@@ -23,20 +23,20 @@ class Question(NamedTuple):
     """File and line, for messages."""
     context: str
     stem: str
-    """What each choice continues: SWAG's sent2, or the question; may be empty."""
+    """Text that each choice continues: SWAG's sent2, or the question; may be empty."""
     choices: tuple[str, ...]
     answer: int | None
-    """Index into `choices`; None where unlabelled."""
+    """Index into `choices`; None without a label."""
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
-    """What a file of predictions calls it."""
+    """Name of the question in a file of predictions."""
 
 
 def read(path: epath.Path) -> list[Question]:
-    """The questions of a file (.csv as SWAG, .jsonl) or of all .txt and .json files below a directory (RACE).
+    """Return the questions of a file (.csv as SWAG, .jsonl) or of all .txt and .json files below a directory (RACE).
 
     Raises:
-      UserError: another kind of file; a column or field that is missing, empty or of another type; an answer that is none of
-        the choices; questions with different numbers of choices; no question at all. Names file and line.
+      UserError: the kind of file is unknown; a column or field is missing, empty or of the wrong type; an answer is
+        none of the choices; questions have different numbers of choices; or there is no question. Names file and line.
     """
     if path.is_dir():
         files = sorted(file for pattern in ("*.txt", "*/*.txt", "*.json", "*/*.json") for file in path.glob(pattern))
@@ -54,7 +54,7 @@ def read(path: epath.Path) -> list[Question]:
 
 
 def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Question]:
-    """Questions out of (where, record) pairs, each in one of the three shapes; see `read` for errors."""
+    """Return the questions in (where, record) pairs, each in one of the three formats; see `read` for errors."""
     result: list[Question] = []
     for where, record in records:
         for question in _questions(where, record, len(result)):
@@ -75,7 +75,7 @@ def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Quest
 def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
     if "sent1" in record:
         endings = [record[f"ending{i}"] for i in range(len(record)) if f"ending{i}" in record]
-        index = record.get("", str(number))  # the rows' own numbers stand in a column without a name
+        index = record.get("", str(number))  # a column without a name has the rows' own numbers
         yield _question(where, record["sent1"], record.get("sent2", ""), endings, record.get("label"), index)
     elif "article" in record:
         name = record.get("id") or record.get("example_id") or epath.Path(where).name
@@ -119,7 +119,7 @@ def _question(where: str, context, stem, choices, answer, index: str) -> Questio
 
 
 def _answer(where: str, value, count: int) -> int | None:
-    """The index that a number from 0, as number or text, or a letter from A stands for; None for no answer."""
+    """Return the index for a number from 0 (as number or text) or a letter from A; None for no answer."""
     if value is None or value == "":
         return None
     number = value
@@ -154,7 +154,7 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
             if missing := [name for name in needed if name not in header]:
                 raise UserError(
                     f"{file}, line {number}: no column {', '.join(missing)} among "
-                    f"{', '.join(map(repr, header[:20]))} (SWAG's train_full.csv has another form than train.csv)"
+                    f"{', '.join(map(repr, header[:20]))} (SWAG's train_full.csv has a different format than train.csv)"
                 )
             continue
         if len(fields) != len(header):
@@ -173,5 +173,5 @@ def _json(file: epath.Path) -> dict:
 
 
 def _whole_characters(text: str) -> str:
-    """JSON can spell half a surrogate pair, which no tokenizer takes."""
+    """Return `text` without unpaired surrogates, which JSON can spell and no tokenizer accepts."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -18,12 +18,12 @@ from bert_jax.tasks.sentence_examples import Record, Sentences
 
 MAIN_METRIC = {task: spec.metrics[0] for task, spec in GLUE_TASKS.items()}
 HIGHEST_SCORE = 5
-"""Of STS-B: the sentences say the same; 0: nothing in common."""
+"""STS-B's score of sentences with the same meaning; 0 is for those with nothing in common."""
 features = sentence_examples.features
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev, dev_mismatched (MNLI), test and test_mismatched that the data has."""
+    """Return those of train, dev, dev_mismatched (MNLI), test and test_mismatched that the data has."""
     known = tuple(GLUE_TASKS[task].rows)
     if data.tfds:
         called = {split: _tfds_split(task, data, split) for split in known}
@@ -39,13 +39,13 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
-    """The examples of one split; those of a test set usually have no answers.
+    """Return the examples of one split; those of a test set usually have no answers.
 
     Args:
-      labels: the classes in the order of a model's outputs, where that is not the benchmark's own.
+      labels: classes in the order of a model's outputs, if that differs from the benchmark's.
 
     Raises:
-      UserError: no such split or file; other classes than the task's; a bad row (names file and line).
+      UserError: there is no such split or file, the classes are not the task's, or a row is bad (names file and line).
     """
     spec = GLUE_TASKS[task]
     if split not in spec.rows:
@@ -60,7 +60,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
             ", or put the names of its classes into id2label of its config.json" if "LABEL_0" in labels else ""
         )
         raise UserError(
-            f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, the model has "
+            f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, but the model has "
             f"{', '.join(labels) or 'none: it estimates a number'}{remedy}"
         )
     if data.tfds:
@@ -79,12 +79,11 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
 
 
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """The task's own metrics, each in [-1, 1]; `MAIN_METRIC` comes first."""
+    """Return the task's own metrics, each in [-1, 1]; `MAIN_METRIC` comes first."""
     found = sentence_examples.predictions(examples, logits)
     answers = examples.answers
-    if (
-        "f1" in GLUE_TASKS[examples.task].metrics
-    ):  # whose class 1 is the benchmark's, whatever the order of the model's outputs
+    if "f1" in GLUE_TASKS[examples.task].metrics:
+        # Its class 1 is the benchmark's, whatever the order of the model's outputs.
         positive = examples.labels.index(GLUE_TASKS[examples.task].labels[1])
         found, answers = (found == positive).astype(int), (answers == positive).astype(int)
     return {name: getattr(metrics, name)(answers, found) for name in GLUE_TASKS[examples.task].metrics}
@@ -93,11 +92,11 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
 def write_predictions(
     examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
-    """Writes the file that a submission to the benchmark needs of this split, and returns its name.
+    """Write the file that a submission to the benchmark needs of this split, and return its name.
 
     Columns `index` and `prediction`: the name of a class for MNLI, QNLI, RTE and AX, 0 or 1 for the other classifiers,
-    for STS-B a number in [0, 5] with three decimals. That of a dev split has the same form and -dev in its name, but numbers
-    as the model gives them: nobody submits it, and metrics computed from it are those of `score`.
+    for STS-B a number in [0, 5] with three decimals. The file of a dev split has the same format and -dev in its name,
+    but exact numbers: it is not submitted, and metrics computed from it equal those of `score`.
     """
     spec = GLUE_TASKS[examples.task]
     found = sentence_examples.predictions(examples, logits)
@@ -123,14 +122,14 @@ def prediction_names(examples: Sentences, split: str) -> list[str]:
 
 
 def submission_name(task: str, split: str) -> str:
-    """CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, …; CoLA-dev.tsv for a split that is not submitted."""
+    """Return CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, …; CoLA-dev.tsv for a split that is not submitted."""
     kind, _, mismatched = split.partition("_")
     suffix = {"": "-m", "mismatched": "-mm"}[mismatched] if task == "mnli" else ""
     return GLUE_TASKS[task].names[0] + suffix + ("" if kind == "test" else f"-{kind}") + ".tsv"
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """A classifier with the task's classes, or a regressor for STS-B."""
+    """Return a classifier with the task's classes, or a regressor for STS-B."""
     return HeadConfig(kind="classification" if GLUE_TASKS[task].labels else "regression", labels=labels)
 
 
@@ -138,9 +137,7 @@ def _check_range(records: list[Record], scores: np.ndarray) -> None:
     outside = np.flatnonzero((scores < 0) | (scores > HIGHEST_SCORE))
     if len(outside):
         first = outside[0]
-        raise UserError(
-            f"{records[first].where}: the score {scores[first]:g} does not lie between 0 and {HIGHEST_SCORE}"
-        )
+        raise UserError(f"{records[first].where}: the score {scores[first]:g} is not between 0 and {HIGHEST_SCORE}")
 
 
 def _tfds_name(task: str, data: TaskDataConfig) -> str:
@@ -155,7 +152,7 @@ def _tfds_split(task: str, data: TaskDataConfig, split: str) -> str:
 def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
     name, tfds_split = _tfds_name(task, data), _tfds_split(task, data, split)
     examples, test = list(tfds_examples.examples(name, tfds_split, data.tfds_dir)), split.startswith("test")
-    if test:  # stored in a shuffled order; the rows of a submission ascend
+    if test:  # stored in a shuffled order, but the rows of a submission ascend
         examples.sort(key=lambda example: example.get("idx", 0))
     problems, records, columns = [], [], spec.tfds_columns or spec.columns
     for position, example in enumerate(examples):

@@ -5,24 +5,24 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One task as the benchmark's own download has it."""
+    """One task in the benchmark's own download."""
 
     names: tuple[str, ...]
-    """Of its directory in the download; the first is also that of its file in a submission."""
+    """Names of its directory in the download; the first is also that of its file in a submission."""
     columns: tuple[str, ...]
-    """Headers of the sentence, or of the two."""
+    """Headers of the sentence, or of the two sentences."""
     labels: tuple[str, ...]
-    """Classes in the benchmark's order; none where a number is estimated."""
+    """Classes in the benchmark's order; none if a number is estimated."""
     metrics: tuple[str, ...]
-    """The first is the one in the paper's table, which selects among runs."""
+    """Metrics; the first is the one in the paper's table, which selects among runs."""
     rows: dict[str, int]
     """Published number of examples of each split."""
     label: str = "label"
     """Header of the label."""
     numbered: bool = False
-    """Files and submissions write 0 and 1 for the two classes."""
+    """Whether files and submissions write 0 and 1 for the two classes."""
     tfds_columns: tuple[str, ...] = ()
-    """Where TFDS calls the sentences otherwise."""
+    """Headers of the sentences in TFDS, if different."""
 
 
 _INFERENCE = ("entailment", "neutral", "contradiction")
@@ -78,7 +78,7 @@ GLUE_TASKS = {
         label="gold_label",
         tfds_columns=_PREMISE,
     ),
-    # the second version, which replaced that of the paper (108 thousand examples) in January 2019
+    # The second version, which replaced that of the paper (108 thousand examples) in January 2019.
     "qnli": GlueTask(
         ("QNLI",), ("question", "sentence"), _ENTAILMENT, ("accuracy",), {"train": 104_743, "dev": 5463, "test": 5463}
     ),
@@ -102,7 +102,7 @@ GLUE_TASKS = {
 }
 
 LABELLED_DIAGNOSTICS = ("Premise", "Hypothesis", "Label")
-"""Headers of diagnostic-full.tsv, the labelled form of AX, in the place of sentence1, sentence2 and label."""
+"""Headers of diagnostic-full.tsv, the labelled form of AX, instead of sentence1, sentence2 and label."""
 
 COLA_COLUMNS = ("source", "label", "original_judgement", "sentence")
-"""Of CoLA's train.tsv and dev.tsv, which have no header."""
+"""Columns of CoLA's train.tsv and dev.tsv, which have no header."""

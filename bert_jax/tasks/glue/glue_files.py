@@ -1,4 +1,4 @@
-"""GLUE's files as the benchmark's download has them: their names and their quirks."""
+"""GLUE's files in the benchmark's download: their names and their quirks."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from bert_jax.tasks.glue.facts import COLA_COLUMNS, GLUE_TASKS, LABELLED_DIAGNOS
 from bert_jax.tasks.sentence_examples import Record
 
 MRPC_TRAIN, MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # Microsoft's own files
-_MRPC_DEV_IDS = "dev_ids.tsv"  # those of its training pairs that GLUE holds out
+_MRPC_DEV_IDS = "dev_ids.tsv"  # ids of the training pairs that GLUE holds out
 _BROKEN_SHARE = 0.01
 
 
 def names(task: str, split: str) -> list[str]:
-    """The original names of the file of a split, below --data.dir or below the task's directory in it, best first."""
+    """Return the original names of a split's file, below --data.dir or the task's directory in it, best first."""
     if task == "mnli":
         files = [f"{split}.tsv" if split == "train" or split.endswith("_mismatched") else f"{split}_matched.tsv"]
     elif task == "ax":
@@ -30,16 +30,17 @@ def names(task: str, split: str) -> list[str]:
 
 
 def read(task: str, file: epath.Path, split: str, by_original_name: bool = True) -> list[Record]:
-    """The examples of one file, with their labels as they are spelled there.
+    """Return the examples of one file, with their labels as spelled there.
 
-    Skipped and counted: rows of MNLI on which the annotators did not agree (label "-"), and rows of QQP that are broken in
-    the benchmark's own training and dev files, up to 1 %.
+    Skipped and counted: rows of MNLI on which the annotators disagreed (label "-"), and up to 1 % of rows in QQP's
+    training and dev files, which are broken in the benchmark itself.
 
     Args:
-      by_original_name: msr_paraphrase_train.txt is parted into train and dev as GLUE does.
+      by_original_name: whether msr_paraphrase_train.txt is split into train and dev as GLUE does.
 
     Raises:
-      UserError: header missing, wrong number of columns, empty text, not UTF-8; names file and line.
+      UserError: the header is missing, a row has the wrong number of columns or an empty text, or the file is not
+        UTF-8; names file and line.
     """
     layout, lines = _layout(
         task, file, list(table_rows.tsv(table_rows.read_text(file))), labelled=not split.startswith("test")
@@ -62,23 +63,23 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
 
 
 def empty_text(columns: Iterable[tuple[str, str]]) -> str | None:
-    """What is wrong with a row that has these (name, text), where one is empty."""
+    """Return what is wrong with a row of these (name, text) pairs if a text is empty."""
     return next((f"the text in column {name!r} is empty" for name, text in columns if not text.strip()), None)
 
 
 def check_broken(task: str, split: str, source: str, problems: list[str], total: int) -> None:
-    """UserError if any of `total` rows is broken; of QQP's train and dev, which have some, up to 1 % are only warned of."""
+    """Raise a UserError if any of `total` rows is broken; only warn about up to 1 % of QQP's train and dev."""
     if problems and (task != "qqp" or split == "test"):
         raise UserError(problems[0])
     if len(problems) > _BROKEN_SHARE * total:
-        raise UserError(f"{problems[0]}; {len(problems):,} of {total:,} rows are broken, of the original only a few")
+        raise UserError(f"{problems[0]}; {len(problems):,} of {total:,} rows are broken, only a few of the original")
     if problems:
         logging.warning("%s: %d of %d rows skipped, the first: %s", source, len(problems), total, problems[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """Which columns of a file hold what."""
+    """The columns of a file and their contents."""
 
     header: tuple[str, ...]
     texts: tuple[int, ...]
@@ -86,7 +87,7 @@ class _Layout:
     index: int | None
 
     def problem(self, fields: list[str], empty_allowed: bool) -> str | None:
-        """What is wrong with a row."""
+        """Return what is wrong with a row, if anything."""
         if len(fields) != len(self.header):
             return f"{len(fields)} columns, expected {len(self.header)} ({', '.join(self.header)})"
         return None if empty_allowed else empty_text((self.header[column], fields[column]) for column in self.texts)
@@ -106,7 +107,7 @@ class _Layout:
 def _layout(
     task: str, file: epath.Path, lines: list[table_rows.Row], labelled: bool
 ) -> tuple[_Layout, list[table_rows.Row]]:
-    """The layout of a file, and its rows below the header."""
+    """Return the layout of a file, and its rows below the header."""
     if not lines:
         raise UserError(f"{file} is empty")
     spec, header, top = GLUE_TASKS[task], tuple(lines[0][1]), f"{file}, line {lines[0][0]}"
@@ -121,12 +122,11 @@ def _layout(
         shown = ", ".join(repr(name[:30]) for name in header[:12])
         raise UserError(
             f"{top}: no header with {' and '.join(map(repr, texts))}, but {shown}; "
-            "the benchmark's own file begins with a line of column names (the task text reads other forms)"
+            "the benchmark's own file begins with a line of column names (the task text reads other formats)"
         )
     if labelled and label not in header:
         raise UserError(
-            f"{top}: no column {label!r} among {', '.join(header)}: examples to learn from or "
-            "to evaluate on need labels"
+            f"{top}: no column {label!r} among {', '.join(header)}: examples for training or evaluation need labels"
         )
     index = next((header.index(name) for name in ("index", "id") if name in header), None)
     return _Layout(
@@ -139,7 +139,7 @@ def _agreed(file: epath.Path, records: list[Record]) -> list[Record]:
     if len(kept) < len(records):
         skipped = len(records) - len(kept)
         logging.warning(
-            "%s: %d of %d rows skipped whose annotators did not agree (label -)", file, skipped, len(records)
+            "%s: %d of %d rows skipped because their annotators disagreed (label -)", file, skipped, len(records)
         )
     return kept
 
@@ -147,7 +147,7 @@ def _agreed(file: epath.Path, records: list[Record]) -> list[Record]:
 def _part(
     file: epath.Path, records: list[Record], lines: list[table_rows.Row], layout: _Layout, split: str
 ) -> list[Record]:
-    """Of Microsoft's training pairs of MRPC those that GLUE trains on, or those that it holds out as dev."""
+    """Return those of Microsoft's training pairs of MRPC that GLUE trains on, or those that it holds out as dev."""
     ids = file.parent / _MRPC_DEV_IDS
     if not ids.exists():
         raise UserError(

@@ -1,6 +1,6 @@
-"""A tag for every word: named entities, in documents or single sentences; parts of speech and the like in the same way.
+"""Tagging of words: named entities, in documents or single sentences, and similarly parts of speech and the like.
 
-A word's tag is predicted at its first piece (Devlin et al. 2018, section 5.3).
+The tag of a word is predicted at its first piece (Devlin et al. 2018, section 5.3).
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ FILES = {
     "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
     "test": ("test.txt", "test.conll", "test.conllu", "eng.testb"),
 }
-"""Names that a split may have in `data.dir`; the last are the original's."""
+"""Names that a split may have in `data.dir`; the last ones are the original's."""
 _TFDS_TAGS = ("ner", "tags", "ner_tags")
 
 
@@ -43,7 +43,7 @@ class Examples:
     labels: tuple[str, ...]
     has_answers: bool
     index: tuple[str, ...] = ()
-    """What a file of predictions calls each plain text, where the sentences are these."""
+    """Name of each plain text in a file of predictions, if the sentences are plain texts."""
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -51,24 +51,25 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFeatures(Features):
-    """Windows; `labels` is -1 where nothing is predicted, and has class 0 where the examples have none."""
+    """Windows; `labels` is -1 where nothing is predicted, and has class 0 if the examples have no tags."""
 
     words: list[np.ndarray]
-    """int32 [n] for each window: which word of the split, counted through all sentences, each of its n labels is of."""
+    """int32 [n] for each window: the word of the split, counted through all sentences, for each of its n labels."""
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev and test that the data has."""
+    """Return those of train, dev and test that the data has."""
     return task_files.splits(data, FILES)
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
-    """Reads split "train", "dev" or "test" from a CoNLL file or TFDS.
+    """Read split "train", "dev" or "test" from a CoNLL file or TFDS.
 
     Args:
       labels: the classes; None: O, then B- and I- of every type that occurs (plain tags: those that occur, sorted).
+
     Raises:
-      UserError: see `conll.read` and `conll.in_iob2`; no tags to train on; a tag that is not among `labels`.
+      UserError: see `conll.read` and `conll.in_iob2`; or there are no tags to train on, or a tag is not among `labels`.
     """
     if data.tfds:
         sentences = _read_tfds(data, split)
@@ -79,7 +80,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         sentences = conll.in_iob2(sentences, data.scheme)
     elif split == "train" or labels is None:
         raise UserError(
-            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside the words'"
+            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside that of the words"
         )
     labels = _classes(sentences) if labels is None else tuple(labels)
     for sentence in sentences if has_answers else ():
@@ -93,7 +94,7 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
     """Return each plain text as one unlabelled sentence of the words that BERT splits it into.
 
     Raises:
-      UserError: a text without words (names the line).
+      UserError: a text has no words (names the line).
     """
     sentences = []
     for where, text, *_ in texts:
@@ -123,7 +124,7 @@ def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
             if name not in example:
                 raise UserError(
                     f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
-                    "--data.label_column=NAME says which holds the tags"
+                    "give the one that holds the tags with --data.label_column=NAME"
                 )
         words, tags = example["tokens"], example[key]
         if not words or len(words) != len(tags):
@@ -139,10 +140,10 @@ def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
 
 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> TaggingFeatures:
-    """Windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
+    """Return windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
 
-    With `options.context` a window goes on across the sentences of a document, else it holds one sentence (or part of one).
-    A word of which the tokenizer leaves nothing becomes [UNK].
+    With `options.context` a window continues across the sentences of a document, else it holds one sentence (or part of
+    one). A word of which the tokenizer leaves nothing becomes [UNK].
     """
     room = options.max_length - 2
     step = min(options.doc_stride, room // 2)
@@ -189,7 +190,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
 
 
 def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
-    """For each document, (first word, end) of its sentences, counted from its beginning."""
+    """Return, per document, (first word, end) of its sentences, counted from its beginning."""
 
     def document(item: tuple[int, Sentence]):
         number, sentence = item
@@ -203,16 +204,16 @@ def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tupl
 
 
 def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.ndarray, tokenizer: Tokenizer):
-    """(input_ids, labels, words) of the window whose first word is `first`."""
+    """Return (input_ids, labels, words) of the window whose first word is `first`."""
     ids = np.array([tokenizer.cls_id, *itertools.chain.from_iterable(pieces), tokenizer.sep_id], np.int32)
-    positions = 1 + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces, behind [CLS]
+    positions = 1 + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces, after [CLS]
     labels = np.full(len(ids), -1, np.int32)
     labels[positions[predicted - first]] = tags[predicted]
     return ids, labels, predicted.astype(np.int32)
 
 
 def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:
-    """The label of the highest score for every word of every sentence. With a CRF, `logits` are to mark its best paths."""
+    """Return the label with the highest score for every word. With a CRF, `logits` must mark its best paths."""
     lengths = [len(sentence.words) for sentence in examples.sentences]
     best = np.zeros(sum(lengths), np.int64)
     assert features.labels is not None  # they say where the words are
@@ -222,10 +223,10 @@ def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[n
 
 
 def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:
-    """precision, recall and f1 over entities, accuracy over words, and the F1 of each type that the labels have (f1_PER)."""
+    """Return precision, recall and f1 over entities, accuracy over words, and the F1 of each type (f1_PER)."""
     scores = _all_scores(examples, predicted_tags(examples, features, logits))
     kinds = [kind for prefix, kind in map(entities.split, examples.labels) if prefix == "B"]
-    # Always the same names, so that runs can be compared: a type that is neither there nor predicted has 0.
+    # Always the same names, so that runs can be compared: a type that neither occurs nor is predicted has 0.
     return {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")} | {
         f"f1_{kind}": scores.get(f"f1_{kind}", 0.0) for kind in kinds
     }
@@ -244,11 +245,12 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 def write_predictions(
     examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
 ) -> list[str]:
-    """Writes predictions.conll, as the script conlleval reads it, and by_type.json; of another split than dev, test_… of both.
+    """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for other splits than dev.
 
-    A line is word, gold tag (if there is one) and predicted tag in IOB2, parted by blanks, or by tabs if a word has a blank
-    in it. by_type.json, where there are gold tags, has all of `entities.scores`: precision, recall and F1 of every type.
-    Plain texts have predictions.tsv in place of these: index of the text, first character and end of the word, word, tag.
+    A line is word, gold tag (if there is one) and predicted tag in IOB2, separated by spaces, or by tabs if a word
+    contains a space. by_type.json, if there are gold tags, has all of `entities.scores`: precision, recall and F1 of
+    every type. Plain texts have predictions.tsv instead: index of the text, first character and end of the word, word,
+    tag.
     """
     predicted = predicted_tags(examples, features, logits)
     contents = [_table(examples, predicted) if examples.index else _columns(examples, predicted)]
@@ -261,7 +263,7 @@ def write_predictions(
 
 
 def _table(examples: Examples, predicted: list[list[str]]) -> str:
-    """TSV with a row for each word of plain texts."""
+    """Return TSV with a row for each word of plain texts."""
     rows = ["index\tstart\tend\tword\ttag"]
     for index, sentence, tags in zip(examples.index, examples.sentences, predicted, strict=True):
         rows += [
@@ -272,7 +274,7 @@ def _table(examples: Examples, predicted: list[list[str]]) -> str:
 
 
 def _columns(examples: Examples, predicted: list[list[str]]) -> str:
-    """The sentences as conlleval reads them."""
+    """Return the sentences in the format that conlleval reads."""
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
     lines, document = [], None
     for sentence, tags in zip(examples.sentences, predicted, strict=True):
@@ -285,5 +287,5 @@ def _columns(examples: Examples, predicted: list[list[str]]) -> str:
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """A score for every class at every position."""
+    """Return a head with a score for every class at every position."""
     return HeadConfig(kind="tagging", labels=labels)

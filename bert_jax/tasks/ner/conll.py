@@ -1,7 +1,8 @@
-"""Tagged words in CoNLL's column files: one word a line, a blank line after each sentence, -DOCSTART- before each document.
+"""Tagged words in CoNLL's files: a word per line, a blank line after each sentence, -DOCSTART- before each document.
 
-Columns are parted by tabs, or else by blanks. CoNLL-2003 has four (word, part of speech, chunk, entity); any other number will
-do. CoNLL-U files (*.conllu) are read too; their comments, ranges of words (1-2) and empty nodes (1.1) are passed over.
+Columns are separated by tabs, or else by spaces. CoNLL-2003 has four (word, part of speech, chunk, entity), but any
+number is accepted. CoNLL-U files (*.conllu) are read too, without their comments, ranges of words (1-2) and empty nodes
+(1.1).
 """
 
 import dataclasses
@@ -21,17 +22,17 @@ _WORD, _TAG = 2, 4  # columns of CoNLL-U: the word and its universal part of spe
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """One sentence and where it came from."""
+    """One sentence and its origin."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
-    """None where the file has no column of tags."""
+    """None if the file has no column of tags."""
     document: int | None
-    """Number of its document; None where the file marks none: the sentence then stands alone."""
+    """Number of its document; None if the file marks none, in which case the sentence has no context."""
     places: tuple[str, ...]
-    """Of each word, for messages: "FILE, line N"."""
+    """Origin of each word, for messages: "FILE, line N"."""
     spans: tuple[tuple[int, int], ...] | None = None
-    """Of each word, its (start, end) characters in the plain text that it was split from; None in a file of words."""
+    """(start, end) characters of each word in the plain text that it was split from; None for a file of words."""
 
     def need_tags(self) -> tuple[str, ...]:
         """Return the tags of a sentence that has them; ValueError if it has none."""
@@ -41,15 +42,16 @@ class Sentence:
 
 
 def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
-    """The sentences of a file; one with a single column has no tags.
+    """Return the sentences of a file; one with a single column has no tags.
 
     Args:
       file: local or gs://, UTF-8, with line ends of Unix or Windows.
-      data: word_column and tag_column are read.
-      to_predict: the file may end before the column of the tags, with a warning: the options are those of training.
+      data: only word_column and tag_column are used.
+      to_predict: whether the file may lack the column of tags, with a warning: the options are those of training.
+
     Raises:
-      UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the first;
-        there is no such column; an empty word or tag. Names file and line.
+      UserError: the file cannot be read, is not UTF-8, or holds no words; a line has more or fewer columns than the
+        first; there is no such column; or a word or tag is empty. Names file and line.
     """
     universal = os.fspath(file).endswith(".conllu")
     sentences: list[Sentence] = []
@@ -68,7 +70,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
             sentences.append(_sentence(rows, places, document if parted else None))
             rows = []
         if fields:
-            document += bool(sentences)  # what stands before the first mark is a document, too
+            document += bool(sentences)  # the part before the first mark is a document, too
     if not sentences:
         raise UserError(
             f"{os.fspath(file)} holds no words; expected one per line, its tag in the last column, "
@@ -78,7 +80,7 @@ def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = Fa
 
 
 def _rows(text: str, universal: bool) -> Iterator[tuple[int, list[str]]]:
-    """(line, fields) of every word; no fields for a blank line; [DOCUMENT_START, …] where a document begins."""
+    """Yield (line, fields) of every word; no fields for a blank line; [DOCUMENT_START, …] where a document begins."""
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.rstrip("\r \t")
         if universal and line.startswith("#"):
@@ -94,7 +96,7 @@ def _check_columns(place: str, fields: list[str], columns: int) -> None:
     if len(fields) != columns:
         raise UserError(
             f"{place}: {len(fields)} columns, but the words before have {columns}: {' '.join(fields)[:60]!r}; "
-            "every word needs its tag on its own line, and columns are parted by tabs, or else by blanks"
+            "every word needs its tag on its own line, and columns are separated by tabs, or else by spaces"
         )
     if not all(field.strip(" ") for field in fields):
         raise UserError(f"{place}: an empty column: {fields}")
@@ -103,7 +105,7 @@ def _check_columns(place: str, fields: list[str], columns: int) -> None:
 def _places(
     columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str
 ) -> tuple[int, int | None]:
-    """Indices of the columns of words and of tags; None if there are no tags."""
+    """Return the indices of the columns of words and of tags; None if there are no tags."""
     if columns == 1:
         return 0, None
     word = data.word_column or (_WORD if universal else 1)
@@ -128,13 +130,14 @@ def _sentence(rows: list[tuple[str, list[str]]], columns: tuple[int, int | None]
 
 
 def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentence]:
-    """The same entities in IOB2; tags that mark no entities (`plain`) stay as they are.
+    """Return the same entities in IOB2; tags that mark no entities (`plain`) stay as they are.
 
     Args:
-      sentences: all with tags.
-      scheme: one of entities.SCHEMES, or auto to go by the tags.
+      sentences: sentences that all have tags.
+      scheme: one of entities.SCHEMES, or auto to recognize it from the tags.
+
     Raises:
-      UserError: a tag that the scheme does not allow where it stands; names file and line.
+      UserError: a tag is not allowed in its place by the scheme; names file and line.
     """
     if scheme == "auto":
         scheme = entities.recognise(sentence.need_tags() for sentence in sentences)
@@ -143,6 +146,6 @@ def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentenc
             word, message = found
             raise UserError(
                 f"{sentence.places[word]}: {message}; the tags are read as {scheme.upper()}, "
-                "say --data.scheme=… if they are in another scheme"
+                "give --data.scheme=… if they are in another scheme"
             )
     return [dataclasses.replace(sentence, tags=tuple(entities.to_iob2(sentence.need_tags()))) for sentence in sentences]

@@ -1,12 +1,12 @@
 """Entities in sequences of tags: schemes of prefixes, spans, and the F1 of the CoNLL shared tasks.
 
-A tag is O (outside), or a prefix and a type, parted by the first hyphen: B-PER. Three schemes are in use:
+A tag is O (outside), or a prefix and a type, separated by the first hyphen: B-PER. Three schemes are in use:
 
-    IOB1   I- for every word of an entity; B- only where an entity follows directly on another of the same type (CoNLL-2003)
+    IOB1   I- for every word of an entity; B- only if an entity directly follows another of the same type (CoNLL-2003)
     IOB2   B- for the first word of every entity, I- for the others
     IOBES  B- I- … E- for entities of several words, S- for those of one
 
-Tags without these prefixes (parts of speech) are a scheme of their own, `plain`: each word is one entity of that type.
+Tags without these prefixes (parts of speech) are a separate scheme, `plain`: each word is one entity of that type.
 """
 
 import collections
@@ -17,11 +17,11 @@ SCHEMES = ("iob1", "iob2", "iobes", "plain")
 _CONTINUED, _CONTINUING = ("B", "I"), ("I", "E")
 
 Entity = tuple[str, int, int]
-"""(type, first word, last word)."""
+"""Entity as (type, first word, last word)."""
 
 
 def split(tag: str) -> tuple[str, str]:
-    """("B", "PER") of B-PER; ("O", "") of O; ("", tag) of a tag without prefix."""
+    """Return ("B", "PER") for B-PER; ("O", "") for O; ("", tag) for a tag without prefix."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, hyphen, kind = tag.partition("-")
@@ -29,10 +29,10 @@ def split(tag: str) -> tuple[str, str]:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence as conlleval and seqeval read them, in any scheme, however broken.
+    """Return the entities of one sentence as conlleval and seqeval read them, in any scheme, however broken.
 
-    A word goes on with the entity before it if it is I- or E-, that word is B- or I-, and the types agree; any other tag
-    but O begins an entity. So O I-PER I-LOC holds two.
+    A word continues the entity before it if it is I- or E-, the previous word is B- or I-, and the types agree; any
+    other tag except O begins an entity. So O I-PER I-LOC has two.
     """
     found: list[Entity] = []
     before = (OUTSIDE, "")
@@ -47,10 +47,10 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def recognise(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme that a set of tagged sentences is in: one of SCHEMES.
+    """Return the scheme of a set of tagged sentences: one of SCHEMES.
 
-    E- or S- occurs only in IOBES. B- after anything but the same type occurs in IOB2 and not in IOB1. Plain are tags none of
-    which has a prefix; where some have, the others are mistakes, which `fault` finds.
+    E- or S- occurs only in IOBES. B- after anything but the same type occurs in IOB2 and not in IOB1. The scheme is
+    plain if no tag has a prefix; if some have, the others are mistakes, which `fault` finds.
     """
     seen, scheme = set(), "iob1"
     for tags in sentences:
@@ -66,20 +66,20 @@ def recognise(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
-    """(word, what is wrong) for the first tag that `scheme` does not allow where it stands; None if all are fine."""
+    """Return (word, message) for the first tag that `scheme` does not allow in its place, or None if all are fine."""
     if scheme == "plain":
         return None
     before = (OUTSIDE, "")
     for position, tag in enumerate([*tags, OUTSIDE]):
         prefix, kind = split(tag)
         if prefix not in (("O", "B", "I", "E", "S") if scheme == "iobes" else ("O", "B", "I")):
-            return position, f"{tag!r} is no tag of {scheme.upper()}"
+            return position, f"{tag!r} is not a tag of {scheme.upper()}"
         inside = before[0] in _CONTINUED
         same = inside and before[1] == kind
         if prefix in _CONTINUING and not same and scheme != "iob1":
-            return position, f"{tag} does not follow on B-{kind} or I-{kind}"
+            return position, f"{tag} does not follow B-{kind} or I-{kind}"
         if prefix == "B" and not same and scheme == "iob1":
-            return position, f"{tag} does not follow on an entity of its type, the one place of B- in IOB1"
+            return position, f"{tag} does not follow an entity of its type, the only place of B- in IOB1"
         if scheme == "iobes" and inside and prefix not in _CONTINUING:
             return position - 1, f"{before[0]}-{before[1]} is the last word of its entity, which has E- or S- in IOBES"
         before = (prefix, kind)
@@ -87,7 +87,7 @@ def fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities in IOB2; `plain` tags stay as they are."""
+    """Return the same entities in IOB2; `plain` tags stay as they are."""
     result = list(tags)
     for kind, first, last in entities(tags):
         if split(tags[first])[0]:
@@ -96,12 +96,13 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over entities (all types together, and each type), and accuracy over words.
+    """Return precision, recall and F1 over entities (in total and per type), and accuracy over words.
 
-    An entity is right if type, first and last word all are. The F1 of no entities at all is 0, as seqeval has it.
+    An entity is right if its type, first and last word are. The F1 of no entities at all is 0, as in seqeval.
 
     Args:
       gold, predicted: sentences of tags; the two lists agree in all lengths.
+
     Returns:
       precision, recall, f1, accuracy, and precision_TYPE, recall_TYPE, f1_TYPE of every type; fractions.
     """

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0, and whatever has their form: a question, a context, and the part of it that is the answer."""
+"""SQuAD 1.1 and 2.0, and anything in their format: a question, a context, and the part of it that is the answer."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ MAIN_METRIC = {"squad_v1": "f1", "squad_v2": "f1"}
 
 
 def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
-    """Two scores for every token: that the answer starts, and that it ends there. Without dropout, as in run_squad.py."""
+    """Return a head with two scores per token, for start and end of the answer; no dropout, as in run_squad.py."""
     return HeadConfig(kind="span", dropout=0.0)
 
 
@@ -41,17 +41,17 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 
 
 def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> dict[str, float]:
-    """exact_match and f1; for squad_v2 all of `squad_metric.evaluate_v2`, at options.null_threshold or the one best for F1."""
+    """Return exact_match and f1; for squad_v2 all of `metric.evaluate_v2`, at options.null_threshold or the best."""
     return _score(examples, features, predict(examples, features, logits))
 
 
 def write_predictions(
     examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
 ) -> list[str]:
-    """Writes predictions.json, nbest.json and, for squad_v2, null_odds.json.
+    """Write predictions.json, nbest.json and, for squad_v2, null_odds.json.
 
-    predictions.json holds final answers: "" where the null odds exceed options.null_threshold, or, if that is None, the
-    threshold best for F1 on these very questions, or 0 (the original's) if they are unlabelled.
+    predictions.json holds final answers: "" if the null odds exceed options.null_threshold or, if that is None, the
+    best threshold for F1 on these very questions, or 0 (the original's) if they are unlabelled.
     """
     predictions = predict(examples, features, logits)
     ids = [question.id for question in examples.questions]
@@ -70,14 +70,14 @@ def write_predictions(
 
 
 def tuned(options: TaskOptions, metrics: dict[str, float]) -> TaskOptions:
-    """`options` for what is predicted after training: with the threshold that was best on dev (`metrics`), unless one is given."""
+    """Return `options` for prediction after training: with the threshold that was best on dev unless one is given."""
     if options.null_threshold is not None or "best_f1_thresh" not in metrics:
         return options
     return dataclasses.replace(options, null_threshold=metrics["best_f1_thresh"])
 
 
 def final_texts(examples: Examples, features: SpanFeatures, predictions: list[Prediction]) -> list[str]:
-    """The answer to every question, "" where it is left without one."""
+    """Return the answer to every question, "" for no answer."""
     if examples.task == "squad_v1":
         return [prediction.guess for prediction in predictions]
     threshold = features.options.null_threshold

@@ -1,4 +1,4 @@
-"""From the scores of every token to an answer in the original characters, as `write_predictions` of run_squad.py does."""
+"""Turns the scores of tokens into an answer in the original characters, as `write_predictions` of run_squad.py does."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from bert_jax.config.finetuning import TaskOptions
 from bert_jax.tasks.squad.reading import Examples
 from bert_jax.tasks.squad.windows import SpanFeatures, has_most_context, read
 
-_LEAST = 1e9  # stands for the scores of a diverged model, which are no numbers
+_LEAST = 1e9  # replaces the scores of a diverged model, which are not numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,21 +27,21 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a model says to one question."""
+    """A model's answers to one question."""
 
     answers: list[Answer]
-    """The best first; never empty. With "no answer" among them where the task knows it, or where there is no other."""
+    """Answers, the best first; never empty. They include "no answer" if the task has it, or if there is no other."""
     guess: str
-    """The best text; "" only where no tokens make up a valid answer."""
+    """The best text; "" only if no tokens make up a valid answer."""
     null_odds: float
-    """Score of "no answer" minus that of the guess (minus 0 where there is none)."""
+    """Score of "no answer" minus that of the guess (minus 0 if there is none)."""
 
     def text(self, threshold: float) -> str:
-        """The guess, or "" where the odds that there is no answer exceed the threshold."""
+        """Return the guess, or "" if the odds that there is no answer exceed the threshold."""
         return "" if self.null_odds > threshold else self.guess
 
     def entries(self) -> list[dict]:
-        """The n-best list as nbest.json has it, with the softmax of the scores as probabilities."""
+        """Return the n-best list for nbest.json, with the softmax of the scores as probabilities."""
         scores = np.array([answer.score for answer in self.answers])
         shares = np.exp(scores - scores.max())
         return [
@@ -56,7 +56,7 @@ class Prediction:
 
 
 def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> list[Prediction]:
-    """A prediction for every question, from the start and end scores of its windows (float32 [L, 2] for each feature)."""
+    """Return a prediction per question, from the start and end scores of its windows (float32 [L, 2] per feature)."""
     bounds = np.searchsorted(features.example, np.arange(len(examples) + 1))
     predictions = []
     for question, (begin, end) in zip(examples.questions, itertools.pairwise(bounds), strict=True):
@@ -91,7 +91,7 @@ class _Window:
 
 
 def _answers(text: str, context, windows: list[_Window], options: TaskOptions) -> list[Answer]:
-    """Up to n_best answers with different texts, the best first."""
+    """Return up to n_best answers with different texts, the best first."""
     most_context = has_most_context([(window.first, window.length) for window in windows])
     spans = np.concatenate([_spans(window, most, options) for window, most in zip(windows, most_context, strict=True)])
     answers: dict[str, Answer] = {}
@@ -105,10 +105,10 @@ def _answers(text: str, context, windows: list[_Window], options: TaskOptions) -
 
 
 def _spans(window: _Window, most_context: np.ndarray, options: TaskOptions) -> np.ndarray:
-    """float64 [N, 4]: start score, end score, first and last token (of the context) of the window's valid answers.
+    """Return the window's valid answers, float64 [N, 4]: start score, end score, first and last token of the context.
 
-    They are made of the n_best best starts and ends of all positions. Valid is what lies inside the window, starts where
-    no other window shows more context, and has at most max_answer_length tokens.
+    They combine the n_best best starts and ends of all positions. An answer is valid if it is inside the window, starts
+    where no other window shows more context, and has at most max_answer_length tokens.
     """
     best = np.argsort(-window.logits, axis=0, kind="stable")[: options.n_best] - window.prefix
     start, end = (grid.ravel() for grid in np.meshgrid(best[:, 0], best[:, 1], indexing="ij"))
@@ -121,6 +121,6 @@ def _spans(window: _Window, most_context: np.ndarray, options: TaskOptions) -> n
 
 
 def _with_null(answers: list[Answer], null: Answer, n_best: int) -> list[Answer]:
-    """`null` at its place among the answers; at the end if it is not among the n_best."""
+    """Return the answers with `null` in its place, or at the end if it is not among the n_best."""
     better = sum(answer.score >= null.score for answer in answers)
     return [*answers[:better], null, *answers[better : n_best - 1]] if better < n_best else [*answers, null]

@@ -1,7 +1,8 @@
-"""Exact match and F1 of answer texts, and the threshold of "no answer", by the rules of evaluate-v1.1.py and evaluate-v2.0.py.
+"""Exact match and F1 of answers, and the threshold of "no answer", as in evaluate-v1.1.py and evaluate-v2.0.py.
 
-Texts are compared after lowering, removing ASCII punctuation, articles (a, an, the) and surplus whitespace; of several gold
-answers the best counts (Rajpurkar et al. 2016, 2018). Everything here is a fraction in [0, 1]; the scripts print percent.
+Texts are compared after lowercasing and removing ASCII punctuation, articles (a, an, the) and surplus whitespace; of
+several gold answers the best counts (Rajpurkar et al. 2016, 2018). All values are fractions in [0, 1]; the scripts
+print percent.
 """
 
 import collections
@@ -16,19 +17,19 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """The form in which two answers are compared."""
+    """Return the form in which two answers are compared."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, gold: str) -> float:
-    """1.0 where both normalise to the same text, else 0.0."""
+    """Return 1.0 if both normalize to the same text, else 0.0."""
     return float(normalize(prediction) == normalize(gold))
 
 
 def f1(prediction: str, gold: str, *, empty: float = 1.0) -> float:
-    """Harmonic mean of precision and recall over the words of the normalised texts, counted with multiplicity.
+    """Return the F1 over the words of the normalized texts, counted with multiplicity.
 
-    `empty`: where neither text has a word: 1 in evaluate-v2.0.py, 0 in evaluate-v1.1.py.
+    `empty` is the value if neither text has a word: 1 in evaluate-v2.0.py, 0 in evaluate-v1.1.py.
     """
     predicted, wanted = normalize(prediction).split(), normalize(gold).split()
     if not predicted and not wanted:
@@ -41,7 +42,7 @@ def f1(prediction: str, gold: str, *, empty: float = 1.0) -> float:
 
 
 def evaluate_v1(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-    """exact_match and f1 of SQuAD 1.1: one prediction and at least one gold answer for each question."""
+    """Return exact_match and f1 of SQuAD 1.1: one prediction and at least one gold answer per question."""
     pairs = list(zip(predictions, golds, strict=True))
     exact = [max(exact_match(prediction, gold) for gold in answers) for prediction, answers in pairs]
     overlap = [max(f1(prediction, gold, empty=0.0) for gold in answers) for prediction, answers in pairs]
@@ -51,17 +52,17 @@ def evaluate_v1(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> d
 def evaluate_v2(
     guesses: Sequence[str], null_odds: Sequence[float], golds: Sequence[Sequence[str]], threshold: float | None = None
 ) -> dict[str, float]:
-    """Metrics of SQuAD 2.0 for the best guess of each question and the odds that it has no answer.
+    """Return the metrics of SQuAD 2.0 for the best guess of each question and the odds that it has no answer.
 
     Args:
-      guesses: the best answer that is not empty; "" only where there is none.
-      null_odds: a question is left without an answer where these exceed the threshold.
+      guesses: the best answer that is not empty; "" only if there is none.
+      null_odds: a question is left without an answer if these exceed the threshold.
       golds: the answers; empty for a question without one.
-      threshold: None for the one that is best for F1, as the published figures for the dev set have it.
+      threshold: None for the best one for F1, as in the published figures for the dev set.
 
     Returns:
       exact_match and f1 at the threshold, over all questions and (HasAns_…, NoAns_…) over those with and without an
-      answer, where there are any; best_exact and best_f1 over all thresholds, with best_exact_thresh and best_f1_thresh.
+      answer, if there are any; best_exact and best_f1 over all thresholds, with best_exact_thresh and best_f1_thresh.
     """
     odds, answerable = np.asarray(null_odds, np.float64), np.array([bool(answers) for answers in golds])
     usable = [[gold for gold in answers if normalize(gold)] or [""] for answers in golds]
@@ -84,15 +85,17 @@ def evaluate_v2(
 
 
 def best_threshold(scores: np.ndarray, null_odds: np.ndarray, answerable: np.ndarray) -> tuple[float, float]:
-    """(the highest mean score that a threshold on the null odds reaches, the lowest such threshold among the odds).
+    """Return the highest mean score that a threshold on the null odds reaches, and the lowest such threshold.
 
-    Three corrections of `find_best_thresh` in evaluate-v2.0.py, so that the score is the one that the threshold gives. None
-    matters where all odds differ and some answer is worth giving. Questions of equal odds are answered together or not at
-    all; where it is best to answer nothing the threshold lies below all odds (the script says 0, which is below any
-    probability but not below a difference of logits); a guess of which normalisation leaves nothing counts as no answer.
+    This corrects `find_best_thresh` of evaluate-v2.0.py in three points, so that the score is the one that the
+    threshold gives; none matters if all odds differ and some answer is worth giving. Questions with equal odds are
+    either all answered or all not; if it is best to answer nothing, the threshold is below all odds (the script uses 0,
+    which is below any probability but not below a difference of logits); a guess of which normalization leaves nothing
+    counts as no answer.
 
     Args:
-      scores, null_odds [Q]: score of the guess (1 for none where there is no answer), and the odds that there is no answer.
+      scores, null_odds: [Q], the score of the guess (1 for none if there is no answer), and the odds that there is no
+        answer.
       answerable: bool [Q], whether the question has an answer.
     """
     order = np.argsort(null_odds, kind="stable")
@@ -105,5 +108,5 @@ def best_threshold(scores: np.ndarray, null_odds: np.ndarray, answerable: np.nda
 
 
 def _mean(values) -> float:
-    """Added up one after the other, as the scripts do, so that the last digit agrees (`sum` of Python 3.12 compensates)."""
+    """Return the mean, adding one by one as the scripts do, for equal last digits (Python 3.12's `sum` compensates)."""
     return float(np.cumsum(values, dtype=np.float64)[-1] / len(values))

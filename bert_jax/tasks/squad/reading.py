@@ -1,4 +1,4 @@
-"""Questions on paragraphs, read from a file of SQuAD's JSON form (v1.1, v2.0, TriviaQA turned into it) or from TFDS."""
+"""Questions on paragraphs, read from a file in SQuAD's JSON format (v1.1, v2.0, converted TriviaQA) or from TFDS."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from bert_jax.tasks import task_files, tfds_examples
 from bert_jax.tasks.table_rows import read_text
 
 VERSIONS = {"squad_v1": "v1.1", "squad_v2": "v2.0"}
-_TOLERATED = 0.01  # share of the answers that may stand elsewhere than the file says
+_TOLERATED = 0.01  # share of the answers that may be in a different place than the file says
 _LISTED = 20
 
 
@@ -26,21 +26,21 @@ class Question:
     context: int
     """Index into Examples.contexts."""
     answers: tuple[str, ...] = ()
-    """Gold answers, as the metric compares them; empty where the question has none, or is unlabelled."""
+    """Gold answers, as the metric compares them; empty if the question has none, or is unlabelled."""
     span: tuple[int, int] | None = None
-    """(start, end) characters of the context: the first answer that stands where the file says, which is trained on."""
+    """(start, end) characters in the context of the first answer that is where the file says, used for training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """The questions of one split. `labels` is empty: the answers are spans."""
+    """The questions of one split. `labels` is empty because the answers are spans."""
 
     task: str
     contexts: tuple[str, ...]
     questions: tuple[Question, ...]
     has_answers: bool
     problems: tuple[str, ...] = ()
-    """A line for each answer that is not where the file says; training leaves out the questions that have no other."""
+    """One line per answer that is not where the file says; training leaves out questions without any other answer."""
     labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -48,12 +48,12 @@ class Examples:
 
     @property
     def gold(self) -> list:
-        """What the metric compares with; the labels that are trained on are one answer of each question only."""
+        """What the metric compares with; the labels for training are only one answer per question."""
         return [(question.id, question.answers) for question in self.questions]
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev and test that the data has."""
+    """Return those of train, dev and test that the data has."""
     if data.tfds:
         called = {split: tfds_examples.split_name(data, split) for split in ("train", "dev", "test")}
         return tfds_examples.splits(_tfds_name(task, data), data, called)
@@ -61,15 +61,17 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
 
 
 def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
-    """Reads split "train", "dev" or "test" of squad_v1 or squad_v2.
+    """Read split "train", "dev" or "test" of squad_v1 or squad_v2.
 
-    Files in `data.dir` are called train-v1.1.json and so on, or train-anything-v1.1.json if there is but one. data.tfds=squad
-    means squad/v1.1 or squad/v2.0. plausible_answers are ignored; so is `labels`: a span has none.
+    Files in `data.dir` are named train-v1.1.json and so on, or train-anything-v1.1.json if there is only one.
+    data.tfds=squad means squad/v1.1 or squad/v2.0. plausible_answers are ignored, and so is `labels`, because spans
+    have none.
 
     Raises:
-      UserError: no such file; not JSON; a field that is missing or of another type; two questions with one id; a context
-        without words; questions with and without answers where the task has none without; answers that are not where the
-        file says, above 1 %. Names the file and the id of the question (for broken JSON the line).
+      UserError: there is no such file; it is not JSON; a field is missing or has the wrong type; two questions have the
+        same id; a context has no words; some questions have no answer although the task has none without; or more than
+        1 % of the answers are not where the file says. Names the file and the id of the question (for broken JSON the
+        line).
     """
     if data.tfds:
         source, contexts, records = _read_tfds(task, data, split)
@@ -78,7 +80,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         contexts, records = _read_json(source)
     if not records:
         raise UserError(f"{source} holds no question")
-    # Templates of files to be predicted often say is_impossible: false everywhere; in training that is a mistake worth an error.
+    # Templates for prediction often have is_impossible: false everywhere; in training that is a mistake worth an error.
     labelled = any(
         record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
         for _, record in records
@@ -91,7 +93,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         question = _question(source, task, context, contexts[context], record, labelled, problems)
         if question.id in seen:
             raise UserError(
-                f"{source}: question {question.id} occurs twice; predictions are kept by id, so give each its own"
+                f"{source}: question {question.id} occurs twice; predictions are stored by id, so give each its own"
             )
         seen.add(question.id)
         questions.append(question)
@@ -168,23 +170,23 @@ def _find(task: str, data: TaskDataConfig, split: str) -> epath.Path:
 
 
 def _names(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str]]:
-    """(the split's published name, what data.dir holds of that form)."""
+    """Return the split's published name, and the file names in data.dir of that form."""
     directory, version = epath.Path(data.dir).expanduser(), VERSIONS[task]
     found = directory.glob(f"{split}-*{version}.json") if data.dir and directory.is_dir() else ()
     return f"{split}-{version}.json", sorted(path.name for path in found)
 
 
 def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
-    """(contexts, [(index of the context, record of the question)]), the types of every field checked."""
+    """Return (contexts, [(index of the context, record of the question)]), with the types of all fields checked."""
     try:
         contents = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's form is one object "
+            f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's format is one object "
             '{"version": …, "data": […]}'
         ) from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
-        raise UserError(f"{file} is not SQuAD's form: {error}") from None
+        raise UserError(f"{file} is not in SQuAD's format: {error}") from None
     contexts, records = [], []
     for in_file, article in _items(file, contents, "data", ""):
         for in_article, paragraph in _items(file, article, "paragraphs", in_file):
@@ -200,7 +202,7 @@ def _tfds_name(task: str, data: TaskDataConfig) -> str:
 
 
 def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
-    """(name of dataset and split, contexts, records) of a dataset with the features of TFDS squad/v1.1 or squad/v2.0."""
+    """Return (name of dataset and split, contexts, records) of a dataset with the features of TFDS squad."""
     name, tfds_split = _tfds_name(task, data), tfds_examples.split_name(data, split)
     source = f"{name}, split {tfds_split}"
     contexts: dict[str, int] = {}
@@ -230,7 +232,7 @@ def _check_record(file, record, place: str) -> None:
 
 
 def _items(file, parent, key: str, place: str) -> Iterator[tuple[str, object]]:
-    """(place in words, item) of a list."""
+    """Yield (place for messages, item) of a list."""
     for index, item in enumerate(_value(file, parent, key, list, place)):
         yield f"{place}{', ' if place else ''}{key}[{index}]", item
 
@@ -245,7 +247,7 @@ def _value(file, parent, key: str, kind: type, place: str):
         )
         raise UserError(
             f"{where} has no {key!r}, {held}; "
-            "SQuAD's form is data > paragraphs > context, qas > id, question, answers > text, answer_start"
+            "SQuAD's format is data > paragraphs > context, qas > id, question, answers > text, answer_start"
         )
     value = parent[key]
     if type(value) is not kind:
@@ -256,6 +258,6 @@ def _value(file, parent, key: str, kind: type, place: str):
         except UnicodeEncodeError as error:
             raise UserError(
                 f"{where}: {key!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
-                f"{error.start}, which is no text"
+                f"{error.start}, which is not text"
             ) from None
     return value

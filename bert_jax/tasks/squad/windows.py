@@ -1,7 +1,7 @@
-"""Long contexts as overlapping windows beside their question, as in run_squad.py of google-research/bert.
+"""Long contexts as overlapping windows together with their question, as in run_squad.py of google-research/bert.
 
-Where the original maps answers to tokens and back by searching for texts (`_improve_answer_span`, `get_final_text`), the
-character offsets of the tokenizer say it exactly.
+The original maps answers to tokens and back by searching for texts (`_improve_answer_span`, `get_final_text`); here the
+character offsets of the tokenizer give the exact positions.
 """
 
 import dataclasses
@@ -20,22 +20,22 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """T tokens of one context."""
+    """The T tokens of one context."""
 
     ids: np.ndarray
     """int32 [T]."""
     starts: np.ndarray
-    """int32 [T]: the first character that each token came from."""
+    """int32 [T]: first character that each token came from."""
     ends: np.ndarray
-    """int32 [T]: the character after its last."""
+    """int32 [T]: character after the last one that each token came from."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanFeatures(Features):
-    """[CLS] question [SEP] window [SEP] for every window of every question; what it takes to read answers off them."""
+    """[CLS] question [SEP] window [SEP] for every window of every question, and what reading answers needs."""
 
     prefix: np.ndarray
-    """int32 [E]: tokens before the window, [CLS] and [SEP] included."""
+    """int32 [E]: number of tokens before the window, [CLS] and [SEP] included."""
     first: np.ndarray
     """int32 [E]: index of the window's first token among those of its context."""
     contexts: list[Context]
@@ -43,12 +43,12 @@ class SpanFeatures(Features):
 
 
 def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> SpanFeatures:
-    """Every question with every window of its context, in order; a window without the answer is labelled (0, 0).
+    """Return every question with every window of its context, in order; a window without the answer is labelled (0, 0).
 
-    Questions are cut after `max_query_length` tokens; windows start `doc_stride` tokens apart and fill what is left.
+    Questions are cut after `max_query_length` tokens; windows start `doc_stride` tokens apart and fill the rest.
 
     Raises:
-      UserError: max_length leaves no room for a context; a context of which the tokenizer leaves nothing.
+      UserError: max_length leaves no room for a context, or the tokenizer leaves nothing of a context.
     """
     if options.max_length <= options.max_query_length + 3:
         raise UserError(
@@ -96,14 +96,14 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:
-    """Tokenizes one context. SentencePiece counts the space before a word to its first piece; `read` strips it."""
+    """Tokenize one context. SentencePiece includes the space before a word in its first piece; `read` strips it."""
     ids, offsets = tokenizer.encode_with_offsets(text)
     offsets = np.array(offsets, np.int32).reshape(-1, 2)
     return Context(np.array(ids, np.int32), offsets[:, 0], offsets[:, 1])
 
 
 def windows(tokens: int, room: int, step: int) -> list[tuple[int, int]]:
-    """(first token, length) of each window over `tokens` tokens, at most `room` long, `step` (or, if less, `room`) apart.
+    """Return (first token, length) of each window over `tokens` tokens, at most `room` long and `step` apart.
 
     The last window is the first one that reaches the end. Hugging Face's `doc_stride` is the overlap, not the step.
     """
@@ -113,9 +113,9 @@ def windows(tokens: int, room: int, step: int) -> list[tuple[int, int]]:
 
 
 def has_most_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
-    """For each window, bool [length]: the tokens that no other window shows with more context.
+    """Return for each window bool [length]: the tokens that no other window shows with more context.
 
-    Context is the lesser of the tokens to the left and right, plus 0.01 × length; the earlier window wins a tie.
+    Context is the smaller number of tokens to the left and right, plus 0.01 × length; the earlier window wins a tie.
     """
     if len(spans) == 1:
         return [np.ones(spans[0][1], bool)]
@@ -129,9 +129,9 @@ def has_most_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
 
 
 def answer_tokens(context: Context, start: int, end: int) -> tuple[int, int] | None:
-    """(first, last) of the tokens that share a character with [start, end); None if the tokenizer dropped all of these.
+    """Return (first, last) of the tokens that share a character with [start, end); None if none remains.
 
-    An answer that begins or ends inside a token gets the whole token.
+    An answer that begins or ends inside a token includes the whole token.
     """
     first = int(np.searchsorted(context.ends, start, side="right"))
     last = int(np.searchsorted(context.starts, end, side="left")) - 1
@@ -139,9 +139,9 @@ def answer_tokens(context: Context, start: int, end: int) -> tuple[int, int] | N
 
 
 def read(text: str, context: Context, first: int, last: int) -> str:
-    """The characters of `text` that tokens first to last came from, without whitespace around them.
+    """Return the characters of `text` that tokens first to last came from, without surrounding whitespace.
 
-    Accents after the last letter are part of it: where the tokenizer strips accents, one that is a character of its own
+    Accents after the last letter are included: if the tokenizer strips accents, one that is a separate character
     belongs to no token.
     """
     end = int(context.ends[last])
@@ -158,7 +158,7 @@ def _label(span: tuple[int, int] | None, first: int, length: int, prefix: int) -
 
 @functools.cache
 def _segments(zeros: int, ones: int) -> np.ndarray:
-    """token_type_ids; shared by all windows of these lengths, which would otherwise double the memory."""
+    """Return token_type_ids, shared by all windows with these lengths, which would otherwise double the memory."""
     types = np.repeat(np.array([0, 1], np.int32), [zeros, ones])
     types.flags.writeable = False
     return types

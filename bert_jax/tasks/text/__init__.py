@@ -17,13 +17,13 @@ from bert_jax.tasks.sentence_examples import Record, Sentences
 from bert_jax.tasks.text import text_files
 
 MAIN_METRIC = {"text": "accuracy"}
-"""Of classes; numbers have pearson in its place (`families.main_metric`)."""
+"""Main metric for classes; numbers have pearson instead (`families.main_metric`)."""
 
 features = sentence_examples.features
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Those of train, dev and test that the data has."""
+    """Return those of train, dev and test that the data has."""
     return task_files.splits(data, {split: text_files.names(split) for split in ("train", "dev", "test")})
 
 
@@ -34,15 +34,15 @@ def load(
     labels: tuple[str, ...] | None = None,
     given: Mapping[str, Sequence] | None = None,
 ) -> Sentences:
-    """The examples of one split, from TSV, CSV, JSON lines, a directory with a subdirectory a class, TFDS, or memory.
+    """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, or memory.
 
     Args:
-      labels: the classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
+      labels: classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
       given: rows of the splits that are in memory, see `in_memory.records`.
 
     Raises:
-      UserError: as `text_files.read` and `sentences.collect`; fewer than two classes to learn.
+      UserError: as for `text_files.read` and `sentence_examples.collect`, or there are fewer than two classes to learn.
     """
     parted = data.dev_share > 0 and split in ("train", "dev")
     source = "train" if parted else split
@@ -70,18 +70,18 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool 
     """Return plain texts as unlabelled examples.
 
     Args:
-      pairs: whether the model reads pairs, whose two texts have a tab between them; None: it does if any line has a tab, or
-        each file of a directory has one.
+      pairs: whether the model reads pairs, whose two texts are separated by a tab; None: it does if any line has a tab,
+        or if each file of a directory has one.
 
     Raises:
-      UserError: a pair without exactly one tab, or with a blank half; a tab in a line for a model of single texts. Names the
-        line.
+      UserError: a pair does not have exactly one tab or has a blank half, or a model of single texts gets a line with a
+        tab. Names the line.
     """
     tabbed = next((text for text in texts if text.is_line and "\t" in text.text), None)
     if pairs is False and tabbed is not None:
         raise UserError(
             f"{tabbed.where}: the model reads single texts, but there is a tab, as between the two texts of a "
-            f"pair: {tabbed.text!r:.80}; write a blank in its place if this is one text"
+            f"pair: {tabbed.text!r:.80}; replace it with a space if this is one text"
         )
     reason = "the model reads pairs of texts"
     if pairs is None:
@@ -102,7 +102,7 @@ def prediction_names(examples: Sentences, split: str) -> list[str]:
 
 
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """accuracy and matthews, or pearson and spearman for regression."""
+    """Return accuracy and matthews, or pearson and spearman for regression."""
     found = sentence_examples.predictions(examples, logits)
     names = ("accuracy", "matthews") if examples.labels else ("pearson", "spearman")
     return {name: getattr(scores, name)(examples.answers, found) for name in names}
@@ -111,9 +111,9 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
 def write_predictions(
     examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
-    """Writes `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability given to it.
+    """Write `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability of the predicted one.
 
-    Numbers have all their digits, so that metrics computed from the file are those of `score`.
+    Numbers have all their digits, so that metrics computed from the file equal those of `score`.
     """
     found = sentence_examples.predictions(examples, logits)
     if examples.labels:
@@ -132,12 +132,12 @@ def write_predictions(
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """A classifier with these classes; without any, a regressor."""
+    """Return a classifier with these classes or, without any, a regressor."""
     return sentence_examples.head(task, labels)
 
 
 def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
-    """UserError where the directory has no dev file, which may be held out of the training file."""
+    """Raise a UserError if the directory has no dev file; one may be held out of the training file."""
     if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
         raise UserError(
             f"data.dir={data.dir} has no dev file; looked for {', '.join(text_files.names('dev'))}; give "
@@ -146,7 +146,7 @@ def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
 
 
 def _part(records: list[Record], share: float, split: str) -> list[Record]:
-    """The part of a training file that is trained on, or the `share` of its different texts that is held out as dev."""
+    """Return the part of a training file to train on, or the `share` of its different texts that is held out as dev."""
     texts = list(dict.fromkeys((record.first, record.second) for record in records))
     count = round(share * len(texts))
     if not 0 < count < len(texts):
@@ -159,7 +159,7 @@ def _part(records: list[Record], share: float, split: str) -> list[Record]:
 
 
 def _discover(records: list[Record]) -> tuple[str, ...]:
-    """The classes, sorted: as whole numbers where all are, else as text."""
+    """Return the classes, sorted: as whole numbers if all are, else as text."""
     found = {str(record.label): record.where for record in records if record.label is not None}
     labels = sorted(found, key=int if all(label.isascii() and label.isdecimal() for label in found) else None)
     if any(record.label is None for record in records):
@@ -171,7 +171,7 @@ def _discover(records: list[Record]) -> tuple[str, ...]:
     if len(labels) == len(records) > 20:
         raise UserError(
             f"{records[0].where}: the label {records[0].label!r} occurs once, as all {len(records):,} labels do; "
-            "name another --data.label_column, or give --data.regression=true where the labels are numbers"
+            "name another --data.label_column, or give --data.regression=true if the labels are numbers"
         )
     return tuple(labels)
 

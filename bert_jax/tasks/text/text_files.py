@@ -1,7 +1,7 @@
-"""The user's own sentences in TSV, CSV, JSON lines, or as one text file each in a directory for every class.
+"""The user's own sentences in TSV, CSV, JSON lines, or as text files in one directory per class.
 
-A TSV or CSV file has a line of column names, unless `text_column` is a number: then it has none, and columns are asked
-for by number, from 1. TSV knows no quoting, CSV is that of RFC 4180 (rows.py).
+A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it has no header, and
+columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180 (table_rows.py).
 """
 
 import json
@@ -16,20 +16,20 @@ from bert_jax.tasks.sentence_examples import Record
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
-_WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews lie beside its classes
+_WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews are beside its classes
 
 
 def names(split: str) -> tuple[str, ...]:
-    """What the file (or directory) of a split may be called below --data.dir."""
+    """Return the names that the file (or directory) of a split may have below --data.dir."""
     return (*(f"{split}{suffix}" for suffix in _SUFFIXES), split)
 
 
 def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
-    """The examples of a file or a directory, in the order of the file or of the file names.
+    """Return the examples of a file or a directory, in the order of the file or of the file names.
 
     Raises:
-      UserError: another kind of file; header or column missing; wrong number of columns; stray quotation marks; text or label
-        missing or empty; not UTF-8. Names file and line.
+      UserError: the kind of file is unknown; the header or a column is missing; the number of columns is wrong; there
+        are stray quotation marks; a text or label is missing or empty; or the file is not UTF-8. Names file and line.
     """
     if file.is_dir():
         return _read_directory(file)
@@ -38,7 +38,7 @@ def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
         return records_of(str(file), ((f"{file}, line {number}", value) for number, value in objects), data, split)
     if file.suffix not in _SUFFIXES:
         raise UserError(
-            f"{file}: the form of a file is told by the end of its name, {', '.join(_SUFFIXES)}; or give a "
+            f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
             "directory with a directory of .txt files for each class"
         )
     text = table_rows.read_text(file)
@@ -47,10 +47,11 @@ def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
 
 
 def records_of(source: str, examples: Iterable[tuple[str, Mapping]], data: TaskDataConfig, split: str) -> list[Record]:
-    """Records out of (where, mapping from column to value) pairs; the columns are settled by the first.
+    """Return records for (where, mapping from column to value) pairs; the first one determines the columns.
 
     Raises:
-      UserError: a column is missing; a later example has a second text or a label, the first has none; a bad text or label.
+      UserError: a column is missing; a later example has a second text or a label, the first has none; or a text or
+        label is bad.
     """
     records, columns = [], None
     for where, values in examples:
@@ -74,7 +75,7 @@ def records_of(source: str, examples: Iterable[tuple[str, Mapping]], data: TaskD
 def _mappings(
     file: epath.Path, lines: Iterator[table_rows.Row], has_header: bool
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """(where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
+    """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
     header, expected = None, ""
     for number, fields in lines:
         if header is None:
@@ -90,7 +91,7 @@ def _mappings(
 
 
 def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> tuple[str, str | None, str | None]:
-    """The columns of text, second text and label; only a test set may lack labels."""
+    """Return the columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
     text, pair, label = (
         next((name for name in ((asked,) if asked else usual) if name in values), None) for asked, usual in choices
@@ -109,17 +110,17 @@ def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> t
         wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
         shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
         raise UserError(
-            f"{where}: no column {wanted} among {shown}; name one by --data.{missing[0]} (a file without a line of "
+            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (a file without a line of "
             "column names is read by numbers: --data.text_column=1 --data.label_column=2)"
         )
     return text, pair, label
 
 
 def _check_absent(where: str, values: Mapping, columns: tuple[str, ...]) -> None:
-    """JSON lines need not all have the same keys; what only later ones have would be lost without a word."""
+    """Raise a UserError about columns that only later JSON lines have, which would be lost silently."""
     late = [name for name in columns if values.get(name) not in (None, "")]
     if late:
-        raise UserError(f"{where}: a {late[0]!r}, which the first example has not; give it to every example or to none")
+        raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
 def _text(where: str, values: Mapping, column: str) -> str:
@@ -129,12 +130,12 @@ def _text(where: str, values: Mapping, column: str) -> str:
         raise UserError(f"{where}: {column!r} {problem}")
     if not value.strip():
         raise UserError(f"{where}: the text in column {column!r} is empty")
-    # JSON can spell half a surrogate pair, which no tokenizer takes
+    # JSON can spell half a surrogate pair, which no tokenizer accepts.
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _label(where: str, value) -> str | None:
-    """The label as text: 3 and "3" are the same class."""
+    """Return the label as text: 3 and "3" are the same class."""
     if value is None or isinstance(value, str) and not value.strip():
         return None
     if not isinstance(value, str | bool | int | float):
@@ -146,7 +147,7 @@ def _label(where: str, value) -> str | None:
 
 
 def _read_directory(directory: epath.Path) -> list[Record]:
-    """IMDb's form: DIRECTORY/pos/*.txt, DIRECTORY/neg/*.txt, whatever the classes are called."""
+    """Read IMDb's format: DIRECTORY/pos/*.txt, DIRECTORY/neg/*.txt, whatever the classes are called."""
     classes = sorted(path.name for path in directory.iterdir() if path.is_dir() and path.name != _WITHOUT_CLASS)
     records = []
     for name in classes:

@@ -88,7 +88,7 @@ def test_fewer_sequences_than_a_batch(examples):
 def test_without_tensorflow(examples, monkeypatch):
     monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        UserError, match=r"bert_jax\[tensorflow\]' brings it, and data.loader=plain makes the same batches"
+        UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
     ):
         batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
     assert_same(next(batches(examples, 0, 16, np.arange(16), 5)), examples.batch(np.arange(16)))

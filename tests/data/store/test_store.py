@@ -380,13 +380,13 @@ def edited(values, keys, value):
 @pytest.mark.parametrize(
     "keys, value, match",
     [
-        (["version"], 2, "version 2, this program reads version 1"),
+        (["version"], 2, "version 2, but this program reads version 1"),
         (["files", 0, "name"], "../../etc/passwd", "files listed are not those"),
         (["files", 3, "name"], "tokenizer/../../x", "files listed are not those"),
         (["files", 3, "name"], "/etc/passwd", "files listed are not those"),
         (["files", 1, "name"], "shard-00000.tokens", "files listed are not those"),
         (["counts", "tokens"], -8, "negative"),
-        (["counts", "tokens"], 9, "the shards have 8 tokens, counts.tokens is 9"),
+        (["counts", "tokens"], 9, "the shards have 8 tokens, but counts.tokens is 9"),
         (["counts", "tokens"], 8.0, "counts.tokens=8.0 must be of type int"),
         (["shards", 0, "sentences"], 2**63, "2\\^62"),
         (["shards"], [], "the shards have 0 tokens"),
@@ -422,7 +422,7 @@ def test_missing_parts_are_refused(tmp_path):
         open_store(tmp_path)
     path = pathlib.Path(prepared(tmp_path))
     os.truncate(path / "shard-00000.tokens", 6)
-    with pytest.raises(UserError, match="has 6 bytes, the manifest says 16"):
+    with pytest.raises(UserError, match="has 6 bytes, but the manifest says 16"):
         open_store(path)
     (path / "shard-00000.documents").unlink()
     (path / "shard-00000.tokens").write_bytes(bytes(16))
