@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from test_optimizers import PEAK, STEPS, bert_2018, published
+from published_optimizers import PEAK, STEPS, bert_2018, published
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.checks import check

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from one_device import pretrain_by_words
-from test_pod import finish, launch, logs
+from pod import finish, launch, logs
 
 from bert_jax import cli
 from bert_jax.checkpoints.fingerprint import leaf_paths

@@ -8,7 +8,7 @@ import re
 import jax
 import numpy as np
 import pytest
-import test_step
+import tiny_run
 from outside_objective import SMOOTHING, OutsideObjective
 
 from bert_jax.checkpoints.record import rank, read_record
@@ -24,7 +24,7 @@ from bert_jax.training.step import make_train_step
 
 @functools.cache
 def one_step(micro_batches: int, make_objective=OutsideObjective) -> dict[str, float]:
-    model, config = test_step.tiny(dropout=0.0)
+    model, config = tiny_run.tiny(dropout=0.0)
     objective, transformation = make_objective(model), optimizer(config.optimizer, model.parameters)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(objective.model, transformation, mesh)
@@ -39,8 +39,8 @@ def one_step(micro_batches: int, make_objective=OutsideObjective) -> dict[str, f
         schedule=lambda step: 0.1,
     )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
-    state = dataclasses.replace(state, params=test_step.initial_parameters(model))
-    batch = sharding.to_global(mesh, test_step.batch(0), test_step.BATCH)
+    state = dataclasses.replace(state, params=tiny_run.initial_parameters(model))
+    batch = sharding.to_global(mesh, tiny_run.batch(0), tiny_run.BATCH)
     _, metrics = step(jax.device_put(state, shardings), batch)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -48,9 +48,9 @@ def one_step(micro_batches: int, make_objective=OutsideObjective) -> dict[str, f
 def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
     metrics = one_step(1)
     assert one_step(4) == pytest.approx(metrics, rel=1e-5)
-    model, _ = test_step.tiny(dropout=0.0)
-    arrays = test_step.batch(0)
-    logits = np.asarray(jax.jit(model.mlm_logits)(test_step.initial_parameters(model), arrays), np.float64)
+    model, _ = tiny_run.tiny(dropout=0.0)
+    arrays = tiny_run.batch(0)
+    logits = np.asarray(jax.jit(model.mlm_logits)(tiny_run.initial_parameters(model), arrays), np.float64)
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     target = np.full(logits.shape, SMOOTHING / logits.shape[-1]) + (1 - SMOOTHING) * np.eye(64)[arrays["masked_ids"]]
     weights = arrays["masked_weights"]
