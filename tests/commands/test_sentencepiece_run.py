@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 import sentencepiece
-
 import small_corpus
 from one_device import pretrain_by_words
+
 from bert_jax import cli
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
