@@ -1,6 +1,5 @@
 """`finetune`: a task from its files to results.json, readable from top to bottom."""
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -29,8 +28,9 @@ from bert_jax.finetuning.record import settings
 from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetuning.training import Command, train
 from bert_jax.formats.fit import check_fit
+from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
-from bert_jax.pretrained.loading import load, open_stored
+from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import say, say_hardware
@@ -109,8 +109,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     programs = make_programs(config, stored.model, data.head, mesh)
 
     results: dict = {}
-    with StopSignals() as signals, contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(_open_directory(config, stored, data, programs))
+    with StopSignals() as signals, _open_directory(config, stored, data, programs) as workdir:
         command = Command(config, data, stored, programs, workdir, signals)
         _announce(config, data, stored.model.max_position_embeddings, note)
         _train_runs(command)
