@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/demo
+# A worker per processor, each with whole files of tests; the slowest are printed at the end.
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 
 .PHONY: install demo lint format docs test test-all requirements clean
 
@@ -39,10 +41,10 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 # Pins that are in the file stay unless pyproject.toml excludes them; delete the file first to take the newest of everything.
 requirements:

@@ -30,14 +30,13 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import total_size
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.announcement import say, say_hardware, show
+from bert_jax.training.announcement import announce, announce_resumption, show
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import Metrics, Rates
@@ -114,10 +113,10 @@ def pretrain(
             state = restored.state
         position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
         result = Result(int(state.step), {}, 0)
-        _announce(config, corpus, learner)
+        announce(config, corpus, learner.mesh, learner.objective.model.parameters)
         if report is not None:
             show(report.table())
-        _announce_resumption(config, result.step)
+        announce_resumption(config, result.step)
         # A signal during an evaluation has its step saved without it.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
@@ -184,7 +183,7 @@ def _train_phase(
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = _train_step(run, phase)
     rates = Rates(_peak_flops(mesh))
-    reporter = PhaseReporter(run.metrics, rates, config, phase)
+    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model.parameters)
     saver = Saver(
         run.workdir,
         run.checkpoints,
@@ -322,37 +321,6 @@ def _first_state(
         return state, None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     return dataclasses.replace(state, params=params), report
-
-
-def _announce(config: Config, corpus: Corpus, learner: _Learner) -> None:
-    """Print every derived quantity that people check before they leave a run alone."""
-    say_hardware()
-    say(
-        f"model: {total_size(learner.objective.model.parameters):,} parameters, {config.model.num_layers} layers, hidden size "
-        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
-    )
-    say(
-        f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
-        f"{len(corpus.training[0].documents):,} of them to train on"
-    )
-    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
-        epoch = examples.num_examples(0)
-        say(
-            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
-            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
-        )
-    if learner.mesh.size > 1:
-        show(sharding.table(learner.mesh, learner.objective.model.parameters))
-
-
-def _announce_resumption(config: Config, step: int) -> None:
-    if step:
-        say(
-            f"resuming from step {step:,} of {config.workdir}"
-            if step < config.total_steps
-            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
-        )
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:

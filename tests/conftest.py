@@ -1,17 +1,37 @@
-"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice."""
+"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice; compiled programs are shared."""
 
 import os
 import pathlib
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Tests count compilations and read compiled programs; those of the cache itself switch it on in processes of their own.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+# Compiled programs are kept as for users, below build/: one cache for all workers and the processes that tests start.
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 
+import jax
 import pytest
 
-SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+from bert_jax.devices.compilation_cache import use_compilation_cache
+
+use_compilation_cache()
+if jax.config.jax_compilation_cache_dir is not None:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(jax.config.jax_compilation_cache_max_size)
+# The processes that tests start only read it: one that is killed as it writes would leave a torn program.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "inf"
+
+SHARED_DATA = ROOT.parent / "shared" / "data"
+LONGEST_FIRST = ("pretraining", "finetuning", "checkpoints/test_lost_workdir", "training", "pretrained", "models")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Begin with the files that take minutes, so that no worker is left alone with one of them at the end."""
+    files = [*LONGEST_FIRST, ""]
+    items.sort(key=lambda item: next(i for i, name in enumerate(files) if f"tests/{name}" in item.nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,6 +54,7 @@ def shared_data() -> pathlib.Path:
 def small_store(tmp_path_factory) -> pathlib.Path:
     """A token store made by the real commands from 300 small documents; vocab.txt lies beside it."""
     import small_corpus
+
     from bert_jax.config import PrepareConfig, TrainVocabConfig
     from bert_jax.data.store.prepare import run_prepare
     from bert_jax.tokenization.learning import run_train_vocab
@@ -47,3 +68,31 @@ def small_store(tmp_path_factory) -> pathlib.Path:
         )
     )
     return place / "store"
+
+
+@pytest.fixture(scope="session")
+def finished(small_store, tmp_path_factory):
+    """A pre-training run that nothing interrupted: its configuration and result."""
+    from one_device import pretrain
+    from small_pretraining import run_config
+
+    config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
+    return config, pretrain(config)
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory) -> pathlib.Path:
+    """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
+    import small_finetuning
+
+    return small_finetuning.write(tmp_path_factory.mktemp("finetuning"))
+
+
+@pytest.fixture(scope="session")
+def two_seeds(pretrained, tmp_path_factory):
+    """A finished fine-tuning of two seeds, all weights kept: its configuration and results."""
+    from one_device import finetune
+    from small_finetuning import run_config
+
+    config = run_config(pretrained, tmp_path_factory.mktemp("two") / "work", seeds=2, keep="all")
+    return config, finetune(config).results

@@ -43,7 +43,8 @@ def host_fingerprint(array: np.ndarray) -> str:
     for start in range(0, words.size, PIECE):
         piece = words[start : start + PIECE]
         padded = piece if piece.size == PIECE else np.pad(piece, (0, PIECE - piece.size))
-        sums += np.asarray(_piece_hash(padded, np.uint32(start % 2**32), np.uint32(piece.size)))
+        placed = jax.device_put((padded, np.uint32(start % 2**32), np.uint32(piece.size)))
+        sums += jax.device_get(_piece_hash(*placed))
     return "".join(f"{int(word):08x}" for word in sums)
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.options import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
+from bert_jax.models.parameters import bert_parameters
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
@@ -32,7 +33,7 @@ def run_info(config: Config) -> None:
 
 
 def parameter_table(config: Config) -> Table:
-    counts = costs.parameter_counts(config.model)
+    counts = costs.parameter_counts(bert_parameters(config.model))
     table = _table("Parameters", "part", "number")
     rows = [
         ("embeddings", counts.embeddings),
@@ -55,7 +56,7 @@ def parameter_table(config: Config) -> Table:
 
 
 def state_line(config: Config) -> str:
-    state = costs.state_bytes(config.model, config.optimizer.moments)
+    state = costs.state_bytes(bert_parameters(config.model), config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
@@ -74,7 +75,7 @@ def flops_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
-        flops = costs.training_flops(config.model, length, predicted)
+        flops = costs.training_flops(config.model, bert_parameters(config.model), length, predicted)
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
@@ -113,7 +114,9 @@ def phase_table(config: Config) -> Table:
     totals = [0, 0, 0, 0]
     for phase in resolve_phases(config):
         sequences = phase.steps * phase.batch_size
-        flops = costs.training_flops(config.model, phase.sequence_length, phase.max_predictions).total
+        flops = costs.training_flops(
+            config.model, bert_parameters(config.model), phase.sequence_length, phase.max_predictions
+        ).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))

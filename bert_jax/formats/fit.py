@@ -33,10 +33,10 @@ def check_fit(stored: StoredModel) -> None:
 def abstract_params(stored: StoredModel) -> dict:
     """Return a nested dict of ShapeDtypeStruct: the parameters that configuration and parts of `stored` require."""
     parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
-    shapes = jax.eval_shape(BertForPreTraining(stored.model, parts=parts).init, jax.random.key(0))
-    if stored.head is None:
+    shapes = jax.eval_shape(lambda: BertForPreTraining(stored.model, parts=parts).init(jax.random.key(0)))
+    if (head := stored.head) is None:
         return shapes
-    return shapes | jax.eval_shape(BertForTask(stored.model, stored.head).init, jax.random.key(0))
+    return shapes | jax.eval_shape(lambda: BertForTask(stored.model, head).init(jax.random.key(0)))
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -7,7 +7,7 @@ standard library is imported.
 import dataclasses
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.parameters import FLOAT32, ParameterTable, bert_parameters, total_size
+from bert_jax.models.parameters import FLOAT32, ParameterTable, total_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +35,16 @@ class ParameterCounts:
         return self.encoder + self.mlm_head + self.next_sentence
 
 
-def parameter_counts(config: ModelConfig) -> ParameterCounts:
-    """Count the parameters of BertForPreTraining(config), padded vocabulary rows included."""
-    parameters = bert_parameters(config)
+def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
+    """Count the parameters of a pre-training model, padded vocabulary rows included."""
     sizes = dict.fromkeys((parameter.part for parameter in parameters.values()), 0)
     for parameter in parameters.values():
         sizes[parameter.part] += parameter.size
+    num_layers = _num_layers(parameters)
     return ParameterCounts(
         embeddings=sizes["embeddings"],
-        block=sizes["encoder"] // config.num_layers,
-        num_layers=config.num_layers,
+        block=sizes["encoder"] // num_layers,
+        num_layers=num_layers,
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes["pooler"],
         mlm_head=sizes["mlm"],
@@ -68,17 +68,25 @@ class Flops:
         return self.kernels + self.attention + self.heads
 
 
-def training_flops(config: ModelConfig, sequence_length: int, predictions: int) -> Flops:
+def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int) -> Flops:
     """Count the operations per sequence, forward and backward (twice the forward), with `predictions` masked positions.
 
     Recomputation under remat is not counted, so that utilization figures are comparable.
+
+    Args:
+      parameters: of the model. Where layers share parameters, every layer counts.
     """
-    parameters, length = bert_parameters(config), sequence_length
-    kernels = 2 * length * _kernel_size(parameters, "encoder")
+    length = sequence_length
+    kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers
     attention = config.num_layers * 4 * length * length * config.num_heads * config.head_size
     predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + parameters["embeddings/word/table"].size)
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
+
+
+def _num_layers(parameters: ParameterTable) -> int:
+    """Return the number of layers that have parameters of their own."""
+    return max(axis.size for parameter in parameters.values() for axis in parameter.axes if axis.name == "layer")
 
 
 def _kernel_size(parameters: ParameterTable, part: str) -> int:
@@ -100,13 +108,14 @@ class StateBytes:
         return self.parameters + self.moments + self.gradients
 
 
-def state_bytes(config: ModelConfig, moments: int) -> StateBytes:
-    """Return the bytes of the state of a pre-training run.
+def state_bytes(parameters: ParameterTable, moments: int) -> StateBytes:
+    """Return the bytes of the state of a training run.
 
     Args:
+      parameters: of the model.
       moments: how many values the optimizer keeps for each parameter; `OptimizerConfig.moments`.
     """
-    size = FLOAT32 * total_size(bert_parameters(config))
+    size = FLOAT32 * total_size(parameters)
     return StateBytes(parameters=size, moments=moments * size, gradients=size)
 
 

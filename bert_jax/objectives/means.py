@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bert_jax.objectives.objective import Sums, Term
 
 
-def ratio(total: jax.Array, weight: jax.Array) -> jax.Array:
+def ratio(total: jax.Array | float, weight: jax.Array | float) -> jax.Array:
     """0, not NaN, where nothing was weighed: a batch without a single prediction."""
     return total / jnp.where(weight > 0, weight, 1.0)
 

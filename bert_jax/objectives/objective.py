@@ -10,13 +10,13 @@ Batch = dict[str, jax.Array]
 
 
 class Sums(NamedTuple):
-    """Sums of one term over the rows of a batch, float32 scalars. Those of parts of a batch add up to those of the whole."""
+    """Sums of one term over the rows of a batch, which add up to those of a larger one: float32 [] in a step, float after it."""
 
-    loss: jax.Array
+    loss: jax.Array | float
     """Of what each prediction costs, times its weight: nats, or squared errors."""
-    weight: jax.Array
+    weight: jax.Array | float
     """Of the weights of the predictions."""
-    correct: jax.Array | None = None
+    correct: jax.Array | float | None = None
     """Of the weights of the right predictions; None where there is no right and wrong."""
 
 
@@ -58,11 +58,13 @@ class Objective(Protocol):
 
     @property
     def model(self) -> Any:
-        """What is trained: `model.init(key)` makes its parameters."""
+        """What is trained: `model.init(key)` makes its parameters, and `model.parameters` is the table of their axes."""
+        ...
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """In the order in which they are added and shown. The first is the main one, by whose loss the best step is kept."""
+        ...
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         """Return for each term, by name, what the sum of its losses over the whole batch is divided by: float32 [].

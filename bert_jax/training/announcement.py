@@ -1,10 +1,14 @@
 """What a command says on the console before it trains, from the first host alone."""
 
 import jax
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.devices import hardware
+from bert_jax.config import Config, resolve_phases
+from bert_jax.data.examples.corpus import Corpus
+from bert_jax.devices import hardware, sharding
+from bert_jax.models.parameters import ParameterTable, total_size
 
 
 def say(text: str) -> None:
@@ -23,3 +27,35 @@ def show(table: Table) -> None:
     if jax.process_index() == 0:
         console = Console(highlight=False)
         (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+
+
+def announce(config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable) -> None:
+    """Print every derived quantity of a pre-training run that people check before they leave it alone."""
+    say_hardware()
+    say(
+        f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
+        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
+    )
+    say(
+        f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
+        f"{len(corpus.training[0].documents):,} of them to train on"
+    )
+    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
+        epoch = examples.num_examples(0)
+        say(
+            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
+            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
+        )
+    if mesh.size > 1:
+        show(sharding.table(mesh, parameters))
+
+
+def announce_resumption(config: Config, step: int) -> None:
+    """Print where a run resumes, or that there is nothing left to do; nothing for a fresh one."""
+    if step:
+        say(
+            f"resuming from step {step:,} of {config.workdir}"
+            if step < config.total_steps
+            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
+        )

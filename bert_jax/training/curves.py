@@ -42,7 +42,7 @@ def draw_curves(
     figure = Figure(figsize=(10, 3.2 * rows_of_panels), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     places = list(figure.subplots(rows_of_panels, 2, squeeze=False).flat)
-    for axes, (heading, name, unit) in zip(places, panels):
+    for axes, (heading, name, unit) in zip(places, panels, strict=False):
         _panel(axes, heading, unit, name, train, held_out, (unigram or {}).get(name))
     _panel(places[len(panels)], "Learning rate", "", "learning_rate", train, [], None)
     for axes in places[len(panels) + 1 :]:

@@ -8,7 +8,6 @@ import pathlib
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,12 +19,13 @@ import optax
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from processes import SECONDS, free_port, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 
 KEEP_ALL = CheckpointConfig(keep_last=100)
 
@@ -397,9 +397,7 @@ def test_failed_background_save_is_reported_and_leaves_the_older_step(tmp_path):
         pytest.raises(UserError, match=r"step 2 .* failed: File too large; the newest good one is step 1.*free space"),
     ):
         checkpoints.save(2, large, position={}, config={})
-        for _ in range(200):  # as the training loop does after each step
-            checkpoints.poll()
-            time.sleep(0.05)
+        wait_until(checkpoints.poll)  # as the training loop does after each step, until the failure is known
     assert checkpoints.latest_step() == 1
     checkpoints.close()
     with Checkpoints(tmp_path) as again:
@@ -471,9 +469,7 @@ jax.distributed.shutdown()
 
 
 def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
     hosts = [
         subprocess.Popen(
@@ -485,7 +481,7 @@ def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
         for host in "01"
     ]
     try:
-        outputs = [host.communicate(timeout=300)[0] for host in hosts]
+        outputs = [host.communicate(timeout=SECONDS)[0] for host in hosts]
     finally:
         for host in hosts:
             host.kill()

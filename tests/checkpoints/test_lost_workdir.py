@@ -6,20 +6,20 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
+from held_workdir import HOLD, contents
 from one_device import finetune, pretrain
-from test_finetuning import compile_once, pretrained, run_config as task_config  # noqa: F401 (fixtures)
-from test_pretraining import finished, rows, run_config  # noqa: F401 (fixtures)
-from test_workdir import HOLD, contents
+from processes import wait_until
+from small_finetuning import run_config as task_config
+from small_pretraining import rows, run_config
 
-from bert_jax.finetuning import training
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.errors import UserError
-from bert_jax.training.metrics import Metrics
+from bert_jax.finetuning import training
 from bert_jax.pretrained.loading import load
+from bert_jax.training.metrics import Metrics
 
 # Orbax drops its other writes, never awaited, when the first one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -41,7 +41,7 @@ def run_id(workdir) -> str:
     return json.loads((pathlib.Path(workdir) / "run.json").read_text())["run_id"]
 
 
-def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):  # noqa: F811
+def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):
     config, result = finished
     workdir = tmp_path / "run"
     shutil.copytree(config.workdir, workdir)
@@ -55,11 +55,8 @@ def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):  # noqa
     assert read_record(steps / "step_000000012" / "record")["step"] == 12
 
 
-def wait_for_steps(directory, *steps: int, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while Checkpoints(directory / "checkpoints", read_only=True).steps() != list(steps):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_steps(directory, *steps: int) -> None:
+    wait_until(lambda: Checkpoints(directory / "checkpoints", read_only=True).steps() == list(steps))
 
 
 def once_saving(monkeypatch, step: int, action) -> None:
@@ -131,7 +128,7 @@ def test_a_directory_taken_by_another_process_during_a_run_ends_it(small_store, 
             holder.communicate()
 
 
-def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, tmp_path, monkeypatch, caplog):  # noqa: F811
+def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, tmp_path, monkeypatch, caplog):
     work = tmp_path / "work"
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
     results = finetune(task_config(pretrained, work)).results
@@ -146,7 +143,7 @@ def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, 
     assert contents(work).keys() == before.keys() and (work / "runs" / name / "results.json").exists()
 
 
-def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):  # noqa: F811
+def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):
     """They were those of the first epoch, and the second is no better."""
     work = tmp_path / "work"
     monkeypatch.setattr(training, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
@@ -160,7 +157,7 @@ def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, 
     assert finetune(task_config(pretrained, work, select="best")).results["metrics"]["accuracy"] > 0.8
 
 
-def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, caplog):  # noqa: F811
+def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, caplog):
     """They have the name and the figures of the chosen run, as they come from a command with another work directory."""
     ours, theirs = (task_config(pretrained, tmp_path / name, epochs=1, keep="all") for name in ("ours", "theirs"))
     results = finetune(ours).results

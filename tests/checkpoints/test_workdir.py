@@ -17,15 +17,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 from etils import epath
+from held_workdir import HOLD, contents
+from processes import wait_until
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.owner import Owner
+from bert_jax.checkpoints.pretraining import open_pretraining, read_config
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.owner import Owner
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.checkpoints.pretraining import open_pretraining, read_config
 
 CONFIG = Config(
     model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512))
@@ -262,16 +264,6 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
     assert not (tmp_path / "own").exists()
 
 
-HOLD = """
-import sys, time
-from etils import epath
-from bert_jax.checkpoints.owner import Owner
-held = Owner(epath.Path(sys.argv[1]))
-print(flush=True)
-time.sleep(60)
-"""
-
-
 def test_one_live_writer_and_takeover_after_kill(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -294,10 +286,7 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
     with pytest.raises(UserError, match=f"process {os.getpid()} "):
         Owner(epath.Path(tmp_path))
     renewed = json.loads(file.read_text())["renewed"]
-    deadline = time.monotonic() + 30
-    while json.loads(file.read_text())["renewed"] == renewed:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: json.loads(file.read_text())["renewed"] != renewed)
     assert json.loads(file.read_text())["renewed"] > renewed
     first.release()
     assert not file.exists()
@@ -401,12 +390,6 @@ def no_locks(*unused):
     raise OSError("no locks here")
 
 
-def contents(path) -> dict:
-    """Of the files that make it a work directory; owner.json changes as it is renewed."""
-    files = (file for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name)
-    return {file: file.read_bytes() for file in files}
-
-
 LOSSES = {
     "deleted": shutil.rmtree,
     "renamed": lambda path: path.rename(path.with_name("elsewhere")),
@@ -468,10 +451,7 @@ def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
         monkeypatch.setattr(
             Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1]
         )
-    deadline = time.monotonic() + 300
-    while len(renewals) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: len(renewals) >= 3)
     assert not any(renewals) and file.read_text() == theirs
     with pytest.raises(UserError, match="is being written by process 1 on elsewhere"):
         ours.take()

@@ -7,7 +7,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from pretrained_model import CONFIG, PARTS, stored_model
-from test_prediction import write_model
+from task_models import write_model
 
 from bert_jax import cli
 from bert_jax.commands.evaluate import default_config

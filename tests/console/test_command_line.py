@@ -16,9 +16,10 @@ import typing
 
 import docstring_parser
 import pytest
+from processes import SECONDS
 
 from bert_jax import __version__, cli
-from bert_jax.console import log
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.commands import (
     ConvertConfig,
     DemoConfig,
@@ -27,12 +28,12 @@ from bert_jax.config.commands import (
     InspectConfig,
     ResultsConfig,
 )
-from bert_jax.console.command_line import configured, load_config, parse
-from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TASKS, FinetuneConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.console import log
+from bert_jax.console.command_line import configured, load_config, parse
+from bert_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
@@ -40,7 +41,7 @@ TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequenc
 
 def bert_jax(*words, **kwargs):
     return subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=120, **kwargs
+        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, **kwargs
     )
 
 
@@ -295,7 +296,7 @@ def test_help_answers_without_the_heavy_libraries():
         "heavy = ('jax', 'tensorflow', 'flax', 'optax', 'orbax', 'numpy', 'rich', 'etils', 'absl')\n"
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=SECONDS)
     assert done.returncode == 0 and done.stderr.strip() == "[]"
 
 

@@ -8,9 +8,10 @@ import sys
 import nbformat
 import pytest
 import rich.console
+from loaded_model import loaded
 from nbclient import NotebookClient
 from pretrained_model import CONFIG, stored_model
-from test_pretrained import loaded
+from processes import SECONDS
 
 from bert_jax.console import progress_bar as module
 from bert_jax.console.progress_bar import progress_bar, track
@@ -95,6 +96,6 @@ def test_a_real_kernel_shows_the_line():
         "kept = list(track(range(3), 'batches', 3))"
     )
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    NotebookClient(book, timeout=200, kernel_name="python3").execute()
+    NotebookClient(book, timeout=SECONDS, kernel_name="python3").execute()
     said = "".join(output.text for output in book.cells[0].outputs if output.get("name") == "stderr")
     assert "0/3" in said and "3/3" in said

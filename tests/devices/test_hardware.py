@@ -8,6 +8,7 @@ import tomllib
 
 import jax
 import pytest
+from processes import SECONDS
 
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError
@@ -98,7 +99,9 @@ def test_a_launcher_that_jax_does_not_know_is_one_line():
         "OMPI_COMM_WORLD_SIZE": "2"
     }
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
     assert done.stderr.splitlines()[-1].startswith(
         "bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where"
     )

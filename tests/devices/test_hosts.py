@@ -3,16 +3,16 @@
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+from processes import SECONDS, free_port
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.hosts import Ended, any_failure, check_alike, from_first, refuse_differences
-from bert_jax.config.changes import PRETRAINING
 from bert_jax.devices.software import sources
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
@@ -63,7 +63,7 @@ import json, sys
 import jax
 host = int(sys.argv[2])
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, host)
-from bert_jax import hosts
+from bert_jax.devices import hosts
 from bert_jax.errors import UserError
 
 @hosts.ending_together
@@ -94,9 +94,7 @@ jax.distributed.shutdown()
 
 @pytest.fixture(scope="module")
 def two_hosts() -> list[dict]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     hosts = [
         subprocess.Popen(
             [sys.executable, "-c", HOST, port, host],
@@ -107,7 +105,7 @@ def two_hosts() -> list[dict]:
         for host in "01"
     ]
     try:
-        return [json.loads(host.communicate(timeout=120)[0]) for host in hosts]
+        return [json.loads(host.communicate(timeout=SECONDS)[0]) for host in hosts]
     finally:
         for host in hosts:
             host.kill()

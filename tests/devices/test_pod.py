@@ -2,29 +2,23 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
 import types
 
 import pytest
+from pod import STARTED, finish, launch, logs, start
+from processes import wait_until
+from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.training.sinks import read_rows
-from test_finetuning import pretrained  # noqa: F401
-from test_pretraining import rows, run_config
 
 pytestmark = pytest.mark.slow
-DEVICES = "--xla_force_host_platform_device_count={}"
-STARTED: list[subprocess.Popen] = []
 
 
 @pytest.fixture(autouse=True)
@@ -32,54 +26,6 @@ def no_host_outlives_its_test():
     yield
     while STARTED:
         STARTED.pop().kill()
-
-
-def launch(config, hosts: int) -> list[subprocess.Popen]:
-    file = pathlib.Path(config.workdir).with_suffix(".json")
-    file.write_text(json.dumps(to_dict(config)))
-    return start(["pretrain", str(file)], config.workdir, hosts)
-
-
-def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
-    """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for host in range(hosts):
-        environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
-        if hosts > 1:
-            environment |= {
-                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-                "JAX_NUM_PROCESSES": str(hosts),
-                "JAX_PROCESS_ID": str(host),
-            }
-        with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
-            own = last if host == hosts - 1 else ()
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "bert_jax", *arguments, *own],
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    STARTED.extend(processes)
-    return processes
-
-
-def logs(config) -> str:
-    return "\n".join(path.read_text() for path in pathlib.Path(config.workdir).parent.glob("*.log"))
-
-
-def finish(processes, config, seconds: float = 240) -> list[int]:
-    try:
-        return [process.wait(seconds) for process in processes]
-    except subprocess.TimeoutExpired:
-        raise AssertionError(logs(config)) from None
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def pod_config(store, workdir, **changes):
@@ -138,7 +84,7 @@ def test_a_work_directory_that_the_first_host_refuses_ends_the_second_too(small_
     assert second.startswith(f"error: host 0 has stopped: {config.workdir} already holds metrics.jsonl")
 
 
-def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_path):  # noqa: F811
+def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_path):
     """The same elsewhere is the same; one label of another is not."""
     work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
     shutil.copytree(pretrained / "data", tmp_path / "data")
@@ -153,11 +99,8 @@ def test_hosts_with_other_copies_of_the_task_s_data_are_refused(pretrained, tmp_
     assert not work.exists()
 
 
-def wait_for_text(config, text: str, process, seconds: float = 400):
-    deadline = time.monotonic() + seconds
-    while text not in logs(config):
-        assert process.poll() is None and time.monotonic() < deadline, logs(config)
-        time.sleep(0.02)
+def wait_for_text(config, text: str, process):
+    wait_until(lambda: text in logs(config), lambda: process.poll() is None, lambda: logs(config))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -168,7 +111,7 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     processes = launch(config, 2)
     wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
-    assert finish(processes, config, 180) == [143, 143], logs(config)
+    assert finish(processes, config) == [143, 143], logs(config)
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
     # The notice may take long enough to reach the hosts that they have begun to train.
@@ -210,7 +153,7 @@ def results_of(arguments: list[str], workdir, hosts: int) -> dict:
     return json.loads((workdir / "results.json").read_text())
 
 
-def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
+def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
     works = [tmp_path / "one", tmp_path / "two"]
     # The train state and the weights that count are saved at the same step, each in the background of the other.
     one, two = (
@@ -229,18 +172,19 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):  # noqa: F811
     assert files[0] == files[1] != []
 
 
-def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):  # noqa: F811
+def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):
     """Ctrl-C on one host, in the second run, whose steps begin at 0 again, as a save of its second epoch is under way."""
     work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
     first, second = (work / "runs" / f"batch16_rate0.002_epochs10_seed{seed}" for seed in (0, 1))
     arguments = task(pretrained, work, "--epochs=10")
     processes = start(arguments, work, 2)
-    deadline = time.monotonic() + 240
-    while len(read_rows(second / "metrics.jsonl")) < 40:
-        assert processes[0].poll() is None and time.monotonic() < deadline, logs(here)
-        time.sleep(0.02)
+    wait_until(
+        lambda: len(read_rows(second / "metrics.jsonl")) >= 40,
+        lambda: processes[0].poll() is None,
+        lambda: logs(here),
+    )
     processes[1].send_signal(signal.SIGINT)
-    assert finish(processes, here, 180) == [143, 130], logs(here)
+    assert finish(processes, here) == [143, 130], logs(here)
     stopped = Checkpoints(second / "training", read_only=True).latest_step()
     assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 200
     before = (first / "metrics.jsonl").read_bytes()

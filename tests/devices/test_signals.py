@@ -9,22 +9,24 @@ import subprocess
 import sys
 import time
 
+import processes
 import pytest
 from one_device import pretrain
+from processes import SECONDS, wait_until
+from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.devices.signals import Stopped, StopSignals
-from test_pretraining import rows, run_config
+from bert_jax.training.evaluation import Evaluation
 
 # What a run is busy with for as long as the test wants; the number of seconds ends a process that nobody has ended.
 COMPILES = """
 import time, jax
 def compile_(*unused, **options):
     print("XLA is busy", flush=True)
-    time.sleep(600)
+    time.sleep(3600)
 jax.stages.Lowered.compile = compile_
 """
 RESTORES = """
@@ -32,7 +34,7 @@ import time
 from bert_jax.checkpoints.checkpoint import Checkpoints
 def restore(*unused):
     print("Orbax is busy", flush=True)
-    for _ in range(6000): time.sleep(0.1)
+    for _ in range(36000): time.sleep(0.1)
 Checkpoints.restore = restore
 """
 EVALUATES = """
@@ -42,7 +44,7 @@ make = Evaluation._batches
 def batches(self):
     first = next(make(self))
     print("evaluating", flush=True)
-    for _ in range(6000):
+    for _ in range(36000):
         time.sleep(0.1)
         yield first
 Evaluation.unigram = lambda *unused: {"mlm_loss": 1.0, "perplexity": 2.7, "mlm_accuracy": 0.1}
@@ -60,7 +62,7 @@ class Process:
         code = f"{busy}\nimport sys\nfrom bert_jax.cli import main\nsys.argv = ['bert-jax', 'pretrain', {str(file)!r}]\nmain()"
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": ""}, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, "-c", code], env=processes.one_device(), stdout=log, stderr=subprocess.STDOUT
             )
 
     def __enter__(self):
@@ -77,17 +79,14 @@ class Process:
         self.wait_until(lambda: text in self.output)
 
     def wait_until(self, condition) -> None:
-        deadline = time.monotonic() + 300
-        while not condition():
-            assert self._process.poll() is None and time.monotonic() < deadline, self.output
-            time.sleep(0.02)
+        wait_until(condition, lambda: self._process.poll() is None, lambda: self.output)
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
     def exit_code(self) -> int:
         """Of a process that ends long before what it was busy with."""
-        return self._process.wait(200)
+        return self._process.wait(SECONDS / 2)
 
 
 def steps(config) -> list[int]:
@@ -140,10 +139,9 @@ def test_a_second_interrupt_quits_and_says_what_is_lost(config):
 
 
 @pytest.mark.parametrize("stopped_at", [6, 12])
-def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, small_store, tmp_path, monkeypatch, stopped_at):
+def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, finished, monkeypatch, stopped_at):
     """Also the last one, after which no step is left to make; and no start makes it twice."""
-    whole = run_config(small_store, tmp_path / "whole")
-    evaluation = pretrain(whole).evaluation
+    whole, evaluation = finished[0], finished[1].evaluation
     make, evaluations = Evaluation._batches, itertools.count(1)
 
     def interrupted(self):

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 from one_device import finetune
-from test_finetuning import FAST, assert_same_weights, compile_once, pretrained, sentences  # noqa: F401 (fixtures)
+from small_finetuning import FAST, assert_same_weights, sentences
 
 import bert_jax
-from bert_jax.devices import hardware
 from bert_jax.config import OptimizerConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.devices import hardware
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import IN_MEMORY, from_arguments
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.tasks import text
 
 OPTIONS = {
@@ -34,7 +34,7 @@ def rows_of(tsv: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def home(pretrained):  # noqa: F811
+def home(pretrained):
     """The fixture's directory, with saved/: its model, written by model.save."""
     bert_jax.load(pretrained / "pretrained").save(pretrained / "saved")
     return pretrained

@@ -11,12 +11,12 @@ from etils import epath
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
+from bert_jax.finetuning.collapse import collapsed, ignores_input
 from bert_jax.finetuning.plan import Run, check_cooldown, learning_rates, plan
 from bert_jax.finetuning.results import earlier_predictions, finished_runs
-from bert_jax.finetuning.collapse import collapsed, ignores_input
-from bert_jax.data.sequences.features import Features
 from bert_jax.finetuning.results_table import METRICS, _cell
 from bert_jax.tasks.squad.windows import SpanFeatures
 

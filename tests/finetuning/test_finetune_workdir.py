@@ -8,22 +8,14 @@ import shutil
 import jax
 import pytest
 from one_device import finetune, run_predict
-from test_finetuning import (
-    Killed,
-    MODEL,
-    compile_once,
-    pretrained,
-    run_config,
-    sentences,  # noqa: F401 (fixtures)
-    two_seeds,
-)
+from small_finetuning import MODEL, Killed, run_config, sentences
 
-from bert_jax.finetuning import benchmark_files, loop, training
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.errors import UserError
+from bert_jax.finetuning import benchmark_files, loop, training
 from bert_jax.pretrained.loading import open_stored, place
 from bert_jax.tasks.squad import reading, windows
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task

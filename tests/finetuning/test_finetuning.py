@@ -6,127 +6,34 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 import types
 
 import jax
 import numpy as np
+import processes
 import pytest
-import small_corpus
+from dying import dying
 from one_device import finetune, run_predict
 from scipy.special import softmax
+from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sentences, weights
 
 import bert_jax
-from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.cli import _run
-from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.task_data import read_task
-from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
-
-MODEL = ModelConfig(
-    hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32, initializer_range=0.1
-)
-FAST = {
-    "options": TaskOptions(max_length=16),
-    "batch_size": 16,
-    "learning_rate": 2e-3,
-    "epochs": 2,
-    "log_every_steps": 1,
-    "bucket_window": 1,
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_once(tmp_path_factory):
-    """Every command compiles its programs anew; here they come from a cache on disk."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-def sentences(count, seed, topics=2):
-    """TSV of sentences about gardens and harbours (and kitchens): the topic is the class."""
-    random, rows = np.random.default_rng(seed), ["text\tlabel"]
-    for _ in range(count):
-        name, (nouns, verbs) = list(small_corpus.TOPICS.items())[random.integers(topics)]
-        noun, verb, place_ = (words[random.integers(5)] for words in (nouns, verbs, small_corpus.PLACES))
-        rows.append(f"The {noun} {verb} {place_}.\t{name}")
-    return "\n".join(rows) + "\n"
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
-    home = tmp_path_factory.mktemp("finetuning")
-    corpus = small_corpus.write(home / "corpus.txt", 100)
-    run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(home / "vocab.txt"), size=150))
-    tokenizer = load_tokenizer(home / "vocab.txt")
-    model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
-    params = jax.jit(BertForPreTraining(model).init)(jax.random.key(5))
-    with Checkpoints(home / "pretrained" / "checkpoints") as checkpoints:
-        checkpoints.save(0, {"params": params}, position={}, config={"model": to_dict(model)})
-    tokenizer.save(home / "pretrained" / "tokenizer")
-    (home / "data").mkdir()
-    for name, text in {"train": sentences(320, 0), "dev": sentences(40, 1)}.items():
-        (home / "data" / f"{name}.tsv").write_text(text)
-    (home / "data" / "test.tsv").write_text(
-        "\n".join(row.split("\t")[0] for row in sentences(20, 2).splitlines()) + "\n"
-    )
-    return home
-
-
-def run_config(home, workdir, **changes) -> FinetuneConfig:
-    base = dataclasses.replace(
-        task_defaults("text"),
-        init_from=str(home / "pretrained"),
-        workdir=str(workdir),
-        data=TaskDataConfig(dir=str(home / "data")),
-        **FAST,
-    )
-    return dataclasses.replace(base, **changes)
-
-
-def weights(workdir):
-    """Every parameter of the model in a directory, by path."""
-    return {path: array.read((slice(None),) * len(array.shape)) for path, array in open_stored(workdir).arrays.items()}
-
-
-def assert_same_weights(one, other):
-    one, other = weights(one), weights(other)
-    assert one.keys() == other.keys()
-    for path in one:
-        np.testing.assert_array_equal(one[path], other[path], err_msg=path)
-
-
-@pytest.fixture(scope="module")
-def two_seeds(pretrained, tmp_path_factory):
-    """A finished command of two seeds, all weights kept: its configuration and results."""
-    config = run_config(pretrained, tmp_path_factory.mktemp("two") / "work", seeds=2, keep="all")
-    return config, finetune(config).results
 
 
 def test_it_learns_and_tells_what_it_did(two_seeds):
@@ -252,10 +159,6 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
         prediction._check_member(member(128, 0.0, crf=True), member(384, 0.0))
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("end", ["death", "signal"])
 def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretrained, tmp_path, monkeypatch, end):
     """Ended in the second epoch of the second run; every weight and metric equals the uninterrupted command's."""
@@ -332,9 +235,6 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
     arguments = [
-        sys.executable,
-        "-m",
-        "bert_jax",
         "finetune",
         "text",
         f"--init_from={pretrained / 'pretrained'}",
@@ -346,23 +246,16 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
         "--save_every_steps=7",
         "--log_every_steps=1",
     ]
-    environment = {**os.environ, "XLA_FLAGS": ""}
-    subprocess.run(
-        [*arguments, f"--workdir={tmp_path / 'whole'}"], env=environment, check=True, stdout=subprocess.DEVNULL
-    )
-    process = subprocess.Popen(
-        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, stdout=subprocess.DEVNULL
-    )
-    log = tmp_path / "killed/runs/batch16_rate0.001_epochs15_seed0/metrics.jsonl"
-    while len(read_rows(log)) < 40:
-        assert process.poll() is None, "it ended by itself"
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+
+    def run(name: str, dies_after: int = 0) -> int:
+        command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
+        environment = processes.one_device(killed=dies_after > 0)
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
+
+    assert run("whole") == 0
+    assert run("killed", dies_after=40) == -signal.SIGKILL
     assert not (tmp_path / "killed/results.json").exists()
-    subprocess.run(
-        [*arguments, f"--workdir={tmp_path / 'killed'}"], env=environment, check=True, stdout=subprocess.DEVNULL
-    )
+    assert run("killed") == 0
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
 
 

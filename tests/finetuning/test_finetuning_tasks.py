@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import small_corpus
 from one_device import finetune, run_predict
-from test_finetuning import FAST, compile_once, pretrained, weights  # noqa: F401 (fixtures)
+from small_finetuning import FAST, weights
 
 import bert_jax
-from bert_jax.finetuning import loop
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.data.sequences.batching import ladder
+from bert_jax.errors import UserError
+from bert_jax.finetuning import loop
 
 GARDEN = small_corpus.TOPICS["garden"][0]
 
@@ -130,7 +130,7 @@ def keys(answers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, monkeypatch):  # noqa: F811
+def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, monkeypatch):
     make_file, suffix, least, changes, name = CASES[case]
     task, work = case.split()[0], tmp_path / "work"
     train, dev = (tmp_path / f"{split}{suffix}" for split in ("train", "dev"))
@@ -172,7 +172,7 @@ def natural_inference(random, count):
 
 
 @pytest.mark.slow
-def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):  # noqa: F811
+def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):
     metrics, random = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)
     for file, count in {"train": 240, "dev_matched": 30, "dev_mismatched": 30}.items():
         rows = ["sentence1\tsentence2\tgold_label", *map("\t".join, natural_inference(random, count))]

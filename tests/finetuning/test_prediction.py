@@ -6,35 +6,14 @@ import json
 
 import pytest
 from one_device import finetune, run_predict
-from pretrained_model import CONFIG, TOKENIZER, random_params
+from pretrained_model import CONFIG
+from task_models import LABELS, write_model
 
-from bert_jax.finetuning import prediction
-from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import MeshConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
-from bert_jax.models.task import BertForTask
 from bert_jax.config.predicting import InputFormConfig, PredictConfig
-from bert_jax.tasks.families import family
-
-LABELS = {
-    "mnli": ("entailment", "neutral", "contradiction"),
-    "rte": ("entailment", "not_entailment"),
-    "text": ("a", "b"),
-    "qnli": ("entailment", "not_entailment"),
-    "ner": ("O", "B-X", "I-X"),
-}
-
-
-def write_model(directory, task: str, shape=CONFIG, **recorded):
-    """What fine-tuning on `task` leaves, with random parameters; `recorded` is added to the record."""
-    head = family(task).head(task, LABELS.get(task, ()))
-    config = {"model": to_dict(shape), "head": to_dict(head), "finetune": to_dict(task_defaults(task)), **recorded}
-    TOKENIZER.save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
-        checkpoints.save(0, {"params": random_params(BertForTask(shape, head))}, position={}, config=config)
-    return directory
+from bert_jax.errors import UserError
+from bert_jax.finetuning import prediction
 
 
 @pytest.mark.parametrize(

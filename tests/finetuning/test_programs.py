@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import make_programs
 from bert_jax.objectives.task_head import TaskObjective
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.training.state import state_shardings
+from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
 ROWS, LENGTH = 16, 12
@@ -71,10 +71,9 @@ def test_remat_reaches_the_step_of_fine_tuning(remat):
     config = FinetuneConfig(compute=ComputeConfig(dtype="float32", remat=remat))
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, MODEL, HEADS["classification"], mesh)
-    shardings = state_shardings(programs.abstract)
     transformation = optimizer(config.optimizer, programs.model.parameters)
-    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), programs.abstract)
-    step = make_train_step(TaskObjective(programs.model), transformation, mesh, shardings, clip_norm=1.0)
+    state = abstract_state(programs.model, transformation, mesh)
+    step = make_train_step(TaskObjective(programs.model), transformation, mesh, state_shardings(state), clip_norm=1.0)
     program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))
     assert ("remat" in program or "checkpoint" in program) == (remat != "none")
 

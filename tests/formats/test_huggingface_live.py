@@ -21,8 +21,9 @@ import pytest
 import random_bert
 import small_corpus
 from etils import epath
+from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
-from test_conversion import MODELS, make, without_specials
+from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.huggingface import write_huggingface
@@ -50,7 +51,7 @@ CLASSES = {
     "encoder of it": "AutoModel",
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
-TEXTS = [*without_specials(difficult_text.texts()), *small_corpus.documents(5)]
+TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
 FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
 
@@ -68,7 +69,7 @@ def peer() -> str:
 def run(peer: str, script: str, *words) -> None:
     """Runs a script of oracles/ in the peer's environment."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=500, env=environment)
+    subprocess.run([peer, ORACLES / script, *words], check=True, timeout=SECONDS, env=environment)
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.finetuning.programs import fitting_head
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.model import arrays
 from bert_jax.models.task import BertForTask
-from bert_jax.finetuning.programs import fitting_head
 
 BATCH, LENGTH, HIDDEN, LAYERS, SIZE = 3, 6, 8, 5, 4
 MASK = (np.arange(LENGTH)[None] < np.array([[6], [3], [1]])).astype(np.int32)

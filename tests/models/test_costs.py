@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import Axis, bert_parameters, linear, table, with_axis
 from bert_jax.optim.optimizers import optimizer
 
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
@@ -77,7 +78,7 @@ def built(config):
 @pytest.mark.parametrize("name, vocab_size, multiple, encoder, pretraining", PUBLISHED)
 def test_published_parameter_counts(name, vocab_size, multiple, encoder, pretraining):
     config = sized(name, vocab_size, vocab_pad_multiple=multiple)
-    counts = costs.parameter_counts(config)
+    counts = costs.parameter_counts(bert_parameters(config))
     assert (counts.encoder, counts.pretraining) == built(config)
     assert counts.encoder == encoder or encoder is None
     assert counts.pretraining == pretraining or pretraining is None
@@ -86,11 +87,11 @@ def test_published_parameter_counts(name, vocab_size, multiple, encoder, pretrai
 @pytest.mark.parametrize("layers, hidden", ENCODERS)
 def test_parameter_counts_of_the_24_miniatures(layers, hidden):
     config = sized(f"L-{layers}_H-{hidden}_A-{hidden // 64}")
-    assert costs.parameter_counts(config).encoder == built(config)[0] == ENCODERS[layers, hidden]
+    assert costs.parameter_counts(bert_parameters(config)).encoder == built(config)[0] == ENCODERS[layers, hidden]
 
 
 def test_parameter_counts_by_part():
-    base, large = (costs.parameter_counts(sized(name)) for name in ("base", "large"))
+    base, large = (costs.parameter_counts(bert_parameters(sized(name))) for name in ("base", "large"))
     assert (base.embeddings, base.block, base.encoder_without_pooler) == (23_837_184, 7_087_872, 108_891_648)
     assert (large.embeddings, large.block, large.encoder_without_pooler) == (31_782_912, 12_596_224, 334_092_288)
     assert base.encoder_without_pooler + base.mlm_head == 109_514_298  # a masked language model without pooler
@@ -108,7 +109,7 @@ def test_parameter_counts_by_part():
 )
 def test_closed_form_equals_the_model_away_from_the_defaults(options):
     config = ModelConfig(**{"vocab_size": 1_000, "hidden_size": 48, "num_layers": 3, "num_heads": 4, **options})
-    counts = costs.parameter_counts(config)
+    counts = costs.parameter_counts(bert_parameters(config))
     assert (counts.encoder, counts.pretraining) == built(config)
 
 
@@ -117,7 +118,9 @@ def test_closed_form_equals_the_model_away_from_the_defaults(options):
     [("base", 128, 20, 69.93), ("base", 512, 76, 300.9), ("large", 128, 20, 240.6), ("large", 512, 76, 1019.8)],
 )
 def test_training_flops(name, length, predictions, giga):
-    assert costs.training_flops(sized(name), length, predictions).total / 1e9 == pytest.approx(giga, rel=2e-4)
+    assert costs.training_flops(
+        sized(name), bert_parameters(sized(name)), length, predictions
+    ).total / 1e9 == pytest.approx(giga, rel=2e-4)
 
 
 def test_flops_equal_those_the_compiler_counts():
@@ -130,12 +133,23 @@ def test_flops_equal_those_the_compiler_counts():
     )
     lowered = jax.jit(model.apply).lower(jax.eval_shape(model.init, jax.random.key(0)), batch)
     counted = lowered.cost_analysis()["flops"] / 4
-    assert costs.training_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+    assert costs.training_flops(config, model.parameters, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+
+
+def test_flops_follow_the_table_of_another_architecture():
+    """A gate is one more product per position; layers that share parameters are computed once each."""
+    config = ModelConfig(vocab_size=100, hidden_size=8, num_layers=6, num_heads=2)
+    bert = bert_parameters(config)
+    layer, hidden, wide = Axis("layer", 6), Axis("hidden", 8), Axis("intermediate", 32)
+    gated = {**bert, **table(linear("encoder/gate", (hidden,), (wide,), (layer,)))}
+    plain, more = (costs.training_flops(config, parameters, 10, 2) for parameters in (bert, gated))
+    assert more.kernels - plain.kernels == 3 * 2 * 10 * 6 * 8 * 32
+    assert costs.training_flops(config, with_axis(bert, Axis("layer", 1)), 10, 2) == plain
 
 
 def test_memory():
     base, large = sized("base"), sized("large")
-    states = [costs.state_bytes(config, OptimizerConfig().moments) for config in (base, large)]
+    states = [costs.state_bytes(bert_parameters(config), OptimizerConfig().moments) for config in (base, large)]
     assert [state.total / 2**30 for state in states] == pytest.approx([1.64, 5.01], abs=0.005)
     without_gradients = [(state.parameters + state.moments) / 2**30 for state in states]
     assert without_gradients == pytest.approx([1.23, 3.76], abs=0.005)
@@ -151,4 +165,4 @@ def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
     params = jax.eval_shape(model.init, jax.random.key(0))
     state = jax.eval_shape(optimizer(config, model.parameters).init, params)
     made = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
-    assert costs.state_bytes(model.config, config.moments).moments == made
+    assert costs.state_bytes(model.parameters, config.moments).moments == made

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_model import FLOAT32, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 from bert_jax.models import layers
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionMask
-from small_model import FLOAT32, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from test_optimizers import PEAK, STEPS, bert_2018, published
+from published_optimizers import PEAK, STEPS, bert_2018, published
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -19,8 +19,8 @@ from bert_jax.config.presets import google2018, model_config
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.optim.optimizers import optimizer
 from bert_jax.objectives.pretraining import default_objective
+from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step

@@ -14,6 +14,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from small_model import BATCH, FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -21,7 +22,6 @@ from bert_jax.models.attention import SelfAttention
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionMask
-from small_model import BATCH, FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
 
 
 @pytest.fixture(autouse=True)

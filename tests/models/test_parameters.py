@@ -267,3 +267,15 @@ def test_the_documentation_shows_this_table():
     text = (ROOT / "docs" / "checkpoints.md").read_text()
     found = text.split("| path | axes |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
     assert found == documented(), "\n".join(["expected:", *documented()])
+
+
+def test_the_example_of_the_guide_describes_a_gate():
+    text = (ROOT / "docs" / "extending.md").read_text().split("## The parameters of an architecture")[1]
+    names: dict = {}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    parameters = BertForPreTraining(SMALL, architecture=names["gated"]).parameters
+    added = {path: parameter.shape for path, parameter in parameters.items() if path not in bert_parameters(SMALL)}
+    assert added == {
+        "encoder/feed_forward/gate/kernel": (4, 24, 96),
+        "encoder/feed_forward/gate/bias": (4, 96),
+    }

@@ -10,9 +10,9 @@ import numpy_bert
 import pytest
 from scipy.special import log_softmax
 
+from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import classification, regression, span, tagging

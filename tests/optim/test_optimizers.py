@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published
 
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.models.bert import BertForPreTraining
@@ -14,7 +15,6 @@ from bert_jax.models.parameters import Axis, Parameter, linear, norm, table
 from bert_jax.optim.optimizers import clip_by_global_norm, included, optimizer
 from bert_jax.optim.schedules import learning_rate
 
-STEPS, PEAK = 50, 0.02
 CONFIG = Config(phases=(PhaseConfig(steps=STEPS, warmup_steps=5, learning_rate=PEAK),))
 
 
@@ -66,44 +66,6 @@ def run(config: OptimizerConfig, params: dict) -> dict:
     for number in range(STEPS):
         params, state = step(params, state, jax.tree.unflatten(structure, gradients(number)), number)
     return params
-
-
-def published(rule, params: dict, gradients_at) -> dict:
-    """float64 run of `rule(p, m, v, t, decays, stacked) -> direction` with the 2018 clipping, exclusions and schedule.
-
-    `gradients_at(step, params)` gives the leaves of the gradient.
-    """
-    structure = jax.tree.structure(params)
-    paths = ["/".join(k.key for k in path) for path, _ in jax.tree.leaves_with_path(params)]
-    params = [leaf.astype(np.float64) for leaf in jax.tree.leaves(params)]
-    m, v = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
-    for t in range(STEPS):
-        grads = [g.astype(np.float64) for g in gradients_at(t, jax.tree.unflatten(structure, params))]
-        norm = np.sqrt(sum((g**2).sum() for g in grads))
-        rate = PEAK * (t / 5 if t < 5 else 1 - t / STEPS)
-        for i, path in enumerate(paths):
-            g = grads[i] * 1.0 / max(norm, 1.0)
-            m[i] = 0.9 * m[i] + 0.1 * g
-            v[i] = 0.999 * v[i] + 0.001 * g**2
-            decays = not any(word in path for word in ("bias", "norm"))
-            params[i] = params[i] - rate * rule(params[i], m[i], v[i], t + 1, decays, path.startswith("encoder"))
-    return jax.tree.unflatten(structure, params)
-
-
-def bert_2018(p, m, v, t, decays, stacked):
-    return m / (np.sqrt(v) + 1e-6) + 0.01 * decays * p
-
-
-def adamw(p, m, v, t, decays, stacked):
-    return m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + 0.01 * decays * p
-
-
-def lamb(p, m, v, t, decays, stacked):
-    update = adamw(p, m, v, t, decays, stacked)
-    if not decays:
-        return update
-    parts = [(p[i], update[i]) for i in range(len(p))] if stacked else [(p, update)]
-    return np.stack([u * np.linalg.norm(w) / np.linalg.norm(u) for w, u in parts]).reshape(p.shape)
 
 
 @pytest.mark.parametrize("name, rule", [("adamw_bert", bert_2018), ("adamw", adamw), ("lamb", lamb)])

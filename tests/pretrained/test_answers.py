@@ -1,19 +1,17 @@
 """What fine-tuned models say: each kind of head against the scores that float64 NumPy computes for one input at a time."""
 
-import dataclasses
 import itertools
 
 import jax
 import numpy as np
 import numpy_bert
 import pytest
-from pretrained_model import CONFIG, TOKENIZER, stored_model
-from test_pretrained import loaded, original_pieces, row_by_row
+from loaded_model import SMALL, loaded, original_pieces, row_by_row
+from pretrained_model import TOKENIZER, stored_model
 
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
 
-SMALL = dataclasses.replace(CONFIG, num_layers=2)
 HEADS = {
     "classification": HeadConfig(labels=("no", "yes", "perhaps")),
     "regression": HeadConfig(kind="regression"),

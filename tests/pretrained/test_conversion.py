@@ -12,7 +12,8 @@ import safetensors.numpy
 import small_corpus
 import tokenizers
 from etils import epath
-from pretrained_model import CONFIG, PARTS, WORDS, stored_model, write_workdir
+from models_of_parts import ENCODER, MLM, MODELS, POOLER, make
+from pretrained_model import CONFIG, WORDS, contents, stored_model, write_workdir
 from safetensors import safe_open
 
 from bert_jax import cli
@@ -27,55 +28,6 @@ from bert_jax.pretrained.conversion import convert, new_directory, select, write
 from bert_jax.pretrained.loading import open_stored
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
-
-ENCODER = [
-    name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name
-]
-POOLER = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
-MLM = [name for name in random_bert.hugging_face_names().values() if name.startswith("cls.predictions")]
-PAIRS = ["cls.seq_relationship.weight", "cls.seq_relationship.bias"]
-CLASSIFIER = ["classifier.weight", "classifier.bias"]
-MODELS = {  # name: (parts, head, class of transformers, its parameters: as its save_pretrained writes them)
-    "pretraining": (PARTS, None, "BertForPreTraining", ENCODER + POOLER + MLM + PAIRS),
-    "masked words": (("mlm",), None, "BertForMaskedLM", ENCODER + MLM),
-    "pairs": (("pooler", "next_sentence"), None, "BertForNextSentencePrediction", ENCODER + POOLER + PAIRS),
-    "pooled": (("pooler",), None, "BertModel", [name.removeprefix("bert.") for name in ENCODER + POOLER]),
-    "bare": ((), None, "BertModel", [name.removeprefix("bert.") for name in ENCODER]),
-    "classification": (
-        None,
-        HeadConfig(kind="classification", labels=("no", "so", "yes"), dropout=0.3),
-        "BertForSequenceClassification",
-        ENCODER + POOLER + CLASSIFIER,
-    ),
-    "regression": (None, HeadConfig(kind="regression"), "BertForSequenceClassification", ENCODER + POOLER + CLASSIFIER),
-    "choice": (None, HeadConfig(kind="choice"), "BertForMultipleChoice", ENCODER + POOLER + CLASSIFIER),
-    "tagging": (
-        None,
-        HeadConfig(kind="tagging", labels=("O", "B-PER", "I-PER")),
-        "BertForTokenClassification",
-        ENCODER + CLASSIFIER,
-    ),
-    "span": (
-        None,
-        HeadConfig(kind="span"),
-        "BertForQuestionAnswering",
-        ENCODER + ["qa_outputs.weight", "qa_outputs.bias"],
-    ),
-}
-
-
-def make(name):
-    """A model with these parts; those with a head have the other GELU."""
-    parts, head, *_ = MODELS[name]
-    config = dataclasses.replace(CONFIG, activation="gelu_erf" if head else "gelu_tanh")
-    return stored_model(config, parts, head, kind="bert_jax")
-
-
-def contents(stored) -> dict[str, bytes]:
-    return {
-        path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
-        for path, array in stored.arrays.items()
-    }
 
 
 def assert_same(one, other) -> None:
@@ -207,10 +159,6 @@ def fast(directory) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
-def without_specials(texts):
-    return [text for text in texts if not any(special in text for special in difficult_text.SPECIALS)]
-
-
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_tokenizer_json_gives_our_ids(tmp_path, lowercase):
     vocabulary = difficult_text.vocabulary()
@@ -218,7 +166,7 @@ def test_tokenizer_json_gives_our_ids(tmp_path, lowercase):
         vocabulary = [token for token in vocabulary if token == token.lower() or token in difficult_text.SPECIALS]
     tokenizer = WordPieceTokenizer(vocabulary, lowercase)
     write_tokenizer(tokenizer, epath.Path(tmp_path), 512)
-    texts = without_specials(difficult_text.texts())
+    texts = difficult_text.without_specials(difficult_text.texts())
     assert len(texts) > 80
     written = fast(tmp_path)
     assert [written.encode(text, add_special_tokens=False).ids for text in texts] == tokenizer.encode_batch(texts)
@@ -243,7 +191,7 @@ def test_sentencepiece_vocabularies_as_tokenizer_json(tmp_path, method):
     characters = [
         f"x{chr(code)}y" for code in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))
     ]
-    texts = [*small_corpus.documents(50, seed=5), *without_specials(difficult_text.texts()), *characters]
+    texts = [*small_corpus.documents(50, seed=5), *difficult_text.without_specials(difficult_text.texts()), *characters]
     differing = [text for text in texts if written.encode(text, add_special_tokens=False).ids != tokenizer.encode(text)]
     # Two marks on a letter, written apart; U+0344 is two in one.
     assert differing == [text for text in texts if "e\u0301\u0323" in text or "\u0344" in text]

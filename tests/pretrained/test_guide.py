@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
+from loaded_model import SMALL, loaded
 from pretrained_model import stored_model
-from test_pretrained import SMALL, loaded
 
 import bert_jax
 

@@ -7,8 +7,8 @@ import math
 import jax
 import numpy as np
 import pytest
+from foreign_sentencepiece import foreign_model
 from google_tokenization import google_wordpiece
-from test_tokenization import SPECIALS, foreign_model
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig
@@ -23,6 +23,7 @@ from bert_jax.pretrained.initialization import check_architecture, initialize
 from bert_jax.tokenization.extension import extend
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
 TOKENIZER = WordPieceTokenizer(WORDS, True)
 MODEL = ModelConfig(

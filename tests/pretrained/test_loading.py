@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
+from processes import SECONDS
 
 import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
@@ -419,7 +420,9 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
         "import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS
+    )
     assert json.loads(done.stdout) == [], done.stderr
 
 

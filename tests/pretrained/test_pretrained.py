@@ -6,18 +6,15 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, random_params, stored_model
+from loaded_model import SMALL, loaded, original_pieces, row_by_row
+from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
-from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.data.sequences.batching import ladder
-from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.costs import parameter_counts
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.xla import attention
+from bert_jax.models.parameters import bert_parameters, total_size
 from bert_jax.models.pooling import LAYERS_READ, combine
-from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
 
 TEXTS = [
@@ -26,12 +23,6 @@ TEXTS = [
     "birds",
     "old cats, old dogs flew on the old tree.",
 ]
-SMALL = dataclasses.replace(CONFIG, num_layers=2)
-
-
-def loaded(stored) -> PretrainedModel:
-    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    return PretrainedModel(stored, place(stored, mesh), mesh, ComputeConfig(dtype="float32", layers="scan"))
 
 
 @pytest.fixture(scope="module")
@@ -42,29 +33,6 @@ def model() -> PretrainedModel:
 @pytest.fixture(scope="module")
 def encoding(model):
     return model.encode(TEXTS, layers="all", attentions=True)
-
-
-def original_pieces(text) -> list[list[int]]:
-    """[CLS] A [SEP] (B [SEP]), as ids."""
-    first, second = text if isinstance(text, tuple) else (text, None)
-    segments = [[TOKENIZER.cls_id, *TOKENIZER.encode(first), TOKENIZER.sep_id]]
-    return segments if second is None else [*segments, [*TOKENIZER.encode(second), TOKENIZER.sep_id]]
-
-
-ABOVE = {name: tree for name, tree in random_params(BertForPreTraining(CONFIG)).items() if name in PARTS}
-
-
-def row_by_row(model, text) -> dict:
-    """One text, not padded, in float64 NumPy; where the model lacks a part, with any other."""
-    segments = original_pieces(text)
-    ids = np.array([sum(segments, [])])
-    batch = {
-        "input_ids": ids,
-        "token_type_ids": np.repeat(np.arange(len(segments)), [len(s) for s in segments])[None],
-        "attention_mask": np.ones_like(ids),
-        "masked_positions": np.array([[0]]),
-    }
-    return numpy_bert.forward(ABOVE | jax.device_get(model.params), model.config, batch)
 
 
 def test_encode_equals_the_model_applied_row_by_row(model, encoding):
@@ -292,7 +260,7 @@ def test_printing_shows_every_parameter(model):
     shown = str(model)
     assert "somewhere" in shown and "5 layers" in shown and "wordpiece, uncased" in shown
     assert "encoder/feed_forward/intermediate/kernel" in shown and "[5, 16, 24]" in shown
-    assert f"{parameter_counts(CONFIG).pretraining:,}" in shown.splitlines()[-2]
+    assert f"{total_size(bert_parameters(CONFIG)):,}" in shown.splitlines()[-2]
 
 
 @pytest.mark.parametrize(

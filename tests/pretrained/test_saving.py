@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from pretrained_model import CONFIG, TOKENIZER, stored_model, write_workdir
-from test_conversion import contents
-from test_pretrained import loaded, row_by_row
+from loaded_model import SMALL, loaded, row_by_row
+from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import cli
@@ -23,7 +22,6 @@ from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.recorded import recorded_options
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SMALL = dataclasses.replace(CONFIG, num_layers=2)
 TEXT = "the cat sat on the mat ."
 
 

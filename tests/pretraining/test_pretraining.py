@@ -7,24 +7,25 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import jax
 import numpy as np
+import processes
 import pytest
+from dying import dying
 from one_device import pretrain, run_evaluate
+from processes import SECONDS, wait_until
+from small_pretraining import MODEL, rows, run_config
 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
     Config,
-    DataConfig,
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
-    ModelConfig,
     PhaseConfig,
     PrepareConfig,
 )
@@ -34,50 +35,25 @@ from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step
 
-MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64)
-TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"}
 
-
-def run_config(store, workdir, **changes) -> Config:
-    base = Config(
-        model=MODEL,
-        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
-        workdir=str(workdir),
-        log_every_steps=1,
-        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
-        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
-        checkpoint=CheckpointConfig(every_steps=4, keep_last=2),
-    )
-    return dataclasses.replace(base, **changes)
-
-
-def rows(workdir, kind="train"):
-    """What was logged, without the clock's share of it."""
-    return [
-        {name: value for name, value in row.items() if name not in TIMES}
-        for row in read_rows(pathlib.Path(workdir) / "metrics.jsonl")
-        if row["kind"] == kind
-    ]
-
-
-def start(config: Config) -> subprocess.Popen:
+def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
     """The same run in a process of its own with one device, through the command line."""
     file = pathlib.Path(config.workdir).with_suffix(".json")
     file.write_text(json.dumps(to_dict(config)))
     with open(log_of(config), "w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "bert_jax", "pretrain", str(file)],
-            env={**os.environ, "XLA_FLAGS": ""},
+            dying(dies_after, "pretrain", str(file)),
+            env=processes.one_device(killed=dies_after > 0),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -87,7 +63,7 @@ def log_of(config: Config) -> pathlib.Path:
     return pathlib.Path(config.workdir).with_suffix(".log")
 
 
-def finish(process: subprocess.Popen, config: Config, seconds: float = 240) -> tuple[int, str]:
+def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS / 2) -> tuple[int, str]:
     """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
     try:
         return process.wait(seconds), log_of(config).read_text()
@@ -95,23 +71,9 @@ def finish(process: subprocess.Popen, config: Config, seconds: float = 240) -> t
         process.kill()
 
 
-def wait_for_row(config: Config, step: int, process: subprocess.Popen, seconds: float = 240):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise AssertionError(log_of(config).read_text())
-        if any(row["step"] >= step for row in rows(config.workdir)):
-            return
-        time.sleep(0.02)
-    process.kill()
-    raise AssertionError(f"step {step} was not reached")
-
-
-@pytest.fixture(scope="module")
-def finished(small_store, tmp_path_factory):
-    """A run that nothing interrupted."""
-    config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
-    return config, pretrain(config)
+def wait_for_row(config: Config, step: int, process: subprocess.Popen):
+    reached = lambda: any(row["step"] >= step for row in rows(config.workdir))
+    wait_until(reached, lambda: process.poll() is None, lambda: log_of(config).read_text())
 
 
 def test_a_work_directory_holds_what_was_promised(finished):
@@ -201,14 +163,8 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
 
     config = run_config(small_store, tmp_path / "killed", **changes)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, loader="tf.data"))
-    process = start(config)
-    wait_for_row(config, 45, process)
-    while not list((tmp_path / "killed" / "checkpoints").glob("step_*[0-9]")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    assert rows(config.workdir)[-1]["step"] < 200, "killed too late to show anything"
+    assert finish(start(config, dies_after=45), config)[0] == -signal.SIGKILL
+    assert 45 <= rows(config.workdir)[-1]["step"] < 200
     code, output = finish(start(config), config)
     assert code == 0, output
     assert "resuming from step" in output
@@ -228,7 +184,7 @@ def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
     process = start(config)
     wait_for_row(config, 3, process)
     process.send_signal(number)
-    ended, output = finish(process, config, 120)
+    ended, output = finish(process, config)
     assert ended == code, output
     last = rows(config.workdir)[-1]["step"]
     assert load(config.workdir).history["step"] == last

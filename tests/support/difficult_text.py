@@ -172,3 +172,7 @@ def reasons(text: str, kind: str, lowercase: bool) -> list[str]:
 def _within(text: str, ranges) -> bool:
     bounds = [one if isinstance(one, tuple) else (one, one) for one in ranges]
     return any(low <= ord(c) <= high for c in {*text} if ord(c) > 127 for low, high in bounds)
+
+
+def without_specials(texts):
+    return [text for text in texts if not any(special in text for special in SPECIALS)]

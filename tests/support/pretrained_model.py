@@ -57,3 +57,10 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = No
                 step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5}
             )
     return written
+
+
+def contents(stored) -> dict[str, bytes]:
+    return {
+        path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
+        for path, array in stored.arrays.items()
+    }

@@ -11,13 +11,12 @@ import difficult_text
 import pytest
 from google_tokenization import google_basic
 from pretrained_model import CONFIG
-from test_finetuning import compile_once  # noqa: F401 (fixture)
-from test_prediction import LABELS, write_model
+from task_models import LABELS, write_model
 
 import bert_jax
 from bert_jax.cli import _run
 from bert_jax.errors import UserError
-from bert_jax.tasks import plain_text, ner
+from bert_jax.tasks import ner, plain_text
 from bert_jax.tasks.recorded import recorded_pairs
 from bert_jax.tasks.text import from_plain
 

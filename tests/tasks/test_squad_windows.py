@@ -5,19 +5,17 @@ import random
 import numpy as np
 import original_squad
 import pytest
-from test_tokenization import SPECIALS, google_basic
+from google_tokenization import google_basic
+from squad_tokenizer import TOKENIZER
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.errors import UserError
 from bert_jax.tasks import squad
-from bert_jax.tasks.squad import answer_spans, windows as squad_windows
+from bert_jax.tasks.squad import answer_spans
+from bert_jax.tasks.squad import windows as squad_windows
 from bert_jax.tasks.squad.reading import Examples, Question
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import load_tokenizer
 
-LETTERS = "abcdeé中"
-TOKENIZER = WordPieceTokenizer(
-    [*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), "ab", "##cd", "bad", *".,()-'"], True
-)
 WORDS = ["a", "bad", "abcd", "cab", "(bad", "de)", "a-b", "b.", "Bad", "É.", "e\u0301a", "xyz", "中b", "'c", "d,"]
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
-from bert_jax.objectives.task_head import TaskObjective, predictions
-from bert_jax.tasks.ner import conll
-from bert_jax.tasks import ner
 from bert_jax.data.sequences.batching import padded
+from bert_jax.errors import UserError
 from bert_jax.models.crf import without_edges
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.task_head import TaskObjective, predictions
+from bert_jax.tasks import ner
+from bert_jax.tasks.ner import conll
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 

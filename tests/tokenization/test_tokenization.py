@@ -7,14 +7,14 @@ import unicodedata
 
 import numpy as np
 import pytest
-import sentencepiece
+from foreign_sentencepiece import foreign_model
+from google_tokenization import google, google_basic
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import WORD_START, WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.learning import train_vocab
+from bert_jax.tokenization.tokenizer import WORD_START, WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-from google_tokenization import google, google_basic
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OTHER_TABLES = "\U0001171e\U00011938"
@@ -282,18 +282,6 @@ def test_sentencepiece_round_trip(pieces_model, tmp_path):
     assert config == {"kind": "sentencepiece", "do_lower_case": True}
     with pytest.raises(UserError, match="casing of a SentencePiece model is fixed"):
         load_tokenizer(pieces_model, lowercase=False)
-
-
-def foreign_model(path, **options):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat sat on the mat"] * 50),
-        model_prefix=str(path),
-        vocab_size=24,
-        minloglevel=2,
-        hard_vocab_limit=False,
-        **options,
-    )
-    return path.with_name(path.name + ".model")
 
 
 def test_sentencepiece_made_by_others(tmp_path):

@@ -1,12 +1,14 @@
 """An objective defined outside the package trains, is evaluated, shown and kept by its own names, on the same step."""
 
 import dataclasses
+import functools
 import pathlib
+import re
 
 import jax
 import numpy as np
 import pytest
-import test_step
+import tiny_run
 from outside_objective import SMOOTHING, OutsideObjective
 
 from bert_jax.checkpoints.record import rank, read_record
@@ -20,9 +22,10 @@ from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
 
-def one_step(micro_batches: int) -> dict[str, float]:
-    model, config = test_step.tiny(dropout=0.0)
-    objective, transformation = OutsideObjective(model), optimizer(config.optimizer, model.parameters)
+@functools.cache
+def one_step(micro_batches: int, make_objective=OutsideObjective) -> dict[str, float]:
+    model, config = tiny_run.tiny(dropout=0.0)
+    objective, transformation = make_objective(model), optimizer(config.optimizer, model.parameters)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = abstract_state(objective.model, transformation, mesh)
     shardings = state_shardings(abstract)
@@ -36,8 +39,8 @@ def one_step(micro_batches: int) -> dict[str, float]:
         schedule=lambda step: 0.1,
     )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
-    state = dataclasses.replace(state, params=test_step.initial_parameters(model))
-    batch = sharding.to_global(mesh, test_step.batch(0), test_step.BATCH)
+    state = dataclasses.replace(state, params=tiny_run.initial_parameters(model))
+    batch = sharding.to_global(mesh, tiny_run.batch(0), tiny_run.BATCH)
     _, metrics = step(jax.device_put(state, shardings), batch)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -45,9 +48,9 @@ def one_step(micro_batches: int) -> dict[str, float]:
 def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
     metrics = one_step(1)
     assert one_step(4) == pytest.approx(metrics, rel=1e-5)
-    model, _ = test_step.tiny(dropout=0.0)
-    arrays = test_step.batch(0)
-    logits = np.asarray(jax.jit(model.mlm_logits)(test_step.initial_parameters(model), arrays), np.float64)
+    model, _ = tiny_run.tiny(dropout=0.0)
+    arrays = tiny_run.batch(0)
+    logits = np.asarray(jax.jit(model.mlm_logits)(tiny_run.initial_parameters(model), arrays), np.float64)
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     target = np.full(logits.shape, SMOOTHING / logits.shape[-1]) + (1 - SMOOTHING) * np.eye(64)[arrays["masked_ids"]]
     weights = arrays["masked_weights"]
@@ -57,6 +60,17 @@ def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
     own = masked_language_model.loss_sums(logits.astype(np.float32), arrays["masked_ids"], weights)
     assert metrics["smooth_accuracy"] == pytest.approx(float(own.correct / own.weight), abs=1e-6)
     assert not any(name.startswith(("mlm", "next")) for name in metrics)
+
+
+def test_the_example_of_the_guide_is_such_an_objective():
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import dataclasses.*?)^bert_jax.pretrain", guide, re.DOTALL | re.MULTILINE)
+    names = {"__name__": "guide"}
+    exec(code, names)
+    found, same = one_step(1, names["SmoothedWords"]), one_step(1)
+    assert {name for name in found if name.endswith(("_loss", "_accuracy"))} == {"smooth_loss", "smooth_accuracy"}
+    assert found["loss"] == found["smooth_loss"] == pytest.approx(same["smooth_loss"], rel=1e-6)
+    assert found["smooth_accuracy"] == same["smooth_accuracy"]
 
 
 def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys, monkeypatch):

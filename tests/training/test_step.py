@@ -1,11 +1,7 @@
 """The compiled step: one result on every mesh and for every number of micro-batches, and what it does when things go wrong."""
 
-import dataclasses
-import functools
 import json
 import os
-import pathlib
-import socket
 import subprocess
 import sys
 
@@ -13,19 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from processes import SECONDS, free_port
+from tiny_run import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_parameters, losses, tiny
 
-from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.optim.schedules import learning_rate
-from bert_jax.training.state import abstract_state, state_shardings
-from bert_jax.training.step import make_eval_step, make_train_step
-
-BATCH, LENGTH, MASKED, VOCABULARY = 16, 12, 4, 64
-SINGLE = None  # in place of a mesh: the first device alone
-CUBE = MeshConfig(data=2, fsdp=2, tensor=2)
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import make_eval_step
 
 
 @pytest.fixture(autouse=True)
@@ -33,96 +25,6 @@ def strict():
     """Broadcasting over a missing axis, or a copy to the device that nobody asked for, is an error."""
     with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
         yield
-
-
-def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
-    model = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
-    )
-    phase = PhaseConfig(
-        steps=100,
-        warmup_steps=2,
-        sequence_length=LENGTH,
-        batch_size=BATCH,
-        learning_rate=0.01,
-        micro_batches=micro_batches,
-    )
-    config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
-    return BertForPreTraining(model, config.compute), config
-
-
-def batch(step: int, pairs: bool = True) -> dict[str, np.ndarray]:
-    """Rows with very different numbers of predictions, so that a mean of means would show."""
-    random = np.random.default_rng(step)
-    lengths = random.integers(LENGTH // 2, LENGTH + 1, BATCH)
-    weights = (np.arange(MASKED) < random.integers(0, MASKED + 1, BATCH)[:, None]).astype(np.float32)
-    arrays = {
-        "input_ids": random.integers(5, VOCABULARY, (BATCH, LENGTH)),
-        "masked_weights": weights,
-        "token_type_ids": np.broadcast_to(np.arange(LENGTH) > LENGTH // 2, (BATCH, LENGTH)),
-        "attention_mask": np.arange(LENGTH) < lengths[:, None],
-        "masked_positions": random.integers(0, LENGTH // 2, (BATCH, MASKED)) * (weights > 0),
-        "masked_ids": random.integers(5, VOCABULARY, (BATCH, MASKED)) * (weights > 0),
-    }
-    if pairs:
-        arrays["next_sentence_labels"] = random.integers(0, 2, BATCH)
-    return {name: array.astype(array.dtype if name == "masked_weights" else np.int32) for name, array in arrays.items()}
-
-
-@functools.cache
-def compiled(model, config, mesh: MeshConfig | None):
-    """(mesh, shardings of the state, train step): tests that ask for the same one share its compilation."""
-    mesh = sharding.make_mesh(mesh or MeshConfig(), None if mesh else jax.devices()[:1])
-    tx = optimizer(config.optimizer, model.parameters)
-    shardings = state_shardings(abstract_state(model, tx, mesh))
-    step = make_train_step(
-        default_objective(model, config),
-        tx,
-        mesh,
-        shardings,
-        clip_norm=config.optimizer.clip_norm,
-        micro_batches=config.phases[0].micro_batches,
-        schedule=functools.partial(learning_rate, config),
-        seed=config.seed,
-    )
-    return mesh, shardings, step
-
-
-@functools.cache
-def initial_parameters(model) -> dict:
-    """Large, biases too: dropout then matters, and no gradient vanishes by symmetry."""
-    random = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda leaf: (0.3 * random.normal(size=leaf.shape)).astype(np.float32),
-        jax.eval_shape(lambda: model.init(jax.random.key(0))),
-    )
-
-
-class Run:
-    """A tiny training run on one mesh; every mesh starts from the same parameters."""
-
-    def __init__(self, model, config, mesh: MeshConfig | None):
-        self.mesh, self.shardings, self.step = compiled(model, config, mesh)
-        abstract = abstract_state(model, optimizer(config.optimizer, model.parameters), self.mesh)
-        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
-        self.state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), self.shardings)
-
-    def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, float]:
-        self.state, metrics = self.step(self.state, sharding.to_global(self.mesh, arrays, BATCH))
-        return {name: float(jax.device_get(value)) for name, value in metrics.items()}
-
-
-def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
-    run = Run(model, config, mesh)
-    history = [run(batch(step)) for step in range(steps)]
-    return history, jax.device_get(run.state.params)
 
 
 @pytest.fixture(scope="module")
@@ -270,9 +172,7 @@ def test_the_state_is_donated_and_stays_sharded():
 @pytest.mark.slow
 def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
     """Two processes of two devices each, joined as on a pod, against one device."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     script = tmp_path / "host.py"
     script.write_text(HOST)
     environment = os.environ | {
@@ -282,7 +182,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
         "JAX_NUM_PROCESSES": "2",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "JAX_COORDINATOR_ADDRESS": address,
-        "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
     hosts = [
         subprocess.Popen(
@@ -294,7 +194,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
         for index in range(2)
     ]
     try:
-        outputs = [json.loads(host.communicate(timeout=300)[0].splitlines()[-1]) for host in hosts]
+        outputs = [json.loads(host.communicate(timeout=SECONDS)[0].splitlines()[-1]) for host in hosts]
     finally:
         for host in hosts:
             host.kill()
@@ -309,10 +209,10 @@ import json
 from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
-import test_step
-run = test_step.Run(*test_step.tiny(), test_step.MeshConfig(data=2, fsdp=2))
-rows = sharding.host_rows(run.mesh, test_step.BATCH)
-losses = [run({name: array[rows] for name, array in test_step.batch(step).items()})["loss"] for step in range(3)]
+import tiny_run
+run = tiny_run.Run(*tiny_run.tiny(), tiny_run.MeshConfig(data=2, fsdp=2))
+rows = sharding.host_rows(run.mesh, tiny_run.BATCH)
+losses = [run({name: array[rows] for name, array in tiny_run.batch(step).items()})["loss"] for step in range(3)]
 print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 """
 

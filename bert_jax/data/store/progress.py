@@ -8,6 +8,8 @@ import re
 import shutil
 from collections.abc import Iterator
 
+from etils import epath
+
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
 from bert_jax.data.corpus.blocks import Position
@@ -85,7 +87,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             raise UserError(
                 f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one"
             )
-        owner = Owner(directory, LOCK, _written_by_another, lasting=False)
+        owner = Owner(epath.Path(directory), LOCK, _written_by_another, lasting=False)
     except OSError as error:
         raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
     if not owner.holds():  # removed by its owner meanwhile: others may lock a new one
@@ -99,7 +101,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             directory.rmdir()
 
 
-def _written_by_another(directory: pathlib.Path, facts: dict) -> UserError:
+def _written_by_another(directory: epath.Path, facts: dict) -> UserError:
     return UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output")
 
 

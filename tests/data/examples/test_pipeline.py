@@ -3,13 +3,13 @@ import threading
 
 import numpy as np
 import pytest
+from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
 from bert_jax.data.examples import pipeline
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.errors import UserError
-from synthetic_store import SyntheticStore, random_documents
 
 LOADERS = ("plain", "tf.data")
 
@@ -51,7 +51,7 @@ def test_an_iterator_may_be_left_early(examples, loader, taken):
     assert len(list(itertools.islice(iterator, taken))) == taken
     closing = threading.Thread(target=iterator.close, daemon=True)
     closing.start()
-    closing.join(timeout=30)
+    closing.join(timeout=300)
     assert not closing.is_alive()
 
 

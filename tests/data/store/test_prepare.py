@@ -10,15 +10,16 @@ import signal
 import string
 import subprocess
 import sys
-import time
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+from processes import wait_until
 
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import blocks, documentation
-from bert_jax.data.store import encoding, prepare, progress, writer as store_writer
+from bert_jax.data.store import encoding, prepare, progress
+from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.store import open_store
 from bert_jax.errors import UserError
 
@@ -199,10 +200,7 @@ def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     (tmp_path / "killed.py").write_text(KILLED)
     output = tmp_path / "store"
     process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), corpus, vocab, str(output)])
-    deadline = time.monotonic() + 300
-    while not (output / "shard-00001.tokens").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until((output / "shard-00001.tokens").exists, lambda: process.poll() is None)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -220,9 +218,8 @@ def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     assert (output / "shard-00000.tokens").read_bytes() == first
     run(corpus, vocab, tmp_path / "whole")
     assert contents(output) == contents(tmp_path / "whole")
-    while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.05)
+    alive = lambda: any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+    wait_until(lambda: not alive(), said=lambda: "a worker outlived its parent")
 
 
 @contextlib.contextmanager

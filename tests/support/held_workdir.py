@@ -1,0 +1,18 @@
+"""A work directory that a process of its own holds, and the files that make it a work directory."""
+
+import pathlib
+
+HOLD = """
+import sys, time
+from etils import epath
+from bert_jax.checkpoints.owner import Owner
+held = Owner(epath.Path(sys.argv[1]))
+print(flush=True)
+time.sleep(3600)
+"""
+
+
+def contents(path) -> dict:
+    """Of the files that make it a work directory; owner.json changes as it is renewed."""
+    files = (file for file in pathlib.Path(path).rglob("*") if file.is_file() and "owner.json" not in file.name)
+    return {file: file.read_bytes() for file in files}

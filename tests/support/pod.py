@@ -1,0 +1,62 @@
+"""Commands of bert-jax on several hosts: processes that share four virtual devices, over gloo on this machine."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from processes import SECONDS, free_port
+
+from bert_jax.config.json_form import to_dict
+
+DEVICES = "--xla_force_host_platform_device_count={}"
+
+
+STARTED: list[subprocess.Popen] = []
+
+
+def launch(config, hosts: int) -> list[subprocess.Popen]:
+    file = pathlib.Path(config.workdir).with_suffix(".json")
+    file.write_text(json.dumps(to_dict(config)))
+    return start(["pretrain", str(file)], config.workdir, hosts)
+
+
+def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
+    """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
+    port = free_port()
+    processes = []
+    for host in range(hosts):
+        environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
+        if hosts > 1:
+            environment |= {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_NUM_PROCESSES": str(hosts),
+                "JAX_PROCESS_ID": str(host),
+            }
+        with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
+            own = last if host == hosts - 1 else ()
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "bert_jax", *arguments, *own],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    STARTED.extend(processes)
+    return processes
+
+
+def logs(config) -> str:
+    return "\n".join(path.read_text() for path in pathlib.Path(config.workdir).parent.glob("*.log"))
+
+
+def finish(processes, config, seconds: float = SECONDS) -> list[int]:
+    try:
+        return [process.wait(seconds) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise AssertionError(logs(config)) from None
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,0 +1,34 @@
+"""Processes that tests start: what they share, and waiting for them; a deadline only ends what hangs, not what is slow."""
+
+import os
+import random
+import socket
+import time
+
+SECONDS = 1000  # less than pytest's own limit, which would end the worker's other tests too
+
+
+def wait_until(condition, alive=lambda: True, said=lambda: "") -> None:
+    """Return as soon as `condition()` holds; fail with `said()` when `alive()` does not, or at the deadline."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert alive() and time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on, below those that the system gives to other workers and connections."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def one_device(killed: bool = False) -> dict[str, str]:
+    """Return the environment of a process with one device; it adds to the cache of programs unless it is to be killed."""
+    adds = {} if killed else {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    return {**os.environ, "XLA_FLAGS": "", **adds}

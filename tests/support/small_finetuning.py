@@ -1,0 +1,87 @@
+"""A model of seconds to fine-tune, data to fine-tune it on, and the weights that come out."""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+import small_corpus
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.config import ModelConfig, TrainVocabConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.json_form import to_dict
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained.loading import open_stored
+from bert_jax.tokenization.learning import run_train_vocab
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+MODEL = ModelConfig(
+    hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32, initializer_range=0.1
+)
+
+
+FAST = {
+    "options": TaskOptions(max_length=16),
+    "batch_size": 16,
+    "learning_rate": 2e-3,
+    "epochs": 2,
+    "log_every_steps": 1,
+    "bucket_window": 1,
+}
+
+
+def sentences(count, seed, topics=2):
+    """TSV of sentences about gardens and harbours (and kitchens): the topic is the class."""
+    random, rows = np.random.default_rng(seed), ["text\tlabel"]
+    for _ in range(count):
+        name, (nouns, verbs) = list(small_corpus.TOPICS.items())[random.integers(topics)]
+        noun, verb, place_ = (words[random.integers(5)] for words in (nouns, verbs, small_corpus.PLACES))
+        rows.append(f"The {noun} {verb} {place_}.\t{name}")
+    return "\n".join(rows) + "\n"
+
+
+def write(home: pathlib.Path) -> pathlib.Path:
+    """Write pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
+    corpus = small_corpus.write(home / "corpus.txt", 100)
+    run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(home / "vocab.txt"), size=150))
+    tokenizer = load_tokenizer(home / "vocab.txt")
+    model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+    params = jax.jit(BertForPreTraining(model).init)(jax.random.key(5))
+    with Checkpoints(home / "pretrained" / "checkpoints") as checkpoints:
+        checkpoints.save(0, {"params": params}, position={}, config={"model": to_dict(model)})
+    tokenizer.save(home / "pretrained" / "tokenizer")
+    (home / "data").mkdir()
+    for name, text in {"train": sentences(320, 0), "dev": sentences(40, 1)}.items():
+        (home / "data" / f"{name}.tsv").write_text(text)
+    (home / "data" / "test.tsv").write_text(
+        "\n".join(row.split("\t")[0] for row in sentences(20, 2).splitlines()) + "\n"
+    )
+    return home
+
+
+def run_config(home, workdir, **changes) -> FinetuneConfig:
+    base = dataclasses.replace(
+        task_defaults("text"),
+        init_from=str(home / "pretrained"),
+        workdir=str(workdir),
+        data=TaskDataConfig(dir=str(home / "data")),
+        **FAST,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def weights(workdir):
+    """Every parameter of the model in a directory, by path."""
+    return {path: array.read((slice(None),) * len(array.shape)) for path, array in open_stored(workdir).arrays.items()}
+
+
+def assert_same_weights(one, other):
+    one, other = weights(one), weights(other)
+    assert one.keys() == other.keys()
+    for path in one:
+        np.testing.assert_array_equal(one[path], other[path], err_msg=path)
+
+
+class Killed(BaseException):
+    pass

@@ -1,0 +1,34 @@
+"""A pre-training run of seconds, and what it logged."""
+
+import dataclasses
+import pathlib
+
+from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
+from bert_jax.training.sinks import read_rows
+
+MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64)
+
+
+TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"}
+
+
+def run_config(store, workdir, **changes) -> Config:
+    base = Config(
+        model=MODEL,
+        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
+        workdir=str(workdir),
+        log_every_steps=1,
+        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
+        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
+        checkpoint=CheckpointConfig(every_steps=4, keep_last=2),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def rows(workdir, kind="train"):
+    """What was logged, without the clock's share of it."""
+    return [
+        {name: value for name, value in row.items() if name not in TIMES}
+        for row in read_rows(pathlib.Path(workdir) / "metrics.jsonl")
+        if row["kind"] == kind
+    ]
