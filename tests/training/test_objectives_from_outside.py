@@ -64,7 +64,8 @@ def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
 
 def test_the_example_of_the_guide_is_such_an_objective():
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(import dataclasses.*?)^bert_jax.pretrain", guide, re.DOTALL | re.MULTILINE)
+    section = guide.split("## An objective")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(import dataclasses.*?)^bert_jax.pretrain", section, re.DOTALL | re.MULTILINE)
     names = {"__name__": "guide"}
     exec(code, names)
     found, same = one_step(1, names["SmoothedWords"]), one_step(1)
