@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the 
     from bert_jax.config.predicting import InputFormConfig, PredictConfig
     from bert_jax.config.presets import model_config
     from bert_jax.data.examples.examples import Examples
+    from bert_jax.data.store.opening import open_store
     from bert_jax.data.store.prepare import run_prepare as prepare
-    from bert_jax.data.store.store import open_store
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
+    from bert_jax.formats.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
-    from bert_jax.pretrained.conversion import convert
     from bert_jax.pretrained.loading import load
     from bert_jax.pretrained.model import PretrainedModel
     from bert_jax.pretraining import pretrain
@@ -70,13 +70,13 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
     "UserError": "errors",
-    "convert": "pretrained.conversion",
+    "convert": "formats.conversion",
     "evaluate": "commands.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
     "load": "pretrained.loading",
     "load_tokenizer": "tokenization.tokenizer",
     "model_config": "config.presets",
-    "open_store": "data.store.store",
+    "open_store": "data.store.opening",
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.store.prepare:run_prepare",
     "pretrain": "pretraining",

@@ -182,7 +182,7 @@ def fill_mask(arguments: list[str]) -> int:
     path, rest = positional(arguments, usage(fill_mask), "MODEL")
     text, options = positional(rest, usage(fill_mask), "TEXT")
     config = parse(FillMaskConfig(), options, *described(fill_mask))
-    from bert_jax.pretrained.filling import run_fill_mask
+    from bert_jax.commands.fill_mask import run_fill_mask
 
     run_fill_mask(path, text, config)
     return 0
@@ -257,7 +257,7 @@ def convert(arguments: list[str]) -> int:
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(ConvertConfig, options, *described(convert))
-    from bert_jax.pretrained.conversion import convert as run
+    from bert_jax.formats.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts)
     return 0

@@ -300,7 +300,7 @@ def _open_source(config: Config, resumed: bool) -> StoredModel | None:
     """Return what init_from names; None without it, and in a run that is resumed, which does not look at it again."""
     if not config.init_from or resumed:
         return None
-    from bert_jax.pretrained.loading import open_stored  # the readers of all formats, which most runs do without
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do without
 
     source = open_stored(config.init_from)
     check_fit(source)

@@ -77,8 +77,8 @@ def write_base(directory: pathlib.Path) -> None:
     from bert_jax.config.presets import model_config
     from bert_jax.formats.huggingface import write_huggingface
     from bert_jax.formats.stored import StoredArray, StoredModel
+    from bert_jax.formats.writing import write_bert_jax
     from bert_jax.models.bert import BertForPreTraining
-    from bert_jax.pretrained.conversion import write_bert_jax
 
     config = dataclasses.replace(model_config("base"), vocab_size=30_522)
     random = np.random.default_rng(0)

@@ -92,7 +92,7 @@ def run_demo(options: DemoConfig) -> int:
     evaluated = run_evaluate(str(workdir), config)
 
     console.rule("[bold]5/5 fill in the masks[/]")
-    from bert_jax.pretrained.filling import print_filled
+    from bert_jax.commands.fill_mask import print_filled
     from bert_jax.pretrained.loading import load
 
     model = load(workdir)

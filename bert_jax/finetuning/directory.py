@@ -23,8 +23,8 @@ from bert_jax.config.json_form import first_lines, is_among
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.finetuning.results import best, finished_runs
+from bert_jax.formats.opening import place
 from bert_jax.formats.own_checkpoint import open_checkpoint
-from bert_jax.pretrained.loading import place
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)

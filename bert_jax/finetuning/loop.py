@@ -29,8 +29,9 @@ from bert_jax.finetuning.record import settings
 from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetuning.training import Command, train
 from bert_jax.formats.fit import check_fit
+from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
-from bert_jax.pretrained.loading import load, open_stored
+from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import say, say_hardware

@@ -107,7 +107,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: Sequence[jax.Devi
       UserError: an output that exists; no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a
         task that needs another head; pairs for a model of single texts, or the reverse; a bad input file.
     """
-    from bert_jax.pretrained.loading import open_stored
+    from bert_jax.formats.opening import open_stored
 
     check_files(check_predict(config))
     use_compilation_cache()
@@ -142,7 +142,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     Raises:
       UserError: the work directory holds another task's results; init_from has no head for mnli's classes; no file of AX.
     """
-    from bert_jax.pretrained.loading import open_stored
+    from bert_jax.formats.opening import open_stored
 
     _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
@@ -221,7 +221,7 @@ def _check_vacant(workdir: epath.Path) -> None:
 
 def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
     from bert_jax.formats.fit import check_fit
-    from bert_jax.pretrained.loading import place
+    from bert_jax.formats.opening import place
 
     check_fit(stored)
     params = place(stored, mesh)

@@ -6,10 +6,7 @@ from typing import overload
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from bert_jax.config.commands import FillMaskConfig
 from bert_jax.data.sequences.texts import as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.tokenization.texts import check_utf8
@@ -96,22 +93,3 @@ def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
         [Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
         for row, tokens in zip(probabilities, best, strict=True)
     ]
-
-
-def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
-    from bert_jax.pretrained.loading import load
-
-    model = load(path)
-    tokenizer = model.need_tokenizer()
-    print_filled(text, fill_mask(model, text, options.top_k), tokenizer.tokens[tokenizer.mask_id])
-
-
-def print_filled(text: str, filled: Filled, mask: str) -> None:
-    """Print the text, then one column per mask with the most likely candidate on top."""
-    console, table = Console(markup=False, highlight=False), Table(show_header=len(filled) > 1)
-    console.print(text, style="bold", soft_wrap=True)
-    for number in range(1, len(filled) + 1):
-        table.add_column(f"{mask} {number}")
-    for candidates in zip(*filled, strict=True):
-        table.add_row(*(f"{c.probability:6.1%}  {c.token}" for c in candidates))
-    console.print(table)

@@ -1,31 +1,14 @@
-"""`bert_jax.load`: recognizes the kind of a BERT in a directory and places its arrays on the devices."""
+"""`bert_jax.load`: from a directory of any kind to the model object."""
 
 import os
-import re
 
-import jax
-from etils import epath
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
-from bert_jax.config import ComputeConfig, MeshConfig
-from bert_jax.devices import sharding
+from bert_jax.config import ComputeConfig
 from bert_jax.devices.compilation_cache import use_compilation_cache
-from bert_jax.devices.placement import placed
-from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import entry
+from bert_jax.formats.opening import one_device, open_stored, place
 from bert_jax.pretrained.model import PretrainedModel
-
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-"""Suffixes of torch's files, which can run code when they are read. (TensorFlow 1's .ckpt is a prefix, not a file.)"""
-OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
-LONGEST_NAME = 4_096  # characters, the limit of Linux
-ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
-LOOKED_FOR = (
-    "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
-    "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
-)
 
 
 def load(
@@ -45,99 +28,5 @@ def load(
     use_compilation_cache()
     stored = open_stored(path)
     check_fit(stored)
-    mesh = _one_device() if mesh is None else mesh
+    mesh = one_device() if mesh is None else mesh
     return PretrainedModel(stored, place(stored, mesh), mesh, compute)
-
-
-def open_stored(path: str | os.PathLike) -> StoredModel:
-    """Describe the model in `path`, whose kind its contents determine; see `load`."""
-    path = _existing(os.fspath(path))
-    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it
-        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
-
-        return open_tf_checkpoint(path)
-    names = sorted(entry.name for entry in path.iterdir())
-    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        from bert_jax.formats.huggingface import open_huggingface
-
-        return open_huggingface(path)
-    if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.formats.own_checkpoint import open_checkpoint
-
-        return open_checkpoint(path)
-    if "bert_config.json" in names or any(name.endswith(".index") for name in names):
-        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
-
-        return open_tf_checkpoint(path)
-    for name in names:
-        if name.endswith((*PICKLES, *OTHER_WEIGHTS)):
-            raise _refused(path, name)
-    if any(name.startswith("step_") for name in names):
-        raise UserError(f"{path} holds steps of a run; give one of them, or the work directory above: {path.parent}")
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
-    raise UserError(f"no model in {path}: looked for {LOOKED_FOR}; found {shown}")
-
-
-def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
-    """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
-
-    Raises:
-      UserError: an array that a model of this configuration does not have, or has in another shape.
-    """
-    mesh = _one_device() if mesh is None else mesh
-    parameters, params = stored.parameters, {}
-    for path, array in stored.arrays.items():
-        *parents, name = path.split("/")
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        where = NamedSharding(mesh, sharding.partition_spec(mesh, entry(parameters, path, array.shape))[0])
-        node[name] = placed(array.shape, where, array.read)
-    return params
-
-
-def _one_device() -> Mesh:
-    return sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
-
-
-def _existing(name: str) -> epath.Path:
-    """Return `name` as a path if it is a directory or the prefix of a TensorFlow 1 checkpoint, else raise UserError."""
-    if len(name) > LONGEST_NAME:
-        raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
-    if not name.strip():
-        raise UserError("the path of the model is empty; give the directory of a model")
-    if "://" in name and not name.startswith("gs://"):
-        raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
-    path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
-    try:
-        if path.is_dir() or epath.Path(f"{os.fspath(path)}.index").exists():
-            return path
-        exists = path.exists()
-    except ImportError as error:
-        raise UserError(f"{name} needs a package for Google Cloud Storage ({error}); pip install gcsfs") from None
-    except Exception as error:  # OSError, ValueError; of a bucket, whatever its client library raises
-        if "://" not in name and not isinstance(error, (OSError, ValueError)):
-            raise
-        raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
-    if not exists:
-        known = name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and len(name) <= 200 else "NAME"
-        raise UserError(
-            f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a "
-            f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
-            "then give DIRECTORY"
-        )
-    if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
-        raise _refused(path.parent, path.name)
-    if path.suffix in ARCHIVES:
-        raise UserError(f"{name} is an archive; unpack it and give the directory")
-    raise UserError(f"{name} is a file; give the directory that it is in ({path.parent})")
-
-
-def _refused(directory: epath.Path, name: str) -> UserError:
-    why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
-    return UserError(
-        f"{directory / name} is {why}; there is no safetensors file beside it. If you trust it, convert it where "
-        'transformers is installed: python -c "from transformers import AutoModelForPreTraining as M; '
-        "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files "
-        "too, and give NEW"
-    )

@@ -2,10 +2,10 @@ import io
 
 import pytest
 from rich.console import Console
-
-from bert_jax.errors import UserError
-from bert_jax.commands.inspection import InspectConfig, run_inspect
 from synthetic_store import SyntheticStore, random_documents, write_store
+
+from bert_jax.commands.inspection import InspectConfig, run_inspect
+from bert_jax.errors import UserError
 
 
 @pytest.fixture(scope="module")

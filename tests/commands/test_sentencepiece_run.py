@@ -6,14 +6,14 @@ import pathlib
 import numpy as np
 import pytest
 import sentencepiece
-
 import small_corpus
 from one_device import pretrain_by_words
+
 from bert_jax import cli
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.store import open_store
+from bert_jax.data.store.opening import open_store
 from bert_jax.pretrained.loading import load
 
 STEPS = 12

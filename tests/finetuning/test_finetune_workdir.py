@@ -16,7 +16,7 @@ from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning import benchmark_files, loop, training
-from bert_jax.pretrained.loading import open_stored, place
+from bert_jax.formats.opening import open_stored, place
 from bert_jax.tasks.squad import reading, windows
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer

@@ -27,9 +27,9 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
+from bert_jax.formats.opening import open_stored
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
-from bert_jax.pretrained.loading import open_stored
 from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.training.program import Program

@@ -14,14 +14,14 @@ import pytest
 import random_bert
 from oracles import make_finetuning_oracle as oracle
 
-from bert_jax.devices import sharding
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.finetuning.plan import Run, learning_rates
-from bert_jax.training.state import TrainState
-from bert_jax.finetuning.programs import make_programs
 from bert_jax.data.sequences import batching
 from bert_jax.data.sequences.features import Features
+from bert_jax.devices import sharding
+from bert_jax.finetuning.plan import Run, learning_rates
+from bert_jax.finetuning.programs import make_programs
+from bert_jax.training.state import TrainState
 
 HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)
 

@@ -26,12 +26,12 @@ from pretrained_model import CONFIG
 from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
+from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.pretrained.conversion import select
-from bert_jax.pretrained.loading import place
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 

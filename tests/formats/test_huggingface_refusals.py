@@ -7,9 +7,9 @@ import struct
 
 import numpy as np
 import pytest
+from huggingface_directory import ENCODER, HEAD, ONE, POOLER, STATE, directory, refusal, sharded
 
 from bert_jax.formats.huggingface import open_huggingface
-from huggingface_directory import ENCODER, HEAD, ONE, POOLER, STATE, directory, refusal, sharded
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from huggingface_directory import DRAWN, STATE, TOKENS, directory, refusal, whole
 
 from bert_jax.formats.huggingface import open_huggingface
-from huggingface_directory import DRAWN, STATE, TOKENS, directory, refusal, whole
 
 
 def fast_tokenizer(place, tokens=TOKENS, model=None, **changes):

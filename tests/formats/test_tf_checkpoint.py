@@ -10,10 +10,10 @@ import types
 
 import jax
 import numpy as np
+import numpy_bert
 import pytest
 from etils import epath
 
-import numpy_bert
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.tensor_bundle import masked_crc32c, read_index

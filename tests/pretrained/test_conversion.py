@@ -18,14 +18,15 @@ from safetensors import safe_open
 
 from bert_jax import cli
 from bert_jax.config import HeadConfig, TrainVocabConfig
-from bert_jax.data.store.store import open_store
+from bert_jax.data.store.opening import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, sentencepiece_files
+from bert_jax.formats.conversion import convert, select
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.opening import open_stored
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.pretrained.conversion import convert, new_directory, select, write_bert_jax
-from bert_jax.pretrained.loading import open_stored
+from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 

@@ -21,10 +21,11 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, own_checkpoint, tf_checkpoint
+from bert_jax.formats.conversion import convert
 from bert_jax.formats.fit import check_fit
-from bert_jax.pretrained import loading
-from bert_jax.pretrained.conversion import convert
-from bert_jax.pretrained.loading import load, open_stored, place
+from bert_jax.formats.opening import open_stored, place
+from bert_jax.formats import opening
+from bert_jax.pretrained.loading import load
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
@@ -315,7 +316,7 @@ def test_a_bucket_without_its_package_is_one_line(monkeypatch):
         def is_dir(self):
             raise ImportError("Please install gcsfs to access Google Storage")
 
-    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
         load("gs://bucket/bert")
 
@@ -328,7 +329,7 @@ def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
         def is_dir(self):
             raise Unreachable("cannot resolve host:\n\t when reading")
 
-    monkeypatch.setattr(loading.epath, "Path", lambda name: Remote())
+    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
     with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
         load("gs://bucket/bert")
 

@@ -17,8 +17,8 @@ from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.pretrained.conversion import convert
-from bert_jax.pretrained.loading import open_stored
+from bert_jax.formats.conversion import convert
+from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.recorded import recorded_options
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

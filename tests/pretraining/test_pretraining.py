@@ -31,8 +31,8 @@ from bert_jax.config import (
 )
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
+from bert_jax.data.store.opening import open_store
 from bert_jax.data.store.prepare import run_prepare
-from bert_jax.data.store.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining

@@ -33,17 +33,17 @@ from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.store import open_store
+from bert_jax.data.store.opening import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import directory as finetune_workdir
 from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetuning.results_table import ResultsConfig, run_results
+from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.pretraining import TERMS
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.pretrained.conversion import convert
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer

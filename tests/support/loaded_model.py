@@ -9,8 +9,8 @@ from pretrained_model import CONFIG, PARTS, TOKENIZER, random_params
 
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.devices import sharding
+from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.pretrained.loading import place
 from bert_jax.pretrained.model import PretrainedModel
 
 SMALL = dataclasses.replace(CONFIG, num_layers=2)

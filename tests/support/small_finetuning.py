@@ -11,8 +11,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
 from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
+from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.pretrained.loading import open_stored
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

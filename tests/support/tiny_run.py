@@ -108,5 +108,3 @@ def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
     run = Run(model, config, mesh)
     history = [run(batch(step)) for step in range(steps)]
     return history, jax.device_get(run.state.params)
-
-

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from oracles import make_seqeval_oracle
 
 from bert_jax.tasks.ner import entities
-from oracles import make_seqeval_oracle
 
 ORACLE = json.loads(make_seqeval_oracle.PATH.read_text())
 CASES = {name: (gold, predicted) for name, gold, predicted in make_seqeval_oracle.cases()}

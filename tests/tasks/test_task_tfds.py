@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.errors import UserError
 from bert_jax.tasks import glue, text, tfds_examples
 
 builders = pytest.importorskip("tensorflow_datasets")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.errors import UserError
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
-from bert_jax.tasks import families, table_rows as rows, text, tfds_examples
+from bert_jax.errors import UserError
+from bert_jax.tasks import families, text, tfds_examples
+from bert_jax.tasks import table_rows as rows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 TEXTS = ["Plain.", 'He said "no", twice', "Über\u2028allem", "comma, and more"]
@@ -201,7 +202,9 @@ def test_bad_requests(tmp_path):
     fails("line 2: the label 'pos' is not a number", tmp_path, "dev", regression=True)
     fails("line 2: no column 'stars' among 'text', 'label'", tmp_path, "dev", label_column="stars")
     fails("line 2: no column 'b' .*--data.pair_column", tmp_path, "dev", pair_column="b")
-    fails("the format of a file is determined by the end of its name", tmp_path, train=str(write(tmp_path, "x.xlsx", "")))
+    fails(
+        "the format of a file is determined by the end of its name", tmp_path, train=str(write(tmp_path, "x.xlsx", ""))
+    )
     fails("no such file", tmp_path, train=str(tmp_path / "none.tsv"))
 
 

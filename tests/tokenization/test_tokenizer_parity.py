@@ -6,15 +6,15 @@ hold it to that: with a reason the readings differ, without one they agree to th
 
 import json
 
+import difficult_text
 import pytest
 from etils import epath
+from google_tokenization import google
+from oracles import make_tokenizer_oracle as oracle
 
-import difficult_text
 from bert_jax.errors import UserError
 from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
-from google_tokenization import google
-from oracles import make_tokenizer_oracle as oracle
 
 CASINGS = {"uncased": True, "cased": False}
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from bert_jax.config import PrepareConfig, TrainVocabConfig
-from bert_jax.data.examples.documents import Documents
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.corpus.readers import read_documents
-from bert_jax.data.store.store import open_store
+from bert_jax.data.examples.documents import Documents
+from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.prepare import run_prepare
 from bert_jax.errors import UserError
-from bert_jax.tokenization.likelihood import learn_pieces
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.tokenization.learning import run_train_vocab, train_vocab
 from bert_jax.tokenization.extension import ExtendVocabConfig, extend, find_words, run_extend_vocab
+from bert_jax.tokenization.learning import run_train_vocab, train_vocab
+from bert_jax.tokenization.likelihood import learn_pieces
 from bert_jax.tokenization.report import report
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

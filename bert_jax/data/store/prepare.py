@@ -40,6 +40,7 @@ from bert_jax.data.store.manifest import (
     hash_file,
     read_manifest,
 )
+from bert_jax.data.store.opening import open_store
 from bert_jax.data.store.progress import (
     PROGRESS,
     MadeFrom,
@@ -50,7 +51,6 @@ from bert_jax.data.store.progress import (
     resume,
     write_progress,
 )
-from bert_jax.data.store.store import open_store
 from bert_jax.data.store.workers import encoded_blocks
 from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.errors import UserError

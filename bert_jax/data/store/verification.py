@@ -12,17 +12,14 @@ import os
 import pathlib
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.store.manifest import FileRecord, Manifest, hash_file
+from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory
-
-if TYPE_CHECKING:
-    from bert_jax.data.store.store import Store
 
 SHOWN_BYTES = 1 << 30
 """Stores of this size and more take longer than a second, so a progress bar is shown."""
@@ -33,7 +30,7 @@ SETTLED_NANOSECONDS = 2_000_000_000
 _PIECE = 1 << 22  # entries of a file that are checked at once
 
 
-def verify(store: "Store") -> None:
+def verify(store: Store) -> None:
     """Check that every file of the store has exactly the bytes that `prepare` wrote and holds what a store can hold.
 
     Raises:
@@ -94,7 +91,7 @@ def _is_first_host() -> bool:
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
-def _check_boundaries(store: "Store") -> None:
+def _check_boundaries(store: Store) -> None:
     """Check the boundaries: the hashes prove that the files are those of the manifest, but not who wrote that."""
     for index, shard in enumerate(store.manifest.shards):
         for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):

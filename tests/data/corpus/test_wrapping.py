@@ -9,12 +9,13 @@ import shutil
 import textwrap
 
 import pytest
-
 import small_corpus
+
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import blocks, wrapping
-from bert_jax.data.store import prepare, writer as store_writer
-from bert_jax.data.store.store import open_store
+from bert_jax.data.store import prepare
+from bert_jax.data.store import writer as store_writer
+from bert_jax.data.store.opening import open_store
 from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

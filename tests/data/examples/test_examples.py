@@ -5,16 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import stats
+from synthetic_examples import PAIRS, documents_of, epoch_rows, make_config, make_examples, sentences_seen
+from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
 from bert_jax.data.examples.chunks import SHORT_CYCLE, DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.epoch_report import epoch_report
 from bert_jax.data.examples.examples import Examples
+from bert_jax.data.store.opening import open_store
 from bert_jax.data.store.token_rows import PADDING, SPECIAL
-from bert_jax.data.store.store import open_store
 from bert_jax.errors import UserError
-from synthetic_examples import PAIRS, documents_of, epoch_rows, make_config, make_examples, sentences_seen
-from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,16 @@
 import itertools
 
 import numpy as np
-import pytest
-
 import original_procedure
-from bert_jax.config import PrepareConfig
-from bert_jax.data.examples.epoch_report import epoch_report
-from bert_jax.data.store.prepare import run_prepare
-from bert_jax.data.store.token_rows import Rows
-from bert_jax.data.store.store import open_store
+import pytest
 from synthetic_examples import PAIRS, epoch_rows, make_examples, sentences_seen
 from synthetic_store import SyntheticStore, random_documents
+
+from bert_jax.config import PrepareConfig
+from bert_jax.data.examples.epoch_report import epoch_report
+from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.prepare import run_prepare
+from bert_jax.data.store.token_rows import Rows
 
 
 def statistics(lengths, is_random, truncated, num_tokens):

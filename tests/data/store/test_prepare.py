@@ -20,7 +20,7 @@ from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import blocks, documentation
 from bert_jax.data.store import encoding, prepare, progress
 from bert_jax.data.store import writer as store_writer
-from bert_jax.data.store.store import open_store
+from bert_jax.data.store.opening import open_store
 from bert_jax.errors import UserError
 
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]

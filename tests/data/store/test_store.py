@@ -27,7 +27,8 @@ from bert_jax.data.store.manifest import (
     read_manifest,
     shard_file,
 )
-from bert_jax.data.store.store import Store, open_store
+from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import unsealed
 

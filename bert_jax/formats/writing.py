@@ -1,68 +1,22 @@
-"""`bert-jax convert`: writes a model in a different layout; the parameters keep every bit."""
+"""Writing a model as a work directory of ours, and the new directory that a model of any format goes to."""
 
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from etils import epath
-from rich.console import Console
 
+from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.commands import ConvertConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.formats.stored import StoredModel, describe_embedding
-
-
-def convert(source: str | os.PathLike, destination: str | os.PathLike, *, to: str, parts: str = "all") -> None:
-    """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
-
-    Args:
-      to: bert_jax, huggingface or tf1.
-      parts: all, mlm or encoder; see ConvertConfig.
-
-    Raises:
-      UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model.
-    """
-    from bert_jax.formats.fit import check_fit
-    from bert_jax.pretrained.loading import open_stored
-
-    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises a UserError for any other word
-    check_destination(destination)
-    stored = open_stored(source)
-    check_fit(stored)
-    chosen = select(stored, parts, to)
-    with new_directory(destination) as directory:
-        _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
-    _print_summary(source, stored, chosen, destination, to)
-
-
-def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
-    """Return `stored` with only some of its parts; see ConvertConfig.parts.
-
-    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers do not have one together with
-    such a head, and would report it as unexpected.
-    """
-    if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
-        return dataclasses.replace(
-            stored, arrays={path: array for path, array in stored.arrays.items() if not path.startswith("pooler/")}
-        )
-    if parts == "all":
-        return stored
-    if parts == "mlm" and "mlm" not in stored.parts:
-        raise UserError(
-            f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
-            f"{', '.join(stored.parts) or 'an encoder only'}"
-        )
-    kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
-    arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
-    return dataclasses.replace(stored, arrays=arrays, head=None)
+from bert_jax.formats.opening import place
+from bert_jax.formats.stored import StoredModel
 
 
 def check_destination(destination: str | os.PathLike) -> None:
@@ -112,8 +66,6 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str 
     Args:
       by: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
     """
-    from bert_jax.checkpoints.checkpoint import Checkpoints
-    from bert_jax.pretrained.loading import place
 
     directory = epath.Path(destination)
     # The arrays have no padding: that serves the mesh of one run.
@@ -154,41 +106,3 @@ def _origin(stored: StoredModel, by: str) -> dict:
         known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
     source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}
     return {**known, "source": source | ({"source": run["source"]} if run.get("source") else {})}
-
-
-def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:
-    if to == "bert_jax":
-        write_bert_jax(stored, directory)
-    elif to == "huggingface":
-        from bert_jax.formats.huggingface import write_huggingface
-
-        write_huggingface(stored, directory, name)
-    else:
-        from bert_jax.formats.tf_checkpoint import write_tf_checkpoint
-
-        write_tf_checkpoint(stored, directory)
-
-
-def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination, to: str) -> None:
-    numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
-    vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
-    left = [part for part in stored.parts if part not in chosen.parts]
-    lines = [
-        f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
-        f"features, {_listed(stored.parts)}",
-        f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}",
-    ]
-    if left:
-        lines.append(f"left out: {_listed(left)}")
-    if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
-        lines.append(
-            f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it"
-        )
-    if stored.ignored:
-        lines.append(f"ignored in the source: {_listed(stored.ignored)}")
-    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return (", ".join(names[:5]) or "nothing else") + more
