@@ -101,7 +101,8 @@ def info(arguments: list[str]) -> int:
 
     CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work
     directory. `bert-jax info CONFIG --help` shows its values as defaults; without CONFIG the defaults are the built-in
-    ones."""
+    ones.
+    """
     config = configured(arguments, *described(info))
     from bert_jax.commands.information import run_info
 
@@ -139,8 +140,9 @@ def pretrain(arguments: list[str]) -> int:
 
     CONFIG is a shipped configuration such as bert_base, a .py file (its get_config() returns a bert_jax.Config), or the
     config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows its values
-    as defaults; without CONFIG the defaults are the built-in ones. If a run has only one phase, the options of that
-    phase need no prefix: --steps means --phases.0.steps."""
+    as defaults; without CONFIG the defaults are the built-in ones. The options of a run's only
+    phase need no prefix: --steps means --phases.0.steps.
+    """
     config = configured(arguments, *described(pretrain))
     from bert_jax.pretraining import pretrain as run
 
@@ -155,7 +157,8 @@ def evaluate(arguments: list[str]) -> int:
     WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or a directory that
     `bert-jax convert --to=bert_jax` wrote. Of the options below, only data.path, data.cache, evaluation, compute and
     mesh are used; everything else is as in training. For a converted model that bert_jax has not trained,
-    --sequence_length, masking and data.sentence_pairs are used too."""
+    --sequence_length, masking and data.sentence_pairs are used too.
+    """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
@@ -196,7 +199,8 @@ def finetune(arguments: list[str]) -> int:
     TASK is one of: {tasks}. `bert-jax finetune TASK --help` shows the defaults of that task.
 
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
-    --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME."""
+    --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME.
+    """
     from bert_jax.config.finetuning import TASKS, FinetuneConfig, check_finetune, task_defaults
 
     task, options = positional(arguments, usage(finetune), "TASK")
@@ -251,7 +255,8 @@ def convert(arguments: list[str]) -> int:
     Write a model in another format. Every parameter keeps its value to the last bit.
 
     SOURCE is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory,
-    or Google's TF1 files. DESTINATION is a new directory."""
+    or Google's TF1 files. DESTINATION is a new directory.
+    """
     from bert_jax.config.commands import ConvertConfig
 
     source, rest = positional(arguments, usage(convert), "SOURCE")

@@ -118,7 +118,7 @@ def phase_table(config: Config) -> Table:
             config.model, bert_parameters(config.model), phase.sequence_length, phase.max_predictions
         ).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
-        totals = [a + b for a, b in zip(totals, row)]
+        totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
     if len(config.phases) > 1:
         table.add_row("all", *_run_cells(totals, ""))

@@ -1,7 +1,8 @@
 """Options of fine-tuning, as frozen dataclasses, the defaults of each task, and the checks that span several options.
 
 Only the standard library is imported here, as in `config.options`. The defaults of a task come from one table; the
-command line overrides them, and `check_finetune` checks the result once, at the end."""
+command line overrides them, and `check_finetune` checks the result once, at the end.
+"""
 
 import dataclasses
 import difflib

@@ -49,7 +49,8 @@ def options_recorded(values: dict) -> dict:
     """Return those entries of a work directory's config.json that are options of pre-training (`Config`).
 
     The file of a saved or converted model also says how it embeds texts, that of a fine-tuned one also its head and
-    task."""
+    task.
+    """
     return {
         name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")
     }

@@ -44,7 +44,8 @@ def google2018(config: Config) -> Config:
     """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 
     docs/google2018.md describes what that changes. Sizes, dropout, phases with their batch sizes and learning rates,
-    and locations of files remain as they are: they were arguments there too."""
+    and locations of files remain as they are: they were arguments there too.
+    """
     return dataclasses.replace(
         config,
         model=dataclasses.replace(

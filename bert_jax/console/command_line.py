@@ -1,7 +1,8 @@
 """Typed options: from the words of a command line to the dataclasses of `config`, through tyro.
 
 tyro parses and checks types. This module adds one-line errors, the short forms `--steps`, `--batch_size` … of a run
-with a single phase, and configuration files."""
+with a single phase, and configuration files.
+"""
 
 import contextlib
 import dataclasses

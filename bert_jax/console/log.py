@@ -25,7 +25,8 @@ def quiet_libraries() -> None:
     """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
 
     Orbax logs the same failure four times, and closes the event loop while writes are still in flight: asyncio logs
-    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out."""
+    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
+    """
     from absl import logging as absl_logging
 
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax logs every file at INFO

@@ -3,9 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +35,13 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np
 
 def placed(
     shape: tuple[int, ...],
-    where: jax.sharding.Sharding,
+    where: "jax.sharding.Sharding",
     read: Callable[[tuple[slice, ...]], np.ndarray],
     dtype=np.float32,
-) -> jax.Array:
+) -> "jax.Array":
     """Return an array on the devices of `where`; `read` gives each part, and is called once for all copies of it."""
+    import jax  # here, because files are read and described without it
+
     parts: dict[tuple, np.ndarray] = {}
 
     def part(index) -> np.ndarray:

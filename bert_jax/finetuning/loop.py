@@ -1,6 +1,5 @@
 """`finetune`: a task from its files to results.json, readable from top to bottom."""
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -109,8 +108,8 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: Se
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
 
-    with StopSignals() as signals, contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(_open_directory(config, stored, data, programs))
+    results: dict = {}
+    with StopSignals() as signals, _open_directory(config, stored, data, programs) as workdir:
         command = Command(config, data, stored, programs, workdir, signals)
         _announce(config, data, stored.model.max_position_embeddings, note)
         _train_runs(command)

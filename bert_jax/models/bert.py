@@ -108,7 +108,7 @@ class BertForPreTraining:
         """Of activations and matrix products."""
         return self._pieces.dtype
 
-    @functools.cached_property
+    @property
     def parameters(self) -> ParameterTable:
         """As `Model.parameters`."""
         layers = Axis("layer", self._pieces.stack.num_blocks)

@@ -28,7 +28,7 @@ class EncoderOutput(NamedTuple):
 
 
 class Model(Protocol):
-    """An encoder as pure functions of a nested dict of arrays; `BertForPreTraining` is one.
+    """An encoder as pure functions of a nested dict of arrays; `BertForPreTraining` and `BertForTask` are.
 
     It holds its configuration and no arrays. Parameters are created by `init`, and live with whoever trains them.
     """

@@ -14,7 +14,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead
-from bert_jax.models.model import Params, arrays, structure
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.model import EncoderOutput, Params, arrays, structure
 from bert_jax.models.parameters import POOLED, ParameterTable, task_parameters
 
 
@@ -47,7 +48,7 @@ class BertForTask:
         parts = ("pooler",) if self.head.kind in POOLED else ()
         return BertForPreTraining(self.config, self.compute, parts, self.architecture)
 
-    @functools.cached_property
+    @property
     def parameters(self) -> ParameterTable:
         """As `Model.parameters`."""
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
@@ -57,6 +58,18 @@ class BertForTask:
         encoder_key, head_key = jax.random.split(key)
         params = self.encoder.init(encoder_key) | {"head": arrays(self._fresh_head(head_key))}
         return params | {"crf": arrays(self._fresh_crf())} if self.head.crf else params
+
+    def encode(
+        self,
+        params: Params,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        attention_mask: jax.Array | AttentionMask,
+        dropout_key: jax.Array | None = None,
+        collect: bool = False,
+    ) -> EncoderOutput:
+        """As `Model.encode`; the head is not computed."""
+        return self.encoder.encode(params, input_ids, token_type_ids, attention_mask, dropout_key, collect)
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
         """Return the scores of the head, float32.
@@ -77,9 +90,9 @@ class BertForTask:
         )
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmTagger):
-            output = self.encoder.encode(params, ids, types, mask, collect=True)
+            output = self.encode(params, ids, types, mask, collect=True)
             return head(output.hidden_states or (), mask, keys[1])
-        scores = head(self.encoder.encode(params, ids, types, mask, keys[0]), keys[1])
+        scores = head(self.encode(params, ids, types, mask, keys[0]), keys[1])
         return scores.reshape(shape[:-1]) if self.head.kind in ("regression", "choice") else scores
 
     def crf(self, params: Params) -> ConditionalRandomField:

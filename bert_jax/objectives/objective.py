@@ -1,9 +1,11 @@
 """What is trained for, as a value: the terms of a loss, what they weigh, and the sums that a model's output gives."""
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
+
+from bert_jax.models.model import Model
 
 Batch = dict[str, jax.Array]
 """input_ids [B, L] and whatever else an objective reads, all with B rows."""
@@ -57,7 +59,7 @@ class Objective(Protocol):
     """
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         """What is trained: `model.init(key)` makes its parameters, and `model.parameters` is the table of their axes."""
         ...
 

@@ -9,6 +9,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
+from bert_jax.models.model import Model
 from bert_jax.models.parameters import entries, state_entries
 
 
@@ -21,7 +22,7 @@ class TrainState:
     optimizer_state: optax.OptState
 
 
-def abstract_state(model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
     """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for.
 
     Raises:
@@ -45,13 +46,13 @@ def state_shardings(abstract: TrainState) -> TrainState:
     return jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
 
-def create_state(model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
+def create_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
     """State at step 0, made in place: no device ever holds more than its own part."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
     return jax.jit(lambda: _initial(model, optimizer, seed), out_shardings=where)()
 
 
-def initializer(model, optimizer: optax.GradientTransformation, mesh: Mesh):
+def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh):
     """`create_state` for many seeds: a compiled function of a uint32 seed."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
     return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
@@ -64,7 +65,7 @@ def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) ->
     return dataclasses.replace(state, optimizer_state=fresh)
 
 
-def _initial(model, optimizer, seed: int | jax.Array) -> TrainState:
+def _initial(model: Model, optimizer: optax.GradientTransformation, seed: int | jax.Array) -> TrainState:
     # The steps' dropout keys are fold_in(key(seed), step); initialisation folds in a number that no int32 step reaches.
     params = model.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1)))
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer_state=optimizer.init(params))

@@ -20,12 +20,12 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface, own_checkpoint, tf_checkpoint
+from bert_jax.formats import huggingface, opening, own_checkpoint, tf_checkpoint
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored, place
-from bert_jax.formats import opening
 from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
@@ -428,4 +428,4 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
 
 
 def test_the_public_names():
-    assert bert_jax.load is load and bert_jax.PretrainedModel is loading.PretrainedModel
+    assert bert_jax.load is load and bert_jax.PretrainedModel is PretrainedModel

@@ -64,8 +64,8 @@ def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
 
 def test_the_example_of_the_guide_is_such_an_objective():
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    section = guide.split("## An objective")[1].split("\n## ")[0]
-    (code,) = re.findall(r"```python\n(import dataclasses.*?)^bert_jax.pretrain", section, re.DOTALL | re.MULTILINE)
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "SmoothedWords" in block)
+    code, _ = block.split("bert_jax.pretrain(config")
     names = {"__name__": "guide"}
     exec(code, names)
     found, same = one_step(1, names["SmoothedWords"]), one_step(1)
@@ -74,9 +74,7 @@ def test_the_example_of_the_guide_is_such_an_objective():
     assert found["smooth_accuracy"] == same["smooth_accuracy"]
 
 
-def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys, monkeypatch):
-    make_mesh = sharding.make_mesh
-    monkeypatch.setattr(sharding, "make_mesh", lambda config, devices=None: make_mesh(config, jax.devices()[:1]))
+def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
         data=DataConfig(path=str(small_store), held_out=0.1, loader="plain", sentence_pairs="none"),
@@ -86,7 +84,8 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
         evaluation=EvaluationConfig(every_steps=6, sequences=32, batch_size=16),
         checkpoint=CheckpointConfig(every_steps=6),
     )
-    result = pretrain(config, objective=lambda model, config: OutsideObjective(model))
+    one_device = jax.devices()[:1]
+    result = pretrain(config, one_device, objective=lambda model, config: OutsideObjective(model))
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     train, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "evaluation"))
     assert [row["step"] for row in train] == list(range(1, 13)) and len(evaluations) == 2

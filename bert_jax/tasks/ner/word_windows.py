@@ -75,8 +75,7 @@ def _groups(units: list[tuple[int, int]], starts: np.ndarray, step: int) -> list
 
 
 def _around(first: int, end: int, starts: np.ndarray, room: int) -> tuple[int, int]:
-    """Return the widest range of words around first … end - 1 within `room` tokens, evenly on both sides if
-    possible."""
+    """Return the widest range of words around first … end - 1 within `room` tokens, evenly on both sides."""
     spare = room - (starts[end] - starts[first])
     before = max(min(starts[first], spare // 2), spare - (starts[-1] - starts[end]))
     low = max(0, starts[first] - before)

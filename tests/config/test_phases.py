@@ -1,0 +1,72 @@
+"""Phases as they are carried out, and which options may change between two starts or differ between hosts."""
+
+import pytest
+
+from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases
+from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, lengthens
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.json_form import to_dict
+
+CONFIG = Config(
+    phases=(
+        PhaseConfig(steps=700, batch_size=32, learning_rate=0.5),
+        PhaseConfig(steps=100, sequence_length=512, moments="reset", max_predictions=60),
+        PhaseConfig(steps=60, warmup_steps=20, schedule="restart"),
+        PhaseConfig(steps=40, learning_rate=0.25, micro_batches=4),
+    ),
+    masking=MaskingConfig(rate=0.15),
+    seed=7,
+)
+
+
+def test_every_phase_knows_where_it_lies_in_the_run_and_in_its_schedule():
+    phases = resolve_phases(CONFIG)
+    assert [(phase.index, phase.begin, phase.end) for phase in phases] == [
+        (0, 0, 700),
+        (1, 700, 800),
+        (2, 800, 860),
+        (3, 860, 900),
+    ]
+    assert [(phase.schedule_begin, phase.schedule_length, phase.warmup_steps) for phase in phases] == [
+        (0, 800, 8),
+        (0, 800, 8),
+        (800, 100, 20),
+        (800, 100, 20),
+    ]
+    assert [phase.max_predictions for phase in phases] == [20, 60, 20, 20]
+    assert [phase.resets_moments for phase in phases] == [False, True, False, False]
+    assert phases[0].tokens_per_step == 32 * 128 and phases[3].micro_batches == 4
+    assert [phase.learning_rate for phase in phases] == [0.5, 1e-4, 1e-4, 0.25]
+
+
+def test_the_first_phase_has_the_seed_of_the_run_and_the_others_have_their_own():
+    """No seed of another run of some billion seeds is that of a later phase of this one."""
+    seeds = [phase.data_seed for phase in resolve_phases(CONFIG)]
+    assert seeds == [7, 7 + 2**32, 7 + 2 * 2**32, 7 + 3 * 2**32]
+
+
+def leaves(values: dict, prefix: str = "") -> set[str]:
+    return {
+        name
+        for key, value in values.items()
+        for name in (
+            leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}", f"{prefix}{key}."}
+        )
+    } | {prefix}
+
+
+@pytest.mark.parametrize("changes, config", [(PRETRAINING, Config()), (FINETUNING, FinetuneConfig())])
+def test_every_option_that_may_change_exists(changes, config):
+    assert {*changes.where, *changes.how} <= leaves(to_dict(config))
+    assert changes.below("finetune").how[0] == f"finetune.{changes.how[0]}"
+
+
+def test_held_out_documents_may_move_but_neither_come_nor_go():
+    assert is_harmless("data.eval_path: /a → /b")
+    assert not is_harmless("data.eval_path:  → /b") and not is_harmless("data.eval_path: /a → ")
+
+
+def test_the_last_phase_alone_may_become_longer():
+    assert lengthens("phases.3.steps: 40 → 80", 4) and lengthens("phases.3.steps: 40 → 20", 4)
+    assert not lengthens("phases.2.steps: 60 → 80", 4) and not lengthens("phases.4.steps: None → 80", 5)
+    assert is_harmless("phases.0.micro_batches: 1 → 4") and not is_harmless("phases.0.batch_size: 32 → 64")
