@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
@@ -60,7 +60,7 @@ class Result:
 @ending_together
 def pretrain(
     config: Config,
-    devices: Sequence[jax.Device] | None = None,
+    devices: sharding.Devices = None,
     objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
 ) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
@@ -259,7 +259,7 @@ def _train_step(run: _Run, phase: Phase) -> Program:
     )
 
 
-def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Iterator[dict[str, np.ndarray]]:
+def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Generator[dict[str, np.ndarray], None, None]:
     """Return this host's part of the next `steps` batches, after `seen` sequences of the phase."""
     return batches(
         run.corpus.training[phase.index],

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 
 import jax
 from absl import logging
@@ -71,7 +70,7 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def run_evaluate(workdir: str, config: Config, devices: Sequence[jax.Device] | None = None) -> Evaluated:
+def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None) -> Evaluated:
     """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
     On the store that it was trained on it is measured on the held-out documents; on any other store, on all documents.

@@ -21,12 +21,14 @@ from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))
+Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] (jax assigns the name)
+"""What a mesh is made of; None: every device of every process."""
 
 SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
 """Axis of a parameter → axis of the mesh. Of two axes with the same one the first gets it; all others are whole."""
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
 
     Raises:

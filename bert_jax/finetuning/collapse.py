@@ -5,6 +5,7 @@ import numpy as np
 from bert_jax.config import HeadConfig
 from bert_jax.data.sequences.features import Features
 from bert_jax.tasks.scores import matthews
+from bert_jax.tasks.squad.windows import SpanFeatures
 
 
 def collapsed(
@@ -59,8 +60,8 @@ def prior_loss(head: HeadConfig, features: Features) -> float | None:
     if head.kind in ("span", "tagging"):
         return None
     if head.kind == "regression":
-        return float(np.var(features.labels))
-    shares = np.bincount(features.labels) / len(features)
+        return float(np.var(np.asarray(features.labels)))
+    shares = np.bincount(np.asarray(features.labels)) / len(features)
     return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
 
 
@@ -70,12 +71,18 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
-    if head.kind == "span":
+    if isinstance(features, SpanFeatures):
         # Of the window only: [CLS], the label of windows without the answer, may be the best of all and is no answer itself.
-        places = {tuple(row[prefix:-1].argmax(axis=0).tolist()) for row, prefix in zip(logits, features.prefix)}
+        places = {
+            tuple(row[prefix:-1].argmax(axis=0).tolist()) for row, prefix in zip(logits, features.prefix, strict=True)
+        }
         return "tokens {} to {} of the window".format(*places.pop()) if len(places) == 1 else None
-    if head.kind == "tagging":
-        answers = {int(tag) for row, labels in zip(logits, features.labels) for tag in row[labels >= 0].argmax(axis=-1)}
+    if head.kind == "tagging" and features.labels is not None:
+        answers = {
+            int(tag)
+            for row, labels in zip(logits, features.labels, strict=True)
+            for tag in row[labels >= 0].argmax(axis=-1)
+        }
     else:
         answers = {int(row.argmax()) for row in logits}
     if len(answers) > 1:

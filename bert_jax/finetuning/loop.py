@@ -62,7 +62,7 @@ def finetune(
     train: str | os.PathLike | Iterable | None = None,
     dev: str | os.PathLike | Iterable | None = None,
     test: str | os.PathLike | Iterable | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: sharding.Devices = None,
     **options: object,
 ) -> Result:
     """Fine-tune on a task: train every run of the plan that is not finished, choose one, predict, and write results.json.
@@ -95,7 +95,7 @@ def finetune(
 
 
 @ending_together
-def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: Sequence[jax.Device] | None) -> Result:
+def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sharding.Devices) -> Result:
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), FINETUNING.where)
     use_compilation_cache()
@@ -103,7 +103,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: Se
     if config.task == "ax":  # a test of models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config.init_from)
-    data = read_task(config, stored.model, stored.tokenizer, given)
+    data = read_task(config, stored.model, stored.need_tokenizer(), given)
     check_cooldown(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
@@ -142,12 +142,12 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
             "features_fingerprint": features,
             "test_fingerprint": data.test_fingerprint(),
             "init_from_fingerprint": parameters,
-            "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+            "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
             "settings": wanted,
         },
         FINETUNING.below("settings.finetune").where,
     )
-    return open_finetuning(config.workdir, wanted, features, parameters, stored.tokenizer)
+    return open_finetuning(config.workdir, wanted, features, parameters, stored.need_tokenizer())
 
 
 def _train_runs(command: Command) -> None:
@@ -185,7 +185,7 @@ def _conclude(command: Command) -> dict:
         )
     _write_once(workdir.path / RECORD, results)
     for record in records:
-        keep(workdir, config.keep, record, chosen, command.stored.tokenizer)
+        keep(workdir, config.keep, record, chosen, command.stored.need_tokenizer())
     return results
 
 

@@ -61,10 +61,10 @@ def predict_logits(
     results: list = [None] * len(features)
 
     def collect(indices: np.ndarray, scores: jax.Array) -> None:
-        for index, row in zip(indices, np.asarray(scores)):
+        for index, row in zip(indices, np.asarray(scores), strict=False):
             results[index] = row[: len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
 
-    pending = None
+    pending: tuple[np.ndarray, jax.Array] | None = None
     for indices in evaluation_batches(features, batch_size):
         batch = padded(features, indices, rows)
         batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
@@ -75,7 +75,8 @@ def predict_logits(
         if pending is not None:  # fetched one batch late, so that the device never waits for Python
             collect(*pending)
         pending = indices, scores
-    collect(*pending)
+    if pending is not None:
+        collect(*pending)
     return results
 
 
@@ -89,12 +90,15 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
     if len(predictions) == 1:
         return predictions[0]
     if head.kind in ("regression", "span") or head.crf:
-        return [np.mean(rows, axis=0) for rows in zip(*predictions)]
-    members = [[row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows] for rows in zip(*predictions)]
+        return [np.mean(rows, axis=0) for rows in zip(*predictions, strict=True)]
+    members = [
+        [row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows]
+        for rows in zip(*predictions, strict=True)
+    ]
     return [np.logaddexp.reduce(rows, axis=0) - np.float32(np.log(len(rows))) for rows in members]
 
 
-def run_predict(workdirs: str, config: PredictConfig, devices: Sequence[jax.Device] | None = None) -> dict[str, float]:
+def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices = None) -> dict[str, float]:
     """Predict `config.input` with the model in a directory, or the mean of several (commas between); write `config.output`.
 
     Args:
@@ -118,15 +122,15 @@ def run_predict(workdirs: str, config: PredictConfig, devices: Sequence[jax.Devi
     task = _task(first, config.task)
     family, examples = read_examples(first, task, _family(first, task), config)
     check_outputs(family.prediction_names(examples, config.split), config)
-    features = family.features(examples, first.tokenizer, _options(members, task))
-    for member in members if first.head.kind in ("classification", "regression") else ():
+    features = family.features(examples, first.need_tokenizer(), _options(members, task))
+    for member in members if first.need_head().kind in ("classification", "regression") else ():
         check_pairs(
             member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path
         )
     console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
     _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh, devices)
-    logits = average(first.head, [_member_logits(member, features, config, mesh) for member in members])
+    logits = average(first.need_head(), [_member_logits(member, features, config, mesh) for member in members])
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}
     for name, value in scores.items():
@@ -150,14 +154,14 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     check_alike(
         lambda: {
             "init_from_fingerprint": stored_fingerprint(stored.arrays),
-            "tokenizer_fingerprint": stored.tokenizer.fingerprint,
+            "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
         }
     )
     options = _options([stored], config.task)
     family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
-        examples = family.load(config.task, config.data, split, stored.head.labels)
-        features = family.features(examples, stored.tokenizer, options)
+        examples = family.load(config.task, config.data, split, stored.need_head().labels)
+        features = family.features(examples, stored.need_tokenizer(), options)
         _say_what_is_cut(features, split, Console(highlight=False))
         predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
         logits = _member_logits(stored, features, predicting, mesh)
@@ -225,11 +229,11 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
 
     check_fit(stored)
     params = place(stored, mesh)
-    model = BertForTask(stored.model, stored.head, config.compute)
+    model = BertForTask(stored.model, stored.need_head(), config.compute)
     step = Program(
         make_eval_step(functools.partial(predictions, model), mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
     )
-    return predict_logits(step, params, features, stored.head, config.batch_size, mesh)
+    return predict_logits(step, params, features, stored.need_head(), config.batch_size, mesh)
 
 
 def _check_member(member: StoredModel, first: StoredModel) -> None:
@@ -239,9 +243,9 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         )
     if member.tokenizer is None:
         raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
-    if any(getattr(member.head, name) != getattr(first.head, name) for name in ("kind", "labels", "crf")):
+    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
         shown = [
-            f"{stored.path}: {stored.head.kind}{' with a CRF' * stored.head.crf} {', '.join(stored.head.labels)}"
+            f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} {', '.join(stored.need_head().labels)}"
             for stored in (member, first)
         ]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
@@ -250,7 +254,7 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(
             f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
         )
-    if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
+    if member.tokenizer.fingerprint != first.need_tokenizer().fingerprint:
         raise UserError(
             f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences"
         )
@@ -265,10 +269,10 @@ def _task(stored: StoredModel, asked: str) -> str:
 def _family(stored: StoredModel, task: str) -> types.ModuleType:
     """The module that reads and scores a task, whose kind of head the model must have."""
     family = family_of(task)
-    wanted = family.head(task, stored.head.labels).kind
-    if wanted != stored.head.kind:
+    wanted = family.head(task, stored.need_head().labels).kind
+    if wanted != stored.need_head().kind:
         raise UserError(
-            f"{stored.path} has a {stored.head.kind} head, but {task} needs one of {wanted}; give another model or "
+            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {wanted}; give another model or "
             "another task"
         )
     return family
@@ -278,5 +282,5 @@ def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
     """Those of the first, as far as all have positions; the threshold of "no answer" is the mean of theirs."""
     positions = min(member.model.max_position_embeddings for member in members)
     options = [recorded_options(member.history, task, positions) for member in members]
-    thresholds = [each.null_threshold for each in options]
-    return dataclasses.replace(options[0], null_threshold=None if None in thresholds else float(np.mean(thresholds)))
+    known = [each.null_threshold for each in options if each.null_threshold is not None]
+    return dataclasses.replace(options[0], null_threshold=float(np.mean(known)) if len(known) == len(options) else None)

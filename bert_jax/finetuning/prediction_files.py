@@ -55,7 +55,7 @@ def read_examples(
     Raises:
       UserError: what the families say of files, texts and lines that they cannot read; plain text for questions.
     """
-    labels, kind = stored.head.labels, stored.head.kind
+    labels, kind = stored.need_head().labels, stored.need_head().kind
     if config.input and not plain_text.is_plain(config.input, kind):
         form = {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}
         data = dataclasses.replace(recorded_data(stored.history), **form, **{config.split: config.input})

@@ -81,7 +81,7 @@ def first_state(
     state = programs.fresh_state(seed)
     if config.random_weights:
         return state, None
-    params, report = initialize(stored, programs.model.parameters, stored.tokenizer, state.params)
+    params, report = initialize(stored, programs.model.parameters, stored.need_tokenizer(), state.params)
     return dataclasses.replace(
         state, params=with_fresh_layers(params, state.params, config.reinitialize_layers, programs.model.parameters)
     ), report

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from etils import epath
 from rich.console import Console
@@ -83,7 +84,7 @@ def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
             "model": model,
             "source": "published",
             "split": "GLUE test; others dev",
-            "tasks": {task: dict(zip(METRICS[task], values)) for task, values in figures.items()},
+            "tasks": {task: dict(zip(METRICS[task], values, strict=True)) for task, values in figures.items()},
         }
         for model, figures in PUBLISHED.items()
     ]
@@ -127,7 +128,9 @@ def measured(directory: str) -> dict[str, dict]:
         results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
             task, setting = results["task"], results["settings"][0]
-            cell = {name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]}
+            cell: dict[str, Any] = {
+                name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]
+            }
             cell["standard_deviation"] = {
                 name: None if value is None else 100 * float(value)
                 for name, value in setting["standard_deviation"].items()
@@ -175,7 +178,8 @@ def markdown(rows: list[dict]) -> str:
 
 
 def _cell(figures: dict | None, metrics: tuple[str, ...], form: str = ".1f") -> str:
-    names = [name for name in metrics if name in (figures or {})]
+    figures = figures or {}
+    names = [name for name in metrics if name in figures]
     if not names:
         return "–"
     shown = "/".join(format(figures[name], form) for name in names)

@@ -89,6 +89,7 @@ def train(run: Run, command: Command) -> dict:
             },
         )
         evaluations = _Evaluations(command, dev, weights, metrics, saver, record_config)
+        step = begin
         try:
             for step in range(begin, total + 1):  # `state` is that after `step` steps
                 signals.saving = step if step > begin else None

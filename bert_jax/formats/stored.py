@@ -42,6 +42,18 @@ class StoredModel:
     history: dict = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 
+    def need_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of a model that was checked to have one; ValueError if it has none."""
+        if self.tokenizer is None:
+            raise ValueError(f"{self.path} has no vocabulary")
+        return self.tokenizer
+
+    def need_head(self) -> HeadConfig:
+        """Return the head of a model that was checked to have one; ValueError if it has none."""
+        if self.head is None:
+            raise ValueError(f"{self.path} has no task head")
+        return self.head
+
     @property
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that the model has."""

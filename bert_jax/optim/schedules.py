@@ -7,6 +7,7 @@ begins. Inside it, a phase scales the common shape by its own peak, so a phase m
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from bert_jax.config import Config, ScheduleConfig, resolve_phases
 
@@ -24,7 +25,7 @@ def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Arr
     return rate
 
 
-def shape(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
+def shape(schedule: ScheduleConfig, step: ArrayLike, length: int, warmup: int) -> jax.Array:
     """Fraction of the peak at `step` of a schedule of `length` steps: from 0 if it warms up, to final_fraction."""
     step = jnp.clip(step, 0, length)
     after = _descent(schedule, step, length, warmup)

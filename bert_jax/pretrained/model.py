@@ -40,10 +40,16 @@ LONG = 10  # number of batches from which on a progress bar is shown
 class PretrainedModel:
     """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
 
-    Attributes: config (ModelConfig), head (HeadConfig of a fine-tuned model or None), params (nested dict of float32
-      arrays, docs/checkpoints.md lists the paths; may be edited and assigned), tokenizer (None if the directory has no
-      vocabulary), embedding (EmbeddingConfig: what `embed` does by default), network (the model as functions of
-      params), layers, path, kind, history (step, metrics, config, as far as recorded), mesh.
+    Attributes:
+      config (ModelConfig): sizes and form of the encoder.
+      head (HeadConfig | None): of a fine-tuned model.
+      tokenizer (Tokenizer | None): None if the directory has no vocabulary.
+      embedding (EmbeddingConfig): what `embed` does by default.
+      network (BertForPreTraining): the model as functions of `params`.
+      path (str): the directory.
+      kind (str): its format.
+      history (dict): step, metrics and config, as far as recorded.
+      mesh (Mesh): the devices that hold the parameters.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
     `predict`, which takes every text literally, as fine-tuning did.
@@ -64,7 +70,8 @@ class PretrainedModel:
 
     @property
     def params(self) -> dict:
-        """The parameters, which may be edited and assigned; a UserError follows from those that do not fit."""
+        """The parameters, a nested dict of float32 arrays; docs/checkpoints.md lists the paths. They may be edited and
+        assigned; a UserError follows from those that do not fit."""
         return self._parameters.tree
 
     @params.setter

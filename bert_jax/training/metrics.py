@@ -40,7 +40,7 @@ class Rates:
         finally:
             self._start = self._start + self._clock() - start if self._steps else self._clock()
 
-    def report(self, tokens_left: int = 0) -> dict[str, float]:
+    def report(self, tokens_left: float = 0) -> dict[str, float]:
         """Rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""
         seconds = self._clock() - self._start
         if not self._steps or seconds <= 0:
@@ -57,8 +57,8 @@ class Rates:
             rates["mfu"] = self._flops / seconds / self._peak_flops
         # The estimate follows a mean over about ten reports, so that it does not jump.
         now, before = rates["tokens_per_second"], self._tokens_per_second
-        self._tokens_per_second = now if before is None else 0.9 * before + 0.1 * now
-        rates["seconds_left"] = tokens_left / self._tokens_per_second
+        self._tokens_per_second = mean = now if before is None else 0.9 * before + 0.1 * now
+        rates["seconds_left"] = tokens_left / mean
         self._restart()
         return rates
 

@@ -44,7 +44,7 @@ class JsonLines:
             json.dumps({"kind": kind, "step": int(step), **{name: _number(value) for name, value in metrics.items()}})
             + "\n"
         )
-        if self._remote:
+        if self._stream is None:
             self._text += line
             if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
                 self._upload()
@@ -53,7 +53,7 @@ class JsonLines:
             self._stream.flush()
 
     def close(self) -> None:
-        if self._remote:
+        if self._stream is None:
             self._upload()
         else:
             self._stream.close()

@@ -1,6 +1,5 @@
 """The command line: overrides, short forms, suggestions, one-line errors, and the module boundaries they rest on."""
 
-import ast
 import dataclasses
 import importlib.metadata
 import json
@@ -390,55 +389,3 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
     for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
         with pytest.raises(Unavailable):
             cli._run(["bert-jax", *words])
-
-
-ALLOWED = {  # from architecture: who may import whom; a missing entry may be imported by the loops only
-    "models": {"config", "errors", "models"},
-    "objectives": {"config", "data", "models", "objectives"},
-    "optim": {"config", "errors", "optim"},
-    "data": {"config", "config_dict", "errors", "files", "progress_bar", "tokenization", "data"},
-    "config": set(),
-    "config_checks": {"config", "errors"},
-    "config_dict": {"errors"},
-    "presets": {"config", "errors"},
-}
-
-
-@pytest.mark.parametrize("package", ALLOWED)
-def test_modules_import_downwards_only(package):
-    place = ROOT / "bert_jax" / package
-    for file in sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [a.name for a in node.names]
-                if isinstance(node, ast.Import)
-                else []
-            )
-            for name in names:
-                if name.startswith("bert_jax."):
-                    assert name.split(".")[1] in ALLOWED[package], f"{file.name} imports {name}"
-
-
-WITH_TENSORFLOW = ("formats/tf_checkpoint.py", "tasks/tfds_examples.py")  # beside the data pipeline
-
-
-def test_tensorflow_is_imported_where_it_is_needed_only_and_never_at_import_time():
-    for file in sorted((ROOT / "bert_jax").rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        imports = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            and any(
-                name.split(".")[0] in ("tensorflow", "tensorflow_datasets")
-                for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
-            )
-        ]
-        assert (
-            not imports
-            or file.parent.name == "data"
-            or file.relative_to(ROOT / "bert_jax").as_posix() in WITH_TENSORFLOW
-        ), file
-        assert not any(node in tree.body for node in imports), f"{file.name} imports TensorFlow at import time"

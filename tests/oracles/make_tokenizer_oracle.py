@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import difficult_text  # noqa: E402
+import difficult_text
 
 PATH = pathlib.Path(__file__).with_name("tokenizer_oracle.json")
 KINDS = ("fast", "legacy")

@@ -38,7 +38,7 @@ def test_each_public_name_is_there_and_explained(name):
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'pretrian'"):
-        bert_jax.pretrian  # noqa: B018 (the access is what is tested)
+        bert_jax.pretrian
 
 
 def test_importing_the_package_loads_no_library():

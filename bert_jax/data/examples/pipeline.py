@@ -4,7 +4,7 @@ import collections
 import concurrent.futures
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def batches(
     num_batches: int,
     loader: str = "auto",
     prefetch: int = 4,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Yield `num_batches` batches of the examples from `first_position` on.
 
     Args:
@@ -50,7 +50,7 @@ def batches(
     )
 
 
-def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Iterator[Batch]:
+def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Generator[Batch, None, None]:
     worker = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     try:
         pending = collections.deque(worker.submit(make, number) for number in range(min(prefetch, num_batches)))
@@ -63,7 +63,7 @@ def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int
         worker.shutdown(wait=True, cancel_futures=True)
 
 
-def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Iterator[Batch]:
+def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Generator[Batch, None, None]:
     tf = _tensorflow()
     shape_of = {name: (value.dtype, value.shape) for name, value in make(0).items()}
     failures = {}
