@@ -17,6 +17,7 @@ import pytest
 
 from bert_jax.devices.compilation_cache import use_compilation_cache
 
+jax.config.update("jax_numpy_rank_promotion", "raise")  # arrays of different ranks do not meet by accident
 use_compilation_cache()
 if jax.config.jax_compilation_cache_dir is not None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
