@@ -43,6 +43,23 @@ def cache_of_the_tests(tmp_path_factory) -> None:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_implicit_transfers() -> None:
+    """Every step and evaluation of the real loops runs under a guard: arrays come to the devices on purpose or not at all."""
+    from bert_jax.training.program import Program
+
+    call = Program.__call__
+
+    def guarded(self, *arguments):
+        self.prepare(*arguments)
+        with jax.transfer_guard("disallow"):
+            return call(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Program, "__call__", guarded)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """Real text and vocabularies that lie beside the checkout on development machines; never part of the repository."""
