@@ -321,7 +321,7 @@ def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
 def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
 ) -> tuple[TrainState, Report | None]:
-    """Return the state at step 0 with the parameters of `source`, if given, and a report on each of these parameters."""
+    """Return the state at step 0 and, if a `source` gives its parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     if source is None:
         return state, None

@@ -41,7 +41,7 @@ class Rates:
             self._start = self._start + self._clock() - start if self._steps else self._clock()
 
     def report(self, tokens_left: float = 0) -> dict[str, float]:
-        """Return rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""
+        """Return rates since the last report, `mfu` (fraction of the peak) and `seconds_left` for `tokens_left`."""
         seconds = self._clock() - self._start
         if not self._steps or seconds <= 0:
             return {}

@@ -1,4 +1,4 @@
-"""Where the metrics of a run go: console, metrics.jsonl and TensorBoard; each has write(step, kind, metrics) and close()."""
+"""The destinations of metrics, each with write(step, kind, metrics) and close(): console, metrics.jsonl, TensorBoard."""
 
 import json
 import math

@@ -152,8 +152,8 @@ def _sum_of_parts(part: Callable, rows: Batch, micro_batches: int):
 def _split_rows(x: jax.Array, micro_batches: int, mesh: Mesh) -> jax.Array:
     """Reshape [B, …] to [micro_batches, B / micro_batches, …] without moving a row to a different device.
 
-    Micro-batch i takes rows i, i + micro_batches, …: each micro-batch then gets the same number of the rows of a device,
-    which are consecutive. Micro-batches of consecutive rows would each be on a few devices only.
+    Micro-batch i takes rows i, i + micro_batches, …: each micro-batch then gets the same number of the consecutive rows
+    that a device holds. Micro-batches of consecutive rows would each be on a few devices only.
     """
     parts = jnp.swapaxes(x.reshape(-1, micro_batches, *x.shape[1:]), 0, 1)
     return jax.lax.with_sharding_constraint(parts, NamedSharding(mesh, P(None, *sharding.BATCH)))
