@@ -1,4 +1,4 @@
-"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and why it is."""
+"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and why."""
 
 import os
 import statistics

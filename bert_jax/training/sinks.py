@@ -1,4 +1,4 @@
-"""The destinations of metrics, each with write(step, kind, metrics) and close(): console, metrics.jsonl, TensorBoard."""
+"""Destinations of metrics, each with write(step, kind, metrics) and close(): console, metrics.jsonl, TensorBoard."""
 
 import json
 import math
