@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import types
 
 import jax
 import numpy as np
@@ -145,12 +144,14 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
     def member(positions, threshold, crf=False):
         settings = {"finetune": {"task": "squad_v2", "options": {"max_length": 200}}}
         history = {"config": settings, "metrics": {"best_f1_thresh": threshold}}
-        return types.SimpleNamespace(
+        return StoredModel(
+            kind="bert_jax",
             path=f"m{positions}",
-            model=types.SimpleNamespace(max_position_embeddings=positions),
+            model=ModelConfig(max_position_embeddings=positions),
+            arrays={},
             history=history,
             head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
-            tokenizer=True,
+            tokenizer=pretrained_model.TOKENIZER,
         )
 
     options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
