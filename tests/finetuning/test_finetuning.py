@@ -9,6 +9,7 @@ import subprocess
 
 import jax
 import numpy as np
+import pretrained_model
 import processes
 import pytest
 from dying import dying
@@ -18,7 +19,7 @@ from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sen
 
 import bert_jax
 from bert_jax.cli import _run
-from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.devices import sharding
@@ -27,6 +28,7 @@ from bert_jax.finetuning import loop, prediction, training
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.tasks.task_data import read_task
