@@ -9,7 +9,6 @@ import subprocess
 
 import jax
 import numpy as np
-import pretrained_model
 import processes
 import pytest
 from dying import dying
