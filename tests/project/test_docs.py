@@ -49,6 +49,40 @@ def test_files_of_the_repository_that_a_page_names_exist(page):
         ), path
 
 
+def prose(page: pathlib.Path) -> list[str]:
+    """Lines of a page; those of code blocks are blank."""
+    without_code = re.sub(
+        r"^```.*?^```$",
+        lambda block: "\n" * block[0].count("\n"),
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return without_code.split("\n")
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_a_row_of_a_table_is_one_line(page):
+    """It ends with the bar of its last cell and has as many cells as the row above it."""
+    above = 0
+    for number, line in enumerate(prose(page), 1):
+        bars = re.sub(r"`[^`]*`", "", line).count("|") if line.startswith("|") else 0
+        assert not bars or line.endswith("|"), f"line {number}: {line}"
+        assert not bars or not above or bars == above, f"line {number}: {line}"
+        above = bars
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_lists_and_tables_follow_a_blank_line(page):
+    """Python-Markdown makes anything else part of the paragraph above it."""
+    above = ""
+    for number, line in enumerate(prose(page), 1):
+        if re.match(r" *([-*+]|\d+\.) ", line):
+            assert re.match(r" *([-*+]|\d+\.) |  |$", above), f"line {number}: {line}"
+        if line.startswith("|"):
+            assert above.startswith("|") or not above, f"line {number}: {line}"
+        above = line
+
+
 ORIGINALS = ("tokenization.py", "run_squad.py", "run_classifier.py", "create_pretraining_data.py", "evaluate-v2.0.py")
 """Files of google-research/bert and of SQuAD that the pages compare with."""
 
