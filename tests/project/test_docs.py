@@ -1,7 +1,13 @@
 """The pages: links, paths and names that they mention exist. `make docs` checks the rest, with every warning an error."""
 
+import ast
+import inspect
+import itertools
 import pathlib
+import pydoc
 import re
+import textwrap
+import typing
 
 import pytest
 
@@ -87,10 +93,42 @@ ORIGINALS = ("tokenization.py", "run_squad.py", "run_classifier.py", "create_pre
 """Files of google-research/bert and of SQuAD that the pages compare with."""
 
 
-def test_every_public_name_is_in_the_reference_once():
+def reference() -> list[str]:
+    """Paths of the objects that the Python reference shows."""
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
-    shown = re.findall(r"^::: bert_jax\.(\w+)$", "\n".join(page.read_text() for page in pages), re.MULTILINE)
+    return re.findall(r"^::: ([\w.]+)$", "\n".join(page.read_text() for page in pages), re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_reference_once():
+    shown = [path.removeprefix("bert_jax.") for path in reference() if path.count(".") == 1]
     assert sorted(shown) == sorted(bert_jax.__all__)
+
+
+@pytest.mark.parametrize("path", reference())
+def test_the_reference_leaves_nothing_of_a_class_out(path):
+    """It shows what has a docstring: every field, property and method whose name has no underscore must have one."""
+    shown = pydoc.locate(path)
+    assert shown is not None
+    if not inspect.isclass(shown):
+        return
+    definition = ast.parse(textwrap.dedent(inspect.getsource(shown))).body[0]
+    assert isinstance(definition, ast.ClassDef) and ast.get_docstring(definition)
+    for statement, below in itertools.zip_longest(definition.body, definition.body[1:]):
+        if isinstance(statement, ast.AnnAssign):
+            described = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            assert described, f"{path}: {ast.unparse(statement)}"
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            decorators = {ast.unparse(decorator) for decorator in statement.decorator_list}
+            another = {"overload", f"{statement.name}.setter"} & decorators
+            assert another or ast.get_docstring(statement), f"{path}.{statement.name}"
+
+
+@pytest.mark.parametrize("name", [name for name in bert_jax.__all__ if not inspect.isclass(getattr(bert_jax, name))])
+def test_what_a_public_function_returns_is_in_the_reference(name):
+    shown = [pydoc.locate(path) for path in reference()]
+    returned = typing.get_type_hints(getattr(bert_jax, name))["return"]
+    for part in (returned, *typing.get_args(returned)):
+        assert part in shown or not getattr(part, "__module__", "").startswith("bert_jax")
 
 
 def test_the_map_shows_every_folder_of_the_package_and_no_other():
