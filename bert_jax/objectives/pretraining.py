@@ -14,7 +14,7 @@ MASKED_WORDS = Term(
     name="mlm",
     label="MLM",
     title="Masked language model",
-    unit="nats a token",
+    unit="nats per token",
     perplexity="perplexity",
     of_words=True,
 )
