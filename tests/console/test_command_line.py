@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -389,3 +390,29 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
     for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
         with pytest.raises(Unavailable):
             cli._run(["bert-jax", *words])
+
+
+def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):
+    def reached(arguments):
+        raise AssertionError
+
+    seen = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for command in cli.COMMANDS:
+        monkeypatch.setitem(cli.COMMANDS, command, reached)
+    for command in ("info", "config"):
+        monkeypatch.setitem(cli.COMMANDS, command, lambda arguments: seen.append(arguments) or 0)
+    for command in cli.COMMANDS.keys() - {"info", "config"}:
+        for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
+            assert cli._run(["bert-jax", command, word]) == 2
+            assert capsys.readouterr().err == (
+                f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
+            )
+    for command in ("info", "config"):  # they open no path of the options
+        assert cli._run(["bert-jax", command, "--workdir=gs://bucket/run"]) == 0
+    monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)
+    assert cli._run(["bert-jax", "fill-mask", "run", "Write [MASK] to gs://bucket."]) == 0
+    for library in ("tensorflow", "gcsfs"):  # either will do
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
+        assert cli._run(["bert-jax", "fill-mask", "gs://bucket/run", "a"]) == 0
+    assert len(seen) == 5
