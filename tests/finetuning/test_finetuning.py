@@ -13,12 +13,13 @@ import processes
 import pytest
 from dying import dying
 from one_device import finetune, run_predict
+from pretrained_model import TOKENIZER
 from scipy.special import softmax
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sentences, weights
 
 import bert_jax
 from bert_jax.cli import _run
-from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.devices import sharding
@@ -27,6 +28,7 @@ from bert_jax.finetuning import loop, prediction, training
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.tasks.task_data import read_task
@@ -151,7 +153,7 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
             arrays={},
             history=history,
             head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
-            tokenizer=pretrained_model.TOKENIZER,
+            tokenizer=TOKENIZER,
         )
 
     options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
