@@ -260,6 +260,15 @@ def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path,
         assert " ".join(TASKS) in prose(text)
 
 
+def test_several_numbers_are_shown_as_they_are_written(capsys):
+    options, default = shown_options(printed_by(capsys, "finetune", "mrpc", "--help")), FinetuneConfig()
+    for name, kind in (("grid_batch_sizes", "INT"), ("grid_learning_rates", "FLOAT"), ("grid_epochs", "INT")):
+        assert options[name].startswith(f"{kind},{kind},… ")
+        (written,) = re.findall(r"\(default: (.*)\)$", options[name])
+        changed = dataclasses.replace(default, **{name: (1,)})
+        assert parse(changed, [f"--{name}={written}"], "x") == default
+
+
 def test_help_for_what_does_not_exist_suggests_what_does(capsys):
     for words, message in (
         (["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
