@@ -25,7 +25,7 @@ LOOKED_FOR = (
 )
 
 
-def open_stored(path: str | os.PathLike) -> StoredModel:
+def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the model in `path`, whose kind its contents determine; see `load`."""
     path = _existing(os.fspath(path))
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it

@@ -111,7 +111,7 @@ def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> d
 
 
 def write_predictions(
-    examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+    examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike[str], split: str
 ) -> list[str]:
     """Write predictions (test_predictions … for splits different from dev) in the order of the questions.
 
