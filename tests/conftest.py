@@ -45,7 +45,7 @@ def cache_of_the_tests(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_implicit_transfers() -> None:
-    """Every step and evaluation of the real loops runs under a guard: arrays come to the devices on purpose or not at all."""
+    """Guard every step and evaluation of the real loops: arrays come to the devices on purpose or not at all."""
     from bert_jax.training.program import Program
 
     call = Program.__call__
