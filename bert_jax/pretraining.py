@@ -30,13 +30,14 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.announcement import announce, announce_resumption, show
+from bert_jax.training.announcement import announce
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import Metrics, Rates
@@ -68,7 +69,8 @@ def pretrain(
     Args:
       devices: what the mesh is made of; by default every device of every process.
       objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
-        `default_objective`. A run that is resumed must be given the same one.
+        `default_objective`. A run that is resumed must be given the same one: another name of it, of one of its terms or
+        of the architecture of its model is refused, but a formula that was edited under the same names is not noticed.
 
     Raises:
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
@@ -86,51 +88,34 @@ def pretrain(
     tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
-    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
+    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective))
 
     result = Result(0, {}, 0)
     with StopSignals() as signals, contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(
-            open_pretraining(config.workdir, config, store_fingerprint=corpus.store.fingerprint, tokenizer=tokenizer)
-        )
-        checkpoints = closing.enter_context(
-            Checkpoints(
-                workdir.checkpoints,
-                config.checkpoint,
-                run_id=workdir.run_id,
-                lost=workdir.is_lost,
-                best_metric=learner.objective.terms[0].loss,
-            )
-        )
+        workdir = closing.enter_context(_open_directory(config, corpus, learner, tokenizer))
+        checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
         # 3. fresh parameters.
-        restored, report = checkpoints.restore(learner.abstract), None
-        if restored is None:
-            state, report = _first_state(learner, config.seed, source, tokenizer, signals)
+        if restored := checkpoints.restore(learner.abstract):
+            state, position, report = restored.state, restored.position, None
         else:
-            state = restored.state
-        position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
+            state, position, report = _first_state(learner, config.seed, source, tokenizer, signals)
         result = Result(int(state.step), {}, 0)
-        announce(config, corpus, learner.mesh, learner.objective.model.parameters)
-        if report is not None:
-            show(report.table())
-        announce_resumption(config, result.step)
+        origins = None if report is None else report.table()
+        announce(config, corpus, learner.mesh, learner.objective.model.parameters, origins, result.step)
         # A signal during an evaluation has its step saved without it.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             return result
-        terms = learner.objective.terms
         metrics = closing.enter_context(
-            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=terms)
+            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=learner.objective.terms)
         )
         run = _Run(config, learner, corpus, workdir, checkpoints, metrics, signals)
         for phase in resolve_phases(config):
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
-                if result.step == phase.begin and phase.resets_moments:
-                    state = reset_moments(state, learner.optimizer)
                 seen = position["examples_seen"] if resumed else 0
                 state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
     return dataclasses.replace(result, exit_code=signals.exit_code)
@@ -144,12 +129,15 @@ class _Learner:
     optimizer: optax.GradientTransformation
     mesh: jax.sharding.Mesh
     abstract: TrainState
+    main: str
+    """Name of the held-out loss by which the best steps are kept."""
 
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
-        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
+        main = main_term(objective.terms).loss
+        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh), main)
 
     @property
     def shardings(self) -> TrainState:
@@ -179,21 +167,15 @@ def _train_phase(
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
     signals.saving = None  # the phase before has saved its end
+    if begin == phase.begin and phase.resets_moments:
+        state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = _train_step(run, phase)
     rates = Rates(_peak_flops(mesh))
     reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model.parameters)
-    saver = Saver(
-        run.workdir,
-        run.checkpoints,
-        (run.metrics,),
-        reporter,
-        rates,
-        config=to_dict(config),
-        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
-    )
-    step, evaluated, wanted, main = begin, {}, False, run.learner.objective.terms[0].loss
+    saver = _saver(run, phase, reporter, rates, begin, seen)
+    step, evaluated, wanted, main = begin, {}, False, run.learner.main
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is that after `step` steps
@@ -232,6 +214,19 @@ def _train_phase(
         _draw(run, unigram)
     # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
     return state, Result(step, evaluated, signals.exit_code)
+
+
+def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin: int, seen: int) -> Saver:
+    """Return what saves the states of a phase that begins, or is resumed, at step `begin` after `seen` of its sequences."""
+    return Saver(
+        run.workdir,
+        run.checkpoints,
+        (run.metrics,),
+        reporter,
+        rates,
+        config=to_dict(run.config),
+        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
+    )
 
 
 def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
@@ -312,15 +307,39 @@ def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
     return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
+def _open_directory(config: Config, corpus: Corpus, learner: _Learner, tokenizer: Tokenizer) -> WorkDirectory:
+    """Take the work directory for this run."""
+    return open_pretraining(
+        config.workdir,
+        config,
+        store_fingerprint=corpus.store.fingerprint,
+        tokenizer=tokenizer,
+        own_names=own_names(learner.objective),
+        devices=list(learner.mesh.devices.flat),
+    )
+
+
+def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: _Learner) -> Checkpoints:
+    """Return the checkpoints of the run in `workdir`, to be closed at its end."""
+    return Checkpoints(
+        workdir.checkpoints,
+        config.checkpoint,
+        run_id=workdir.run_id,
+        lost=workdir.is_lost,
+        best_metric=learner.main,
+    )
+
+
 def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
-) -> tuple[TrainState, Report | None]:
-    """Return the state at step 0, with the parameters of `source` if there is one, and what became of each of them."""
+) -> tuple[TrainState, dict[str, int], Report | None]:
+    """Return state and position at step 0, with the parameters of `source` if there is one, and what became of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
+    position = {"phase": 0, "examples_seen": 0}
     if source is None:
-        return state, None
+        return state, position, None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
-    return dataclasses.replace(state, params=params), report
+    return dataclasses.replace(state, params=params), position, report
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
@@ -330,5 +349,5 @@ def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    peak = hardware.hardware().peak_flops
+    peak = hardware.hardware(list(mesh.devices.flat)).peak_flops
     return None if peak is None else peak * mesh.size

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 
+from bert_jax.errors import UserError
 from bert_jax.models.model import Model
 
 Batch = dict[str, jax.Array]
@@ -65,7 +66,7 @@ class Objective(Protocol):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """In the order in which they are added and shown. The first is the main one, by whose loss the best step is kept."""
+        """In the order in which they are added and shown. `main_term` is the one by whose loss the best step is kept."""
         ...
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
@@ -78,3 +79,20 @@ class Objective(Protocol):
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         """Return the sums of each term, by name, over a batch or any of its rows; None for no dropout."""
         ...
+
+
+def main_term(terms: tuple[Term, ...]) -> Term:
+    """Return the first term that is trained for, with a weight above 0, by whose held-out loss the best step is kept.
+
+    Raises:
+      UserError: no term has one.
+    """
+    if main := next((term for term in terms if term.weight > 0), None):
+        return main
+    raise UserError(
+        f"no term of the objective has a weight above 0 ({_weights(terms)}), so there is nothing to learn; give one a weight"
+    )
+
+
+def _weights(terms: tuple[Term, ...]) -> str:
+    return ", ".join(f"{term.name or term.loss}: {term.weight:g}" for term in terms) or "it has no terms"

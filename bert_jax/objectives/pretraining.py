@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import Config, ObjectiveConfig
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Sums, Term
 
@@ -19,14 +19,13 @@ MASKED_WORDS = Term(
     of_words=True,
 )
 SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs", panels=("accuracy",))
-TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective:
     """Masked words and sentence pairs (see `Objective`). Batches without next_sentence_labels have the first alone.
 
-    A model from elsewhere may lack one of the two heads, and then has no sums for it (evaluation only: no dropout).
+    A model from elsewhere may lack one of the two heads, and then has no sums for it.
     """
 
     model: BertForPreTraining
@@ -59,11 +58,11 @@ class PretrainingObjective:
         return sums
 
     def _logits(self, params, batch: Batch, dropout_key) -> tuple[jax.Array | None, jax.Array | None]:
-        if set(PRETRAINING_PARTS) <= set(self.model.parts):
-            return self.model.apply(params, batch, dropout_key)
-        if "mlm" in self.model.parts:
-            return self.model.mlm_logits(params, batch), None
-        return None, self.model.next_sentence_logits(params, batch)
+        model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+        encoded = model.encode(params, *inputs, dropout_key)
+        words = model.mlm_logits(params, batch, encoded) if "mlm" in model.parts else None
+        pairs = {"pooler", "next_sentence"} <= set(model.parts)
+        return words, model.next_sentence_logits(params, batch, encoded) if pairs else None
 
 
 def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:
