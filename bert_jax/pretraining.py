@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -21,18 +21,18 @@ from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.corpus import Corpus, open_corpus
-from bert_jax.data.examples.pipeline import batches
+from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import Stopped, StopSignals
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.pretraining import MakeObjective, default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
@@ -51,30 +51,33 @@ from bert_jax.training.step import make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class Result:
+    """What a call of `pretrain` did."""
+
     step: int
+    """Last step of the run so far."""
     evaluation: dict[str, float]
-    """Held-out metrics at `step`; empty if nothing was held out, or this start has made no evaluation there."""
+    """Held-out metrics at `step`; empty if nothing is held out or this start made no evaluation there."""
     exit_code: int
-    """0; 130 or 143 if a signal ended the run, which has saved what steps it had made."""
+    """0; 130 (SIGINT) or 143 (SIGTERM) if a signal ended the run, after the steps made so far were saved."""
 
 
 @ending_together
-def pretrain(
-    config: Config,
-    devices: sharding.Devices = None,
-    objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
-) -> Result:
+def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
-      devices: what the mesh is made of; by default every device of every process.
-      objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
-        `default_objective`. A run that is resumed must be given the same one: another name of it, of one of its terms or
-        of the architecture of its model is refused, but a formula that was edited under the same names is not noticed.
+      config: every option of the run.
+      devices: the devices of the mesh; by default every device of every process.
+      objective: makes the training objective from the model and the configuration, whose vocabulary size is known by
+        then; None for `default_objective`. A resumed run must be given the same one, of the same names (which can still
+        be different formulas).
+
+    Returns:
+      The last step, its held-out metrics and an exit code.
 
     Raises:
-      UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
-        could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
+      UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a
+        checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PRETRAINING.where)
@@ -96,8 +99,8 @@ def pretrain(
         checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
-        # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
-        # 3. fresh parameters.
+        # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
+        # step 0; 3. fresh parameters, at step 0.
         if restored := checkpoints.restore(learner.abstract):
             state, position, report = restored.state, restored.position, None
         else:
@@ -105,7 +108,7 @@ def pretrain(
         result = Result(int(state.step), {}, 0)
         origins = None if report is None else report.table()
         announce(config, corpus, learner.mesh, learner.objective.model.parameters, origins, result.step)
-        # A signal during an evaluation has its step saved without it.
+        # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             return result
@@ -123,7 +126,7 @@ def pretrain(
 
 @dataclasses.dataclass(frozen=True)
 class _Learner:
-    """What is trained, and how its state lies on the devices."""
+    """What is trained, and how its state is placed on the devices."""
 
     objective: Objective
     optimizer: optax.GradientTransformation
@@ -133,7 +136,7 @@ class _Learner:
     """Name of the held-out loss by which the best steps are kept."""
 
     @classmethod
-    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
+    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: MakeObjective) -> "_Learner":
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         main = main_term(objective.terms).loss
@@ -163,10 +166,10 @@ def _train_phase(
     """Train from step `begin`, after `seen` sequences of the phase, to its end or until told to stop.
 
     Args:
-      evaluates_first: the evaluation of step `begin` is still to be made.
+      evaluates_first: whether step `begin` still has to be evaluated.
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
-    signals.saving = None  # the phase before has saved its end
+    signals.saving = None  # the previous phase has saved its last step
     if begin == phase.begin and phase.resets_moments:
         state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
@@ -178,7 +181,7 @@ def _train_phase(
     step, evaluated, wanted, main = begin, {}, False, run.learner.main
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
-            for step in range(begin, phase.end + 1):  # `state` is that after `step` steps
+            for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
                 signals.saving, evaluated = step if step > begin else None, {}
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
@@ -191,11 +194,12 @@ def _train_phase(
                 if step > begin:
                     due_now = due(step, config.checkpoint.every_steps)
                     wanted = wanted or due_now or evaluated and config.checkpoint.keep_best
-                    # A state whose loss is not finite would push out a good one; the next that is finite is saved.
+                    # A state whose loss is not finite would displace a good one; the next finite one is saved instead.
                     if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         saver.save(step, state, evaluated or None)
                         wanted = False
-                with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
+                # The first batch starts the pipeline.
+                with rates.paused() if step == begin else contextlib.nullcontext():
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=signals, rates=rates)
                 signals.check()
@@ -212,12 +216,12 @@ def _train_phase(
     if step > begin:
         reporter.finish()
         _draw(run, unigram)
-    # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
+    # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
     return state, Result(step, evaluated, signals.exit_code)
 
 
 def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin: int, seen: int) -> Saver:
-    """Return what saves the states of a phase that begins, or is resumed, at step `begin` after `seen` of its sequences."""
+    """Return what saves the states of a phase that starts at step `begin`, after `seen` of its sequences."""
     return Saver(
         run.workdir,
         run.checkpoints,
@@ -230,7 +234,7 @@ def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin
 
 
 def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
-    """Return that of the held-out documents at the length of the phase; None if there are none."""
+    """Return the evaluation on the held-out documents at the length of the phase; None if none are held out."""
     store, learner = run.corpus.evaluation_store, run.learner
     if store is None:
         return None
@@ -268,12 +272,12 @@ def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Generator[dict[st
 
 
 def _evaluates(config: Config, step: int) -> bool:
-    """Whether the held-out documents, if there are any, are evaluated after `step`."""
+    """Return whether the held-out documents, if there are any, are evaluated after `step`."""
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
 def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
-    """Whether the evaluation after `step`, to which the run has come before, is not in its log."""
+    """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
     if corpus.evaluation_store is None or not _evaluates(config, step):
         return False
     logged = [
@@ -289,13 +293,16 @@ def _check_given(config: Config) -> None:
     ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
+    for path in (config.workdir, config.data.path, config.data.eval_path):
+        need_cloud_storage(path)
+    check_loader(config.data.loader)
 
 
 def _open_source(config: Config, resumed: bool) -> StoredModel | None:
-    """Return what init_from names; None without it, and in a run that is resumed, which does not look at it again."""
+    """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it."""
     if not config.init_from or resumed:
         return None
-    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do without
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
 
     source = open_stored(config.init_from)
     check_fit(source)
@@ -333,7 +340,7 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: _Learner)
 def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
 ) -> tuple[TrainState, dict[str, int], Report | None]:
-    """Return state and position at step 0, with the parameters of `source` if there is one, and what became of them."""
+    """Return state and position at step 0 and, if a `source` gives the parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     position = {"phase": 0, "examples_seen": 0}
     if source is None:

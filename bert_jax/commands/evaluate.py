@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 
 import jax
 from absl import logging
@@ -16,10 +15,8 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.opening import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.identity import own_names
-from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.pretraining import MakeObjective, default_objective
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.evaluation import Evaluation
@@ -35,9 +32,14 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
+    """What `evaluate` measured."""
+
     step: int
+    """Step of the checkpoint; 0 if the model has none."""
     num_sequences: int
+    """Number of sequences measured."""
     metrics: dict[str, float]
+    """Loss, perplexity and accuracy of each task, by the names of metrics.jsonl."""
     unigram: dict[str, float]
     """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, with the same masks; {} without the MLM head."""
 
@@ -78,7 +80,7 @@ def run_evaluate(
     workdir: str,
     config: Config,
     devices: sharding.Devices = None,
-    objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
+    objective: MakeObjective | None = None,
 ) -> Evaluated:
     """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
@@ -87,6 +89,8 @@ def run_evaluate(
     length of `config`.
 
     Args:
+      workdir: of a pre-training run or of a converted model.
+      config: the options; `default_config(workdir)` has those of the run.
       devices: devices of the mesh; by default every device of every process.
       objective: as `pretrain` takes it; a run that was trained with one is measured with the same one.
 

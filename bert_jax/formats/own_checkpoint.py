@@ -23,7 +23,7 @@ from bert_jax.tokenization.vocabulary_file import vocabularies
 PARAMETERS = "params/"
 
 
-def open_checkpoint(path: str | os.PathLike) -> StoredModel:
+def open_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     """Return the newest good checkpoint of work directory `path`, or the step whose directory is `path`.
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
@@ -127,9 +127,9 @@ def _check_architecture(home: epath.Path) -> None:
     """Raise a UserError if the parameters are those of an architecture from outside: as a BERT they would mislead."""
     if architecture := (_run(home) or {}).get("architecture"):
         raise UserError(
-            f"{home} holds a model of the architecture {architecture}, and only a BERT can be opened: other pieces would "
-            "read its parameters as something else. Resume its run with pretrain and the same objective, or build the "
-            "model in Python and restore its state with bert_jax.checkpoints.checkpoint.Checkpoints"
+            f"{home} holds a model of the architecture {architecture}, and only a BERT can be opened: other pieces "
+            "would read its parameters as something else. Resume its run with pretrain and the same objective, or "
+            "build the model in Python and restore its state with bert_jax.checkpoints.checkpoint.Checkpoints"
         )
 
 

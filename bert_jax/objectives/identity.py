@@ -12,8 +12,8 @@ from bert_jax.objectives.pretraining import PretrainingObjective
 def own_names(objective: Objective) -> dict[str, str]:
     """Return the names of an objective, with its terms, and of the architecture of its model; {} for those of BERT.
 
-    Each is only there if it is not the default. They are nothing but names: a formula that was edited, or that has other
-    arguments, has the same ones.
+    Each is only there if it is not the default. Equal names can still be different formulas: one that was edited, or
+    that has other arguments.
     """
     names, model = {}, objective.model
     if type(objective) is not PretrainingObjective:

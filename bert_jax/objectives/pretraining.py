@@ -1,6 +1,7 @@
-"""What BERT is pre-trained for: masked words and, with pairs of segments, which of two classes a pair is of."""
+"""The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +9,13 @@ import jax.numpy as jnp
 from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model, next_sentence
-from bert_jax.objectives.objective import Batch, Sums, Term
+from bert_jax.objectives.objective import Batch, Objective, Sums, Term
 
 MASKED_WORDS = Term(
     name="mlm",
     label="MLM",
     title="Masked language model",
-    unit="nats a token",
+    unit="nats per token",
     perplexity="perplexity",
     of_words=True,
 )
@@ -23,15 +24,15 @@ SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective:
-    """Masked words and sentence pairs (see `Objective`). Batches without next_sentence_labels have the first alone.
+    """Masked words and sentence pairs (see `Objective`); batches without next_sentence_labels have masked words only.
 
-    A model from elsewhere may lack one of the two heads, and then has no sums for it.
+    A model from elsewhere may lack one of the two heads; there are no sums for it then.
     """
 
     model: BertForPreTraining
     weights: ObjectiveConfig = ObjectiveConfig()
     epsilon: float = 0.0
-    """Added to the number of masked words that their loss is divided by; see masking.loss_epsilon."""
+    """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -65,6 +66,10 @@ class PretrainingObjective:
         return words, model.next_sentence_logits(params, batch, encoded) if pairs else None
 
 
+MakeObjective = Callable[[BertForPreTraining, Config], Objective]
+"""Makes what is trained for, or measured, from the model and the configuration."""
+
+
 def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:
-    """Return what `pretrain` trains for unless it is given another objective."""
+    """Return the objective of `pretrain`, unless it is given a different one."""
     return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
