@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
 from bert_jax.models.model import Model
-from bert_jax.models.parameters import entries, state_entries
+from bert_jax.models.parameters import check_complete, entries, state_entries
 
 
 @jax.tree_util.register_dataclass
@@ -26,9 +26,12 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
     """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for.
 
     Raises:
-      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has another shape for it.
+      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, has a different shape for
+        it, or has an array that the model does not make.
     """
     shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
+
+    check_complete(parameters, shapes.params)
 
     def placed(leaf, where) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
