@@ -392,7 +392,9 @@ def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
-    with pytest.raises(UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
+    with pytest.raises(
+        UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
+    ):
         check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
     with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
