@@ -125,11 +125,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(importlib.import_module(f"bert_jax.{module}"), attribute or name)
+if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
+
+    def __getattr__(name: str):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(f"bert_jax.{module}"), attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,9 @@
 
     bert-jax pretrain configs/bert_base_google2018.py --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-base-2018
 
-900,000 steps at length 128, then 100,000 at 512, as bert_base.py. No document is held out, so training prints no held-out
-figures: give --data.eval_path=STORE another store for them. Time and result of this configuration: not measured.
+900,000 steps at length 128, then 100,000 at 512, as bert_base.py. No document is held out, so training prints no
+held-out figures: give --data.eval_path=STORE another store for them. Time and result of this configuration: not
+measured.
 """
 
 from bert_jax.config import Config, PhaseConfig

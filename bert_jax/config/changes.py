@@ -47,7 +47,7 @@ FINETUNING = Changes(
 parameters are compared by their content."""
 
 _FINETUNING_RECORD = (*FINETUNING.below("finetune").how, "compute.layers", "compute.remat", "pairs")
-"""The same in config.json of a work directory, which has the options of computation outside "finetune" as well, and what
+"""The same in config.json of a work directory, which has the options of computation outside "finetune" too, and what
 follows from the data."""
 
 
@@ -60,7 +60,7 @@ def is_harmless(line: str) -> bool:
 
 
 def is_harmless_to_finetuning(line: str) -> bool:
-    """Return whether a line of `differences` between config.json of two fine-tuning commands does not prevent resuming."""
+    """Return whether a line of `differences` between two config.json of fine-tuning does not prevent resuming."""
     return is_among(line.split(": ", 1)[0], _FINETUNING_RECORD)
 
 

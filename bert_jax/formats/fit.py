@@ -25,8 +25,8 @@ def check_fit(stored: StoredModel) -> None:
 def _remedy(stored: StoredModel) -> str:
     if stored.kind == "bert_jax":  # the configuration is in the checkpoint itself
         return (
-            "They were made by an architecture or an objective from outside the package: `bert_jax.pretrain` resumes such "
-            "a run with the same objective=…, but only BERT itself can be opened"
+            "They were made by an architecture or an objective from outside the package: `bert_jax.pretrain` resumes "
+            "such a run with the same objective=…, but only BERT itself can be opened"
         )
     return "Put the configuration file that they were made with beside them"
 

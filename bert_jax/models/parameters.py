@@ -1,8 +1,8 @@
 """The one table of a model's parameters: the path, the named axes and the shape of every array.
 
 The partition over the mesh, the layers that LAMB and layer decay tell apart, weight decay, counts and memory, the names
-in other formats and the table in docs/checkpoints.md all follow from it. Nothing outside the standard library is imported
-at the top, so `bert-jax info` reads the table without loading jax.
+in other formats and the table in docs/checkpoints.md all follow from it. Nothing outside the standard library is
+imported at the top, so `bert-jax info` reads the table without loading jax.
 
 A model of another architecture describes itself in the same way, with `Axis`, `Parameter`, `linear` and `norm`, and is
 partitioned, optimized and counted like BERT, if it names its axes by AXIS_NAMES.
@@ -49,9 +49,9 @@ class Parameter:
     """Keys of the nested dict, joined by slashes."""
     axes: tuple[Axis, ...]
     decays: bool = True
-    """Whether weight decay applies and, in LAMB, a trust ratio: not to biases and LayerNorm."""
+    """Whether weight decay and, in LAMB, a trust ratio apply: not to biases and LayerNorm."""
     embedding: bool = False
-    """Whether it lies below the first layer, where layer decay is strongest."""
+    """Whether it is below the first layer, where layer decay is strongest."""
 
     def __post_init__(self):
         for axis in self.axes:
@@ -107,9 +107,9 @@ def bert_parameters(
     """Return the table of a BERT.
 
     Args:
-      config: an open vocabulary counts as that of BERT uncased.
-      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler brings it.
-      head: of a fine-tuned model.
+      config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
+      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler adds it.
+      head: the head of a fine-tuned model.
     """
     if head is not None and head.kind in POOLED:
         parts = (*parts, "pooler")
@@ -198,7 +198,7 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
 
 
 def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
-    """Return the table with every axis of that name in the size of `axis`."""
+    """Return the table in which every axis with the name of `axis` has its size."""
 
     def resized(parameter: Parameter) -> Parameter:
         axes = tuple(axis if each.name == axis.name else each for each in parameter.axes)
@@ -208,12 +208,12 @@ def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
 
 
 def total_size(parameters: ParameterTable) -> int:
-    """Return the number of values of all arrays together."""
+    """Return the total number of values of all arrays."""
     return sum(parameter.size for parameter in parameters.values())
 
 
 def row_tables(parameters: ParameterTable, axis: str) -> tuple[str, ...]:
-    """Return the paths of the arrays whose rows, along the first axis, belong to `axis`: of "vocab", one per word."""
+    """Return the paths of the arrays whose rows (first axis) belong to `axis`: for "vocab", one row per word."""
     return tuple(path for path, parameter in parameters.items() if parameter.axis(axis) == 0)
 
 
@@ -221,19 +221,19 @@ def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Para
     """Return the entry of the array at `path`.
 
     Raises:
-      UserError: the table has no such path, or another shape for it.
+      UserError: the table has no such path, or a different shape for it.
     """
     if (found := parameters.get(path)) is None:
         raise UserError(
-            f"the array {path} {list(shape)} is not in the model's table of parameters, so nobody can tell how to split "
-            "it over devices or whether it decays; add it to the table that the model gives as `parameters` "
+            f"the array {path} {list(shape)} is not in the model's table of parameters, so it is not known how to "
+            "split it over devices or whether it decays; add it to the table that the model gives as `parameters` "
             "(bert_jax/models/parameters.py)"
         )
     if found.shape != tuple(shape):
         raise UserError(
-            f"the array {path} is {list(shape)}, but by the model's table of parameters it has the axes "
-            f"[{_described(found.axes)}]; give "
-            "it that shape, or correct the table (bert_jax/models/parameters.py)"
+            f"the array {path} is {list(shape)}, but the model's table of parameters has the axes "
+            f"[{_described(found.axes)}] for it; give it that shape, or correct the table "
+            "(bert_jax/models/parameters.py)"
         )
     return found
 
@@ -265,11 +265,11 @@ def entries(parameters: ParameterTable, tree):
 def state_entries(parameters: ParameterTable, optimizer_state):
     """Return a tree like `optimizer_state` with the entry of each array in its place.
 
-    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an entry
-    without axes.
+    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an
+    entry without axes.
 
     Raises:
-      UserError: an array that belongs to no parameter, or has a shape that differs from its parameter's.
+      UserError: an array belongs to no parameter, or has a shape that differs from its parameter's.
     """
     import jax
 

@@ -6,10 +6,10 @@ import os
 import pathlib
 import signal
 import subprocess
-import types
 
 import jax
 import numpy as np
+import pretrained_model
 import processes
 import pytest
 from dying import dying
@@ -19,7 +19,7 @@ from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sen
 
 import bert_jax
 from bert_jax.cli import _run
-from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.devices import sharding
@@ -28,6 +28,7 @@ from bert_jax.finetuning import loop, prediction, training
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Axis, Parameter, table
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.tasks.task_data import read_task
@@ -84,7 +85,7 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
 
 
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
-    """The record says so, and that the model reads single texts; a directory from before either was recorded is resumed."""
+    """The record says so, and that the model reads single texts; a directory from before both records is resumed."""
     data = TaskDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
     config = run_config(pretrained, tmp_path / "work", data=data, epochs=1)
     results = finetune(config).results
@@ -145,12 +146,14 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
     def member(positions, threshold, crf=False):
         settings = {"finetune": {"task": "squad_v2", "options": {"max_length": 200}}}
         history = {"config": settings, "metrics": {"best_f1_thresh": threshold}}
-        return types.SimpleNamespace(
+        return StoredModel(
+            kind="bert_jax",
             path=f"m{positions}",
-            model=types.SimpleNamespace(max_position_embeddings=positions),
+            model=ModelConfig(max_position_embeddings=positions),
+            arrays={},
             history=history,
             head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
-            tokenizer=True,
+            tokenizer=pretrained_model.TOKENIZER,
         )
 
     options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
@@ -355,7 +358,7 @@ def test_random_weights_take_only_shape_and_vocabulary(pretrained, tmp_path):
 
 
 def test_stabilisers(pretrained):
-    """Reinitialised layers, layer-wise rates, an encoder that only gives features: what becomes of parameters and updates."""
+    """Reinitialized layers, layer-wise rates, an encoder used for features only: effects on parameters and updates."""
     config = run_config(pretrained, "unused")
     model = dataclasses.replace(MODEL, vocab_size=40, num_layers=3)
     layer, hidden = Axis("layer", 3), Axis("hidden", 2)

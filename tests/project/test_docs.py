@@ -1,4 +1,4 @@
-"""The pages: links, paths and names that they mention exist. `make docs` checks the rest, with every warning an error."""
+"""The pages: the links, paths and names in them exist. `make docs` checks the rest, with every warning an error."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""A model that the package does not know: a generator that fills masked words in, and a discriminator that finds them."""
+"""A model that the package does not know: a generator fills masked words in, and a discriminator finds them."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from bert_jax.objectives.objective import Batch, Sums, Term
 
 @dataclasses.dataclass(frozen=True)
 class TwoEncoders:
-    """Parameters: generator/… and discriminator/…, a BERT each, and found/…, the discriminator's affine map to a logit."""
+    """Parameters: a BERT each in generator/… and discriminator/…, and found/…, the map of the latter to a logit."""
 
     config: ModelConfig
     compute: ComputeConfig = ComputeConfig()
