@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config import Config, MeshConfig, resolve_phases
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
@@ -66,14 +66,14 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 def check_batch(config: Config, mesh: Mesh) -> None:
     """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
-    for index, phase in enumerate(config.phases):
+    for phase in resolve_phases(config):
         data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
         unit = data * fsdp * phase.micro_batches
         if phase.batch_size % unit:
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
             raise UserError(
-                f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} "
-                f"(mesh data={data} × fsdp={fsdp} × phases.{index}.micro_batches={phase.micro_batches}); "
+                f"phases.{phase.index}.batch_size={phase.batch_size} is not divisible by {unit} "
+                f"(mesh data={data} × fsdp={fsdp} × phases.{phase.index}.micro_batches={phase.micro_batches}); "
                 f"nearest: {f'{down} or ' if down else ''}{up}"
             )
 

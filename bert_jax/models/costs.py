@@ -69,7 +69,7 @@ class Flops:
 
 
 def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int) -> Flops:
-    """Count the operations per sequence, forward and backward (twice the forward), with `predictions` positions at which a head predicts.
+    """Count the operations per sequence, forward and backward (twice the forward).
 
     Recomputation under remat is not counted, so that utilization figures are comparable.
 
@@ -77,7 +77,7 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       config: sizes of the model.
       parameters: table of the model. Where layers share parameters, every layer counts.
       sequence_length: tokens per sequence.
-      predictions: masked positions per sequence.
+      predictions: positions per sequence at which the head predicts, such as the masked ones.
     """
     length = sequence_length
     kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers

@@ -49,7 +49,7 @@ class Model(Protocol):
         ...
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """Return the floating-point operations per sequence in a training step; the reported utilization follows from them.
+        """Return the floating-point operations per sequence in a training step, from which utilization is reported.
 
         Args:
             sequence_length: tokens of the sequence.

@@ -28,8 +28,8 @@ AXIS_NAMES = (
     *("head_size", "position", "token_type"),
     *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
 )
-"""The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" serves for
-any axis that is to be whole and has no name of its own."""
+"""The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" is
+for any axis that is to be whole and has no other name."""
 
 
 class Axis(NamedTuple):
@@ -283,9 +283,9 @@ def state_entries(parameters: ParameterTable, optimizer_state):
         if found is None or found.shape != tuple(leaf.shape):
             owner = "no parameter" if found is None else f"the parameter {found.path} [{_described(found.axes)}]"
             raise UserError(
-                f"the optimizer keeps an array {name} {list(leaf.shape)}, which belongs to {owner}, so nobody can tell how "
-                "to split it over devices; use an optimizer whose state has the shape of its parameters or is scalar "
-                "(a factored one, such as Adafactor, cannot be used)"
+                f"the optimizer keeps an array {name} {list(leaf.shape)}, which belongs to {owner}, so nobody can "
+                "tell how to split it over devices; use an optimizer whose state has the shape of its parameters or is "
+                "scalar (a factored one, such as Adafactor, cannot be used)"
             )
         return dataclasses.replace(found, path=name)
 

@@ -55,7 +55,7 @@ class BertForTask:
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """As `Model.training_flops`; a head of features counts like one on a trained encoder, without its recurrence."""
+        """As `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it was trained."""
         return training_flops(self.config, self.parameters, sequence_length, predictions).total
 
     def init(self, key: jax.Array) -> Params:

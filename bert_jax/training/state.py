@@ -26,11 +26,10 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
     """Return ShapeDtypeStructs with shardings, into which a checkpoint is restored and for which a step is compiled.
 
     Raises:
-      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, has a different shape for
-        it, or has an array that the model does not make.
+      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, has a different shape
+        for it, or has an array that the model does not make.
     """
     shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
-
     check_complete(parameters, shapes.params)
 
     def placed(leaf, where) -> jax.ShapeDtypeStruct:

@@ -401,6 +401,8 @@ def test_arrays_that_do_not_fit_are_named_with_both_shapes():
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
     with pytest.raises(UserError, match=r"embeddings/extra: stored \[5, 4, 4\], by the configuration none"):
         check_fit(stored_model(arrays=arrays | {"embeddings/extra": arrays["encoder/attention/key/bias"]}))
+    with pytest.raises(UserError, match="made by an architecture or an objective from outside the package"):
+        check_fit(stored_model(kind="bert_jax", arrays=arrays | {"gate": arrays["encoder/attention/key/bias"]}))
     with pytest.raises(UserError, match="vocabulary of 24 entries for a word table of 20 rows"):
         check_fit(stored_model(config=dataclasses.replace(CONFIG, vocab_size=20)))
     for head in (None, HeadConfig(labels=("a", "b")), HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)):
