@@ -50,7 +50,10 @@ from bert_jax.training.step import make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class Result:
+    """What a call of `pretrain` did."""
+
     step: int
+    """Last step of the run so far."""
     evaluation: dict[str, float]
     """Held-out metrics at `step`; empty if nothing is held out or this start made no evaluation there."""
     exit_code: int

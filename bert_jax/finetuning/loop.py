@@ -38,6 +38,8 @@ from bert_jax.training.announcement import say, say_hardware
 
 @dataclasses.dataclass(frozen=True)
 class Result:
+    """What a call of `finetune` did."""
+
     results: dict = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
     exit_code: int

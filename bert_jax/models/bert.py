@@ -28,6 +28,8 @@ from bert_jax.models.stack import run_stack, stacked_blocks
 
 
 class PretrainingOutput(NamedTuple):
+    """Logits of both pre-training tasks: B sequences, M masked positions, V words."""
+
     mlm_logits: jax.Array
     """[B, M, V] float32."""
     next_sentence_logits: jax.Array
@@ -87,7 +89,9 @@ class BertForPreTraining:
     """
 
     config: ModelConfig
+    """Sizes of the model."""
     compute: ComputeConfig = ComputeConfig()
+    """How the same mathematics is carried out."""
     parts: tuple[str, ...] = PRETRAINING_PARTS
     """Parts on top of the encoder, in any order; checkpoints from elsewhere may lack some."""
     architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture

@@ -48,6 +48,7 @@ class Parameter:
     path: str
     """Keys of the nested dict, joined by slashes."""
     axes: tuple[Axis, ...]
+    """Name and size of each axis, in order."""
     decays: bool = True
     """Whether weight decay and, in LAMB, a trust ratio apply: not to biases and LayerNorm."""
     embedding: bool = False
@@ -63,6 +64,7 @@ class Parameter:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Size of each axis."""
         return tuple(axis.size for axis in self.axes)
 
     @property

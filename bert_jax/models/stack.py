@@ -35,7 +35,9 @@ class Stack:
     block: Callable[[jax.Array], Layer]
     """Makes one block from a key."""
     num_layers: int
+    """Number of layers, N."""
     attend: AttentionKernel
+    """The attention kernel of every layer."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
     remat: Literal["none", "dots", "full"] = "none"

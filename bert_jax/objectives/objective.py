@@ -48,10 +48,12 @@ class Term:
 
     @property
     def loss(self) -> str:
+        """Name of its mean loss among the metrics."""
         return f"{self.name}_loss" if self.name else "loss"
 
     @property
     def accuracy(self) -> str:
+        """Name of its accuracy among the metrics."""
         return f"{self.name}_accuracy" if self.name else "accuracy"
 
 

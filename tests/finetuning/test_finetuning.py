@@ -9,11 +9,11 @@ import subprocess
 
 import jax
 import numpy as np
-import pretrained_model
 import processes
 import pytest
 from dying import dying
 from one_device import finetune, run_predict
+from pretrained_model import TOKENIZER
 from scipy.special import softmax
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sentences, weights
 
@@ -153,7 +153,7 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
             arrays={},
             history=history,
             head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
-            tokenizer=pretrained_model.TOKENIZER,
+            tokenizer=TOKENIZER,
         )
 
     options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
