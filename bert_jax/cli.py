@@ -17,7 +17,7 @@ from bert_jax.config.checks import check
 from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
 from bert_jax.console.help import described, overview, usage, version
 from bert_jax.console.log import quiet_libraries, show_libraries
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 
 
 def demo(arguments: list[str]) -> int:
@@ -307,7 +307,11 @@ def _answer(words: list[str]) -> int:
     elif words[0] == "help":
         return _command(words[1])([*words[2:], "--help"])
     else:
-        return _command(words[0])(words[1:])
+        command = _command(words[0])
+        if words[0] not in ("info", "config") and not asks_for_help(words):  # these open no path of the options
+            for word in words[1:]:
+                need_cloud_storage(word)
+        return command(words[1:])
     return 0
 
 

@@ -1,6 +1,7 @@
-"""The only exception class that users see, and the check for optional libraries."""
+"""The only exception class that users see, and the checks for optional libraries."""
 
 import importlib.util
+import re
 
 
 class UserError(Exception):
@@ -28,3 +29,16 @@ def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> N
             f"{purpose} needs {library}, which is not installed; pip install 'bert_jax[{extra}]' installs it"
             + (f", and {otherwise}" if otherwise else "")
         )
+
+
+def need_cloud_storage(path: str) -> None:
+    """Check that `path` can be opened if it is a gs:// path: by TensorFlow if that is installed, else by gcsfs.
+
+    Args:
+      path: a path, several separated by commas, or a word of the command line such as `--workdir=gs://bucket/run`.
+
+    Raises:
+      UserError: neither is installed; the message names the extra.
+    """
+    if re.search(r"(^|[=,])gs://", path) and importlib.util.find_spec("tensorflow") is None:
+        need_extra("gcsfs", "gcs", path)

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
 
 
-def write_atomically(file: str | os.PathLike, contents: bytes) -> None:
+def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
     """Write `contents` to `file` (local or gs://) by way of a file beside it, so that no reader ever sees half of it.
 
     Raises:
@@ -47,7 +47,7 @@ def cache_directory() -> pathlib.Path:
         return pathlib.Path(tempfile.gettempdir()) / f"bert_jax-{os.getuid()}"
 
 
-def read_object(file: str | os.PathLike, remedy: str = "fetch it again") -> dict:
+def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") -> dict:
     """Return the JSON object in an untrusted file.
 
     Raises:

@@ -21,12 +21,12 @@ from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.corpus import Corpus, open_corpus
-from bert_jax.data.examples.pipeline import batches
+from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import Stopped, StopSignals
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
@@ -303,6 +303,9 @@ def _check_given(config: Config) -> None:
     ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
+    for path in (config.workdir, config.data.path, config.data.eval_path):
+        need_cloud_storage(path)
+    check_loader(config.data.loader)
 
 
 def _open_source(config: Config, resumed: bool) -> StoredModel | None:

@@ -1,10 +1,9 @@
-"""BERT-base with every option as the code of 2018 has it fixed; docs/google2018.md names what that changes.
+"""BERT-base with every option as fixed in the code of 2018; docs/google2018.md names what that changes.
 
-    bert-jax pretrain configs/bert_base_google2018.py --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-base-2018
+    bert-jax pretrain bert_base_google2018 --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-base-2018
 
-900,000 steps at length 128, then 100,000 at 512, as bert_base.py. No document is held out, so training prints no
-held-out figures: give --data.eval_path=STORE another store for them. Time and result of this configuration: not
-measured.
+900,000 steps at length 128, then 100,000 at 512, as bert_base. No document is held out, so training prints no held-out
+figures: give --data.eval_path=STORE another store for them. Time and result of this configuration: not measured.
 """
 
 from bert_jax.config import Config, PhaseConfig

@@ -1,6 +1,6 @@
 """The run of `make demo`: a small BERT on the documentation that Python itself carries.
 
-bert-jax pretrain configs/bert_demo.py --data.path=runs/demo/data/store --workdir=WORKDIR
+bert-jax pretrain bert_demo --data.path=runs/demo/data/store --workdir=WORKDIR
 """
 
 from bert_jax.commands.demo import demo_config

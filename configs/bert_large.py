@@ -1,6 +1,6 @@
 """BERT-large as published (Devlin et al. 2018): 900,000 steps at length 128, then 100,000 at length 512.
 
-    bert-jax pretrain configs/bert_large.py --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-large
+    bert-jax pretrain bert_large --data.path=gs://BUCKET/store --workdir=gs://BUCKET/bert-large
 
 The 2018 optimizer and one linear schedule over both phases, warm-up 10,000 steps, moments kept at the switch.
 Published: held-out perplexity 3.23 (table 6). Hardware then: 16 Cloud TPUs (64 chips), 4 days.

@@ -1,6 +1,6 @@
-"""BERT-mini (4 layers, hidden size 256; Turc et al. 2019): a 11 M parameter encoder.
+"""BERT-mini (4 layers, hidden size 256; Turc et al. 2019): an 11 M parameter encoder.
 
-    bert-jax pretrain configs/bert_mini.py --data.path=STORE --workdir=WORKDIR
+    bert-jax pretrain bert_mini --data.path=STORE --workdir=WORKDIR
 
 One phase at length 128. The whole run is not measured; docs/experiments.md has half an hour of it on two CPU cores.
 """

@@ -1,6 +1,6 @@
 """BERT-small (4 layers, hidden size 512; Turc et al. 2019): a 29 M parameter encoder.
 
-    bert-jax pretrain configs/bert_small.py --data.path=STORE --workdir=WORKDIR
+    bert-jax pretrain bert_small --data.path=STORE --workdir=WORKDIR
 
 One phase at length 128. Cost and result of the whole run: not measured.
 """

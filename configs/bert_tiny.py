@@ -1,6 +1,6 @@
 """BERT-tiny (2 layers, hidden size 128; Turc et al. 2019): a 4.4 M parameter encoder.
 
-    bert-jax pretrain configs/bert_tiny.py --data.path=STORE --workdir=WORKDIR
+    bert-jax pretrain bert_tiny --data.path=STORE --workdir=WORKDIR
 
 One phase at length 128. Cost and result of the whole run: not measured.
 """

@@ -4,7 +4,7 @@
 #   scripts/run_glue.sh CHECKPOINT GLUE OUTPUT [--seeds=3 --grid …]
 #
 # GLUE holds the benchmark's directories (CoLA, SST-2, …); those that are not there are left out. OUTPUT gets a work directory
-# a task, submission/ with the files that the benchmark's server takes, and results_table.md and .json. Options after the
+# per task, submission/ with the files that the benchmark's server takes, and results_table.md and .json. Options after the
 # three words go to every task. TASKS="cola mrpc" chooses some; FROM_MNLI=1 starts MRPC, STS-B and RTE from the MNLI model,
 # which AX tests: OUTPUT/mnli, made here or earlier.
 set -eu

@@ -15,7 +15,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 def open_pretraining(
-    path: str | os.PathLike, config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
+    path: str | os.PathLike[str], config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
 ) -> WorkDirectory:
     """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
 
@@ -28,12 +28,12 @@ def open_pretraining(
     return open_workdir(path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues)
 
 
-def has_checkpoint(path: str | os.PathLike) -> bool:
+def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
 
 
-def read_config(path: str | os.PathLike) -> Config:
+def read_config(path: str | os.PathLike[str]) -> Config:
     """Return the configuration that the run in work directory `path` was last started with."""
     return from_dict(Config, read_settings(path))
 

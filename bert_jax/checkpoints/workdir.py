@@ -120,7 +120,7 @@ class WorkDirectory:
 
 
 def open_workdir(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     identity: dict,
     settings: dict,
     tokenizer: Tokenizer,
@@ -210,7 +210,7 @@ def id_below(run_id: str | None, name: str) -> str | None:
     return None if run_id is None else f"{run_id}/{name}"
 
 
-def read_settings(path: str | os.PathLike) -> dict:
+def read_settings(path: str | os.PathLike[str]) -> dict:
     """Return the contents of config.json in work directory `path`, a `Config` or that of a fine-tuned model."""
     file = epath.Path(path) / "config.json"
     if not file.exists():

@@ -100,9 +100,9 @@ def _wrapped(paragraph: str) -> str:
 
 
 def _documented(info):
-    """Return tyro's view of a dataclass (None for other types) with docstrings on one line and no "(default: '')".
+    """Return tyro's view of a dataclass (None for other types): docstrings on one line, no "(default: '')", commas.
 
-    tyro would keep the line breaks of the docstrings.
+    tyro would keep the line breaks of the docstrings, and show several numbers with spaces between them.
     """
     import docstring_parser
     import tyro
@@ -115,11 +115,17 @@ def _documented(info):
     for field in dataclasses.fields(info.type):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
-        hidden: typing.Any = typing.Annotated[types[field.name], tyro.conf.arg(help_behavior_hint="")]
+        shown: typing.Any = types[field.name]
+        if default == "":
+            shown = typing.Annotated[shown, tyro.conf.arg(help_behavior_hint="")]
+        elif isinstance(default, tuple) and not dataclasses.is_dataclass(default[0]):  # as it is written: 16,32
+            name, values = typing.get_args(shown)[0].__name__.upper(), ",".join(map(str, default))
+            hint = tyro.conf.arg(metavar=f"{name},{name},…", help_behavior_hint=f"(default: {values})")
+            shown = typing.Annotated[shown, hint]
         fields.append(
             tyro.constructors.StructFieldSpec(
                 field.name,
-                hidden if default == "" else types[field.name],
+                shown,
                 default,
                 " ".join((meanings.get(field.name) or "").split()),
             )

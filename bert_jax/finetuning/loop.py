@@ -61,9 +61,9 @@ class Result:
 def finetune(
     task: FinetuneConfig | str,
     *,
-    train: str | os.PathLike | Iterable | None = None,
-    dev: str | os.PathLike | Iterable | None = None,
-    test: str | os.PathLike | Iterable | None = None,
+    train: str | os.PathLike[str] | Iterable | None = None,
+    dev: str | os.PathLike[str] | Iterable | None = None,
+    test: str | os.PathLike[str] | Iterable | None = None,
     devices: sharding.Devices = None,
     **options: object,
 ) -> Result:

@@ -99,6 +99,7 @@ def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dic
         _setting(name, [record for record in records if record["setting"] == name], metric)
         for name in dict.fromkeys(record["setting"] for record in records)
     ]
+    runs = f"{len(records)} run" + "s" * (len(records) > 1)
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
     return {
         "task": config.task,
@@ -107,7 +108,7 @@ def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dic
         "hyperparameters": chosen["hyperparameters"],
         "seed": chosen["seed"],
         "collapsed": chosen["collapsed"],
-        "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {len(records)} runs, weights {weights}"},
+        "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {runs}, weights {weights}"},
         "init_from": config.init_from,
         "random_weights": config.random_weights,
         **facts,

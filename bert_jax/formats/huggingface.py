@@ -23,7 +23,7 @@ from bert_jax.models.parameters import POOLED
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
 
-def open_huggingface(path: str | os.PathLike) -> StoredModel:
+def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the BERT in a directory with config.json and model.safetensors (or shards); read none of its arrays.
 
     Accepts BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
@@ -158,7 +158,7 @@ def _stored_array(place: Place, tensors: dict[str, FileTensor]) -> StoredArray:
     return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))
 
 
-def write_huggingface(stored: StoredModel, destination: str | os.PathLike, name: str) -> None:
+def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], name: str) -> None:
     """Write `stored` into the existing directory `destination`, so that the Auto classes of transformers open it.
 
     Parameters are written as float32, one after the other; the class named in config.json is the one that has exactly

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import placed
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import entry
 
@@ -25,7 +25,7 @@ LOOKED_FOR = (
 )
 
 
-def open_stored(path: str | os.PathLike) -> StoredModel:
+def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the model in `path`, whose kind its contents determine; see `load`."""
     path = _existing(os.fspath(path))
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it
@@ -84,13 +84,12 @@ def _existing(name: str) -> epath.Path:
         raise UserError("the path of the model is empty; give the directory of a model")
     if "://" in name and not name.startswith("gs://"):
         raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
+    need_cloud_storage(name)
     path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
     try:
         if path.is_dir() or epath.Path(f"{os.fspath(path)}.index").exists():
             return path
         exists = path.exists()
-    except ImportError as error:
-        raise UserError(f"{name} needs a package for Google Cloud Storage ({error}); pip install gcsfs") from None
     except Exception as error:  # OSError, ValueError; of a bucket, whatever its client library raises
         if "://" not in name and not isinstance(error, (OSError, ValueError)):
             raise

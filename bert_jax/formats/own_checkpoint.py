@@ -23,7 +23,7 @@ from bert_jax.tokenization.vocabulary_file import vocabularies
 PARAMETERS = "params/"
 
 
-def open_checkpoint(path: str | os.PathLike) -> StoredModel:
+def open_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     """Return the newest good checkpoint of work directory `path`, or the step whose directory is `path`.
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the

@@ -40,7 +40,7 @@ RATES = {
 }
 
 
-def open_tf_checkpoint(path: str | os.PathLike) -> StoredModel:
+def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the checkpoint that a directory holds or a prefix names, without reading its arrays.
 
     Args:
@@ -178,7 +178,7 @@ def _stored_array(place: Place, variables: dict[str, Variable]) -> StoredArray:
     return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))
 
 
-def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike) -> None:
+def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike[str]) -> None:
     """Write bert_config.json, bert_model.ckpt.* and the vocabulary into the new directory `destination`.
 
     Raises:

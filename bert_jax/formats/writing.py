@@ -19,7 +19,7 @@ from bert_jax.formats.opening import place
 from bert_jax.formats.stored import StoredModel
 
 
-def check_destination(destination: str | os.PathLike) -> None:
+def check_destination(destination: str | os.PathLike[str]) -> None:
     """Raise a UserError unless `destination` is absent or an empty directory."""
     if not os.fspath(destination).strip() or "\0" in os.fspath(destination):
         raise UserError(f"the destination {os.fspath(destination)!r} is not a path; give a new directory to write to")
@@ -31,7 +31,7 @@ def check_destination(destination: str | os.PathLike) -> None:
 
 
 @contextlib.contextmanager
-def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
+def new_directory(destination: str | os.PathLike[str]) -> Iterator[epath.Path]:
     """Yield a directory to fill, which gets its name on success and is removed otherwise.
 
     An object store has no atomic rename, so there it is filled under its final name.
@@ -58,7 +58,7 @@ def new_directory(destination: str | os.PathLike) -> Iterator[epath.Path]:
         raise
 
 
-def write_bert_jax(stored: StoredModel, destination: str | os.PathLike, by: str = "convert") -> None:
+def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by: str = "convert") -> None:
     """Write config.json, tokenizer/ and one checkpoint, as a run leaves them, into the directory `destination`.
 
     There is no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.

@@ -12,7 +12,7 @@ from bert_jax.pretrained.model import PretrainedModel
 
 
 def load(
-    path: str | os.PathLike, *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()
 ) -> PretrainedModel:
     """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
 

@@ -257,7 +257,7 @@ class PretrainedModel:
         """
         return self._runner.next_sentence_logits(batch)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.
 
         It is a work directory, for `bert_jax.load`, --init_from and the commands; its run.json records where the model

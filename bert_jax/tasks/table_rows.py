@@ -18,7 +18,7 @@ Row = tuple[int, list[str]]
 _CSV_FIELD = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>(?:[^",\r\n]|\r(?!\n))*+))(?P<end>,|\r?\n|\Z)')
 
 
-def read_text(file: str | os.PathLike) -> str:
+def read_text(file: str | os.PathLike[str]) -> str:
     """Return the contents of a UTF-8 file (local or gs://) without its byte order mark.
 
     Raises:
@@ -57,7 +57,7 @@ def tsv(text: str) -> Iterator[Row]:
         yield number, line.split("\t")
 
 
-def csv(text: str, file: str | os.PathLike) -> Iterator[Row]:
+def csv(text: str, file: str | os.PathLike[str]) -> Iterator[Row]:
     """Yield the fields between commas; one in quotation marks may hold commas, line ends and doubled quotation marks.
 
     Raises:
@@ -78,7 +78,7 @@ def csv(text: str, file: str | os.PathLike) -> Iterator[Row]:
         first_line, fields = line, []
 
 
-def json_lines(text: str, file: str | os.PathLike) -> Iterator[tuple[int, dict]]:
+def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, dict]]:
     """Yield one JSON object per line.
 
     Raises:

@@ -149,7 +149,7 @@ class Tokenizer(abc.ABC):
             ids += [self.mask_id, *(self._encode_glued(part) if glued else self.encode(part))]
         return ids
 
-    def save(self, directory: str | os.PathLike) -> None:
+    def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the vocabulary and tokenizer_config.json; `load_tokenizer(directory)` has the same fingerprint."""
         directory = epath.Path(directory)
         vocabulary_file.make_directory(directory)
@@ -262,7 +262,7 @@ class SentencePieceTokenizer(Tokenizer):
         return ids if glued == self.unk_id else [glued, *ids[1:]]
 
 
-def load_tokenizer(path: str | os.PathLike, lowercase: bool | None = None) -> Tokenizer:
+def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
     """Read a vocab.txt, a SentencePiece .model, or a directory that holds one of them (local or gs://).
 
     `lowercase` None: as the tokenizer_config.json beside vocab.txt says, else uncased unless an entry has a capital

@@ -14,8 +14,8 @@ TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
 
 
 def draw_curves(
-    metrics_file: str | os.PathLike,
-    picture: str | os.PathLike,
+    metrics_file: str | os.PathLike[str],
+    picture: str | os.PathLike[str],
     terms: tuple[Term, ...],
     unigram: dict[str, float] | None = None,
     title: str = "",

@@ -79,7 +79,7 @@ class Metrics:
 
     def __init__(
         self,
-        workdir: str | os.PathLike,
+        workdir: str | os.PathLike[str],
         *,
         total_steps: int,
         start_step: int = 0,

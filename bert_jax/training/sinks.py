@@ -63,7 +63,7 @@ class JsonLines:
         self._uploaded = time.monotonic()
 
 
-def read_rows(file: str | os.PathLike) -> list[dict]:
+def read_rows(file: str | os.PathLike[str]) -> list[dict]:
     """Return the rows of a metrics.jsonl in order, without a torn one; numbers are floats, non-finite ones included."""
     path = epath.Path(file)
     lines = path.read_bytes().splitlines() if path.exists() else []

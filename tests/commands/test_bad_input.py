@@ -190,7 +190,7 @@ CASES = [
     Case(
         "evaluation store of another vocabulary",
         f"{PRETRAIN} --data.eval_path=@/other_store",
-        ("data.eval_path=", "another vocabulary than data.path=", "prepare it again"),
+        ("data.eval_path=", "a vocabulary different from that of data.path=", "prepare it again"),
     ),
     Case(
         "a vocabulary size that the store has not",

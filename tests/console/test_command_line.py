@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -259,6 +260,15 @@ def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path,
         assert " ".join(TASKS) in prose(text)
 
 
+def test_several_numbers_are_shown_as_they_are_written(capsys):
+    options, default = shown_options(printed_by(capsys, "finetune", "mrpc", "--help")), FinetuneConfig()
+    for name, kind in (("grid_batch_sizes", "INT"), ("grid_learning_rates", "FLOAT"), ("grid_epochs", "INT")):
+        assert options[name].startswith(f"{kind},{kind},… ")
+        (written,) = re.findall(r"\(default: (.*)\)$", options[name])
+        changed = dataclasses.replace(default, **{name: (1,)})
+        assert parse(changed, [f"--{name}={written}"], "x") == default
+
+
 def test_help_for_what_does_not_exist_suggests_what_does(capsys):
     for words, message in (
         (["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
@@ -391,3 +401,29 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
     for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
         with pytest.raises(Unavailable):
             cli._run(["bert-jax", *words])
+
+
+def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):
+    def reached(arguments):
+        raise AssertionError
+
+    seen = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for command in cli.COMMANDS:
+        monkeypatch.setitem(cli.COMMANDS, command, reached)
+    for command in ("info", "config"):
+        monkeypatch.setitem(cli.COMMANDS, command, lambda arguments: seen.append(arguments) or 0)
+    for command in cli.COMMANDS.keys() - {"info", "config"}:
+        for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
+            assert cli._run(["bert-jax", command, word]) == 2
+            assert capsys.readouterr().err == (
+                f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
+            )
+    for command in ("info", "config"):  # they open no path of the options
+        assert cli._run(["bert-jax", command, "--workdir=gs://bucket/run"]) == 0
+    monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)
+    assert cli._run(["bert-jax", "fill-mask", "run", "Write [MASK] to gs://bucket."]) == 0
+    for library in ("tensorflow", "gcsfs"):  # either will do
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
+        assert cli._run(["bert-jax", "fill-mask", "gs://bucket/run", "a"]) == 0
+    assert len(seen) == 5

@@ -89,7 +89,7 @@ class Process:
 
     def exit_code(self) -> int:
         """Of a process that ends long before what it was busy with."""
-        return self._process.wait(SECONDS / 2)
+        return self._process.wait(SECONDS)
 
 
 def steps(config) -> list[int]:

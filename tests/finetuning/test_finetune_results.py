@@ -16,7 +16,7 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.collapse import collapsed, ignores_input
 from bert_jax.finetuning.plan import Run, check_cooldown, learning_rates, plan
-from bert_jax.finetuning.results import earlier_predictions, finished_runs
+from bert_jax.finetuning.results import earlier_predictions, finished_runs, summary
 from bert_jax.finetuning.results_table import METRICS, _cell
 from bert_jax.tasks.squad.windows import SpanFeatures
 
@@ -48,6 +48,18 @@ def test_a_cooldown_that_the_shortest_run_has_no_room_for():
 def test_learning_rates(name, after_warmup):
     rates = learning_rates(Run(8, 2e-5, 1, 0), ScheduleConfig(name=name), 0.1, 20)
     np.testing.assert_allclose(rates, [0, 1e-5, *(2e-5 * after_warmup(s) for s in range(2, 20))], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("count, said", [(1, "of 1 run,"), (2, "of 2 runs,")])
+def test_results_say_of_how_many_runs_the_best_was_chosen(count, said):
+    records = [
+        {"run": f"seed{seed}", "setting": "a", "seed": seed, "metrics": {"accuracy": 0.5}, "collapsed": None}
+        | {"hyperparameters": {}}
+        for seed in range(count)
+    ]
+    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == (
+        f"highest accuracy on dev {said} weights after the last epoch"
+    )
 
 
 def features_of(labels, lengths=4):

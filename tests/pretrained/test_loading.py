@@ -1,6 +1,7 @@
 """`load`: kinds of directories recognised, our checkpoints read by slices and checked, arrays placed on any mesh."""
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import shutil
@@ -312,12 +313,10 @@ def test_other_places_are_refused(path):
 
 
 def test_a_bucket_without_its_package_is_one_line(monkeypatch):
-    class Remote:
-        def is_dir(self):
-            raise ImportError("Please install gcsfs to access Google Storage")
-
-    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
-    with pytest.raises(UserError, match="gs://bucket/bert needs a package .*pip install gcsfs"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=r"^gs://bucket/bert needs gcsfs, .* pip install 'bert_jax\[gcs\]' installs it$"
+    ):
         load("gs://bucket/bert")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import (
     CheckpointConfig,
     Config,
+    DataConfig,
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
@@ -63,7 +65,7 @@ def log_of(config: Config) -> pathlib.Path:
     return pathlib.Path(config.workdir).with_suffix(".log")
 
 
-def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS / 2) -> tuple[int, str]:
+def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS) -> tuple[int, str]:
     """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
     try:
         return process.wait(seconds), log_of(config).read_text()
@@ -386,6 +388,31 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
     for _ in range(steps):
         state, metrics = step(state, batch)
     assert float(metrics["mlm_accuracy"]) > 0.99 and float(metrics["next_sentence_accuracy"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"data": DataConfig(path="STORE", loader="tf.data")}, r"data.loader=tf.data needs tensorflow, .*loader=plain"),
+        ({"workdir": "gs://bucket/run"}, r"gs://bucket/run needs gcsfs, .*bert_jax\[gcs\]"),
+        ({"data": DataConfig(path="gs://bucket/store")}, r"gs://bucket/store needs gcsfs"),
+        ({"data": DataConfig(path="STORE", eval_path="gs://bucket/other")}, r"gs://bucket/other needs gcsfs"),
+    ],
+    ids=["tf.data", "workdir", "store", "evaluation store"],
+)
+def test_a_library_that_is_missing_is_named_before_anything_is_written(
+    small_store, tmp_path, monkeypatch, changes, message
+):
+    config = dataclasses.replace(run_config(small_store, tmp_path / "run"), **changes)
+    if config.data.path == "STORE":
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(small_store)))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("tensorflow", "gcsfs") else find_spec(name)
+    )
+    with pytest.raises(UserError, match=message):
+        pretrain(config)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def _open_stores(config: Config) -> tuple[Store, Store | None]:
     evaluation_store = open_store(config.data.eval_path, config.data.cache)
     if evaluation_store.tokenizer().fingerprint != store.tokenizer().fingerprint:
         raise UserError(
-            f"data.eval_path={config.data.eval_path} was prepared with another vocabulary than "
+            f"data.eval_path={config.data.eval_path} was prepared with a vocabulary different from that of "
             f"data.path={config.data.path}; prepare it again with the same --vocab"
         )
     return store, evaluation_store

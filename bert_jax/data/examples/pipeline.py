@@ -37,8 +37,7 @@ def batches(
         making a batch is raised unchanged by the call that asks for that batch.
     """
     check_epoch(examples, batch_size)
-    if loader == "tf.data":
-        need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
+    check_loader(loader)
     rows = np.asarray(rows, np.int64)
 
     def make(number: int) -> Batch:
@@ -48,6 +47,12 @@ def batches(
     return (
         _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
     )
+
+
+def check_loader(loader: str) -> None:
+    """Raise a UserError if `loader` (data.loader) needs a library that is not installed."""
+    if loader == "tf.data":
+        need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
 
 
 def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Generator[Batch, None, None]:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import cache_directory
 
 
-def open_store(path: str | os.PathLike, cache: str = "") -> Store:
+def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
     """Open the store at `path` and verify its files; a remote one is copied to `cache` first, once.
 
     Args:

@@ -111,9 +111,9 @@ def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> d
 
 
 def write_predictions(
-    examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+    examples: Examples, features: Features, logits: list[np.ndarray], directory: str | os.PathLike[str], split: str
 ) -> list[str]:
-    """Write predictions (test_predictions … for other splits than dev) in the order of the questions.
+    """Write predictions (test_predictions … for splits different from dev) in the order of the questions.
 
     swag: .csv with the row's index and `pred`, as its authors' own script does. Others: .jsonl with id, answer (race: a
       letter) and the probability of every choice.

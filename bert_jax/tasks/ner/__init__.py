@@ -243,9 +243,9 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 
 
 def write_predictions(
-    examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+    examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike[str], split: str
 ) -> list[str]:
-    """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for other splits than dev.
+    """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for splits different from dev.
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, separated by spaces, or by tabs if a word
     contains a space. by_type.json, if there are gold tags, has all of `entities.scores`: precision, recall and F1 of

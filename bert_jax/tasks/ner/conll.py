@@ -41,7 +41,7 @@ class Sentence:
         return self.tags
 
 
-def read(file: str | os.PathLike, data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
+def read(file: str | os.PathLike[str], data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
     """Return the sentences of a file; one with a single column has no tags.
 
     Args:

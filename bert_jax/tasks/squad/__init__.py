@@ -46,7 +46,7 @@ def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) 
 
 
 def write_predictions(
-    examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike, split: str
+    examples: Examples, features: SpanFeatures, logits: list[np.ndarray], directory: str | os.PathLike[str], split: str
 ) -> list[str]:
     """Write predictions.json, nbest.json and, for squad_v2, null_odds.json.
 

@@ -3,6 +3,7 @@ import threading
 
 import numpy as np
 import pytest
+from processes import SECONDS
 from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
@@ -51,7 +52,7 @@ def test_an_iterator_may_be_left_early(examples, loader, taken):
     assert len(list(itertools.islice(iterator, taken))) == taken
     closing = threading.Thread(target=iterator.close, daemon=True)
     closing.start()
-    closing.join(timeout=300)
+    closing.join(timeout=SECONDS)
     assert not closing.is_alive()
 
 
