@@ -18,7 +18,9 @@ from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
 
 
-def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str], *, to: str, parts: str = "all") -> None:
+def convert(
+    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, to: str, parts: str = "all"
+) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
     Args:
