@@ -118,7 +118,8 @@ def _train_steps(
       Stopped: a signal ended the run, after its state was saved.
     """
     config, programs, signals = command.config, command.programs, command.signals
-    mesh, seed, begin = programs.mesh, np.uint32(run.seed), int(state.step)
+    mesh, begin = programs.mesh, int(state.step)
+    dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
     mine = sharding.host_rows(mesh, batches.rows)
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates = learning_rates(run, config.schedule, config.warmup_share, total)
@@ -135,10 +136,11 @@ def _train_steps(
                 break
             batch = batches.batch(step)
             batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
-            programs.train_step.prepare(state, batch, rates[step], seed, signals=signals, rates=reporter.rates)
+            rate = sharding.on_every_device(mesh, rates[step])
+            programs.train_step.prepare(state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates)
             signals.check()
             signals.saving = step + 1
-            state, values = programs.train_step(state, batch, rates[step], seed)
+            state, values = programs.train_step(state, batch, rate, dropout_seed)
             reporter.dispatched(step + 1, values, batch["input_ids"].shape)
             states.poll()
             if (step + 1) % config.save_every_steps == 0:
