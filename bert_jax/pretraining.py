@@ -176,7 +176,7 @@ def _train_phase(
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = _train_step(run, phase)
     rates = Rates(_peak_flops(mesh))
-    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model.parameters)
+    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model)
     saver = _saver(run, phase, reporter, rates, begin, seen)
     step, evaluated, wanted, main = begin, {}, False, run.learner.main
     try:

@@ -46,6 +46,10 @@ FINETUNING = Changes(
 """`how` includes the options that are part of a run's name, since each of their values is a separate run; data and
 parameters are compared by their content."""
 
+_FINETUNING_RECORD = (*FINETUNING.below("finetune").how, "compute.layers", "compute.remat", "pairs")
+"""The same in config.json of a work directory, which has the options of computation outside "finetune" too, and what
+follows from the data."""
+
 
 def is_harmless(line: str) -> bool:
     """Return whether a line of `differences` between two pre-training configurations does not prevent resuming."""
@@ -53,6 +57,11 @@ def is_harmless(line: str) -> bool:
     if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
         return "" not in change.split(" → ")
     return bool(_MICRO_BATCHES.fullmatch(key)) or is_among(key, PRETRAINING.how)
+
+
+def is_harmless_to_finetuning(line: str) -> bool:
+    """Return whether a line of `differences` between two config.json of fine-tuning does not prevent resuming."""
+    return is_among(line.split(": ", 1)[0], _FINETUNING_RECORD)
 
 
 def lengthens(line: str, phases: int) -> bool:

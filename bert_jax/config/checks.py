@@ -19,7 +19,32 @@ from bert_jax.errors import UserError
 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
-    model, masking = config.model, config.masking
+    _check_model(config)
+    _check_data(config)
+    _check_objective(config)
+    check_optimizer(config.optimizer)
+    check_schedule(config.schedule)
+    _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
+    _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
+    for name, value in (
+        ("checkpoint.keep_best", config.checkpoint.keep_best),
+        ("evaluation.every_steps", config.evaluation.every_steps),
+        ("seed", config.seed),
+    ):
+        if value < 0:
+            raise UserError(f"{name}={value} must not be negative")
+    _positive(config.data, "data.", "prefetch")
+    _positive(config, "", "log_every_steps")
+    check_mesh(config.mesh)
+    if not config.phases:
+        raise UserError("phases is empty; a run needs at least one PhaseConfig")
+    for index, phase in enumerate(config.phases):
+        _check_phase(config, index, phase)
+    return config
+
+
+def _check_model(config: Config) -> None:
+    model = config.model
     _positive(
         model,
         "model.",
@@ -49,6 +74,10 @@ def check(config: Config) -> Config:
             "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none"
         )
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
+
+
+def _check_data(config: Config) -> None:
+    masking = config.masking
     _share(config.data, "data.", "held_out", "short_sequence_probability", below_one=True)
     _share(masking, "masking.", "rate", "mask_share", "random_share", "span_continue")
     if masking.rate == 0:
@@ -70,26 +99,6 @@ def check(config: Config) -> Config:
         )
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
-    _check_objective(config)
-    check_optimizer(config.optimizer)
-    check_schedule(config.schedule)
-    _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
-    _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
-    for name, value in (
-        ("checkpoint.keep_best", config.checkpoint.keep_best),
-        ("evaluation.every_steps", config.evaluation.every_steps),
-        ("seed", config.seed),
-    ):
-        if value < 0:
-            raise UserError(f"{name}={value} must not be negative")
-    _positive(config.data, "data.", "prefetch")
-    _positive(config, "", "log_every_steps")
-    check_mesh(config.mesh)
-    if not config.phases:
-        raise UserError("phases is empty; a run needs at least one PhaseConfig")
-    for index, phase in enumerate(config.phases):
-        _check_phase(config, index, phase)
-    return config
 
 
 def _check_objective(config: Config) -> None:

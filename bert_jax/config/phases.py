@@ -1,5 +1,4 @@
-"""The phases of a run, with all values that `PhaseConfig` leaves open; only this module reads `Config.phases` by
-number."""
+"""The phases of a run, with all values that `PhaseConfig` leaves open."""
 
 import dataclasses
 import math

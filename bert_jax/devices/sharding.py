@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config import Config, MeshConfig, resolve_phases
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
@@ -26,6 +26,7 @@ Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] 
 
 SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
 """Axis of a parameter → axis of the mesh. Of two axes with the same one the first gets it; all others are whole."""
+LARGE = 2**16  # values
 
 
 def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
@@ -65,20 +66,23 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 def check_batch(config: Config, mesh: Mesh) -> None:
     """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
-    for index, phase in enumerate(config.phases):
+    for phase in resolve_phases(config):
         data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
         unit = data * fsdp * phase.micro_batches
         if phase.batch_size % unit:
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
             raise UserError(
-                f"phases.{index}.batch_size={phase.batch_size} is not divisible by {unit} "
-                f"(mesh data={data} × fsdp={fsdp} × phases.{index}.micro_batches={phase.micro_batches}); "
+                f"phases.{phase.index}.batch_size={phase.batch_size} is not divisible by {unit} "
+                f"(mesh data={data} × fsdp={fsdp} × phases.{phase.index}.micro_batches={phase.micro_batches}); "
                 f"nearest: {f'{down} or ' if down else ''}{up}"
             )
 
 
 def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
-    """Return the spec of an array by SPLIT, and a remark for each axis that is left whole as it does not divide."""
+    """Return the spec of an array by SPLIT, and remarks on what is left whole that one would expect to be split.
+
+    These are axes that the mesh does not divide, and arrays of more than LARGE values without an axis that is split.
+    """
     if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
@@ -86,7 +90,8 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
         axis = SPLIT.get(name)
         axes.append(None if axis in axes else axis)
     if not any(axes):
-        return P(), []
+        splits = mesh.shape["fsdp"] * mesh.shape["tensor"] > 1
+        return P(), [f"no axis that is split ({', '.join(SPLIT)})"] if splits and parameter.size > LARGE else []
     for place, (axis, size) in enumerate(zip(axes, parameter.shape, strict=True)):
         if axis is not None and size % mesh.shape[axis]:
             remarks.append(f"{size} is not divisible by {axis}={mesh.shape[axis]}: whole on every device")

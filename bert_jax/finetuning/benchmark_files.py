@@ -1,6 +1,7 @@
 """predictions/ of a work directory: the answers of the chosen model on every split that is not trained on."""
 
 import dataclasses
+import os
 
 import jax
 from etils import epath
@@ -63,7 +64,8 @@ def _write_predictions(
         logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
-            files = data.family.write_predictions(split.examples, features, logits, directory / name, name)
+            place = os.fspath(directory / name)
+            files = data.family.write_predictions(split.examples, features, logits, place, name)
             written += [f"{name}/{epath.Path(file).name}" for file in files]
         if name in data.tests and split.examples.has_answers:
             tests[name] = {

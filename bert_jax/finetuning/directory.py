@@ -18,8 +18,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, refused_changes
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.changes import FINETUNING
-from bert_jax.config.json_form import first_lines, is_among
+from bert_jax.config.changes import is_harmless_to_finetuning
+from bert_jax.config.json_form import first_lines
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
@@ -29,7 +29,6 @@ from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-_CHANGES = FINETUNING.below("finetune")
 
 
 def open_finetuning(
@@ -144,8 +143,8 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
         raise UserError(
             f"{path} is the work directory of a pre-training run: it may be --init_from; give another --workdir"
         )
-    before, harmless = read_json(path / "config.json"), ("compute.layers", "compute.remat", "pairs", *_CHANGES.how)
-    if lines := refused_changes(path, identity, before, settings, lambda line: is_among(line.split(": ")[0], harmless)):
+    before = read_json(path / "config.json")
+    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
         raise UserError(
             f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import types
 from collections.abc import Sequence
 
 import jax
@@ -29,10 +28,11 @@ from bert_jax.finetuning.prediction_files import check_files, check_outputs, rea
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions
+from bert_jax.tasks.families import Family
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
 from bert_jax.training.program import Program
-from bert_jax.training.step import make_eval_step
+from bert_jax.training.step import make_forward_step
 
 
 def predict_logits(
@@ -165,28 +165,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
     options = _options([stored], config.task)
     family, directory, results = _family(stored, config.task), epath.Path(config.workdir), {}
     for split in family.splits(config.task, config.data) or ("test",):
-        examples = family.load(config.task, config.data, split, stored.need_head().labels)
-        features = family.features(examples, stored.need_tokenizer(), options)
-        _say_what_is_cut(features, split, Console(highlight=False))
-        predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
-        logits = _member_logits(stored, features, predicting, mesh)
-        write_predictions(
-            family, examples, features, logits, os.fspath(directory / "predictions" / split) + os.sep, split
-        )
-        if examples.has_answers:
-            results = family.score(examples, features, logits)
-        if jax.process_index() == 0:
-            figures = (
-                "".join(f", {name} {100 * value:.2f}" for name, value in results.items())
-                if examples.has_answers
-                else ""
-            )
-            where = directory / "predictions" / split
-            Console(highlight=False).print(
-                f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}",
-                markup=False,
-                soft_wrap=True,
-            )
+        results = _diagnose_split(config, stored, family, options, split, mesh) or results
     setting = {
         "setting": "not trained on it",
         "runs": 1,
@@ -209,6 +188,26 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / "results.json", content)
     return content
+
+
+def _diagnose_split(
+    config: FinetuneConfig, stored: StoredModel, family: Family, options: TaskOptions, split: str, mesh: Mesh
+) -> dict[str, float]:
+    """Write the predictions of one split, and return its metrics, which are printed too; {} if it has no labels."""
+    examples = family.load(config.task, config.data, split, stored.need_head().labels)
+    features = family.features(examples, stored.need_tokenizer(), options)
+    _say_what_is_cut(features, split, Console(highlight=False))
+    predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
+    logits = _member_logits(stored, features, predicting, mesh)
+    where = epath.Path(config.workdir) / "predictions" / split
+    write_predictions(family, examples, features, logits, os.fspath(where) + os.sep, split)
+    results = family.score(examples, features, logits) if examples.has_answers else {}
+    if jax.process_index() == 0:
+        figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items())
+        Console(highlight=False).print(
+            f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}", markup=False, soft_wrap=True
+        )
+    return results
 
 
 def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
@@ -236,7 +235,7 @@ def _member_logits(stored: StoredModel, features: Features, config: PredictConfi
     params = place(stored, mesh)
     model = BertForTask(stored.model, stored.need_head(), config.compute)
     step = Program(
-        make_eval_step(functools.partial(predictions, model), mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
+        make_forward_step(functools.partial(predictions, model), mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
     )
     return predict_logits(step, params, features, stored.need_head(), config.batch_size, mesh)
 
@@ -272,7 +271,7 @@ def _task(stored: StoredModel, asked: str) -> str:
     return task
 
 
-def _family(stored: StoredModel, task: str) -> types.ModuleType:
+def _family(stored: StoredModel, task: str) -> Family:
     """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
     family = family_of(task)
     wanted = family.head(task, stored.need_head().labels).kind

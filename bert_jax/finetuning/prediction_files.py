@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 import tempfile
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks import ner, plain_text, text
+from bert_jax.tasks.families import Family
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.recorded import recorded_data, recorded_pairs
 from bert_jax.tokenization.texts import check_utf8
@@ -47,9 +47,7 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
             raise UserError(f"--output: {file} exists; give another file, or --overwrite to replace it")
 
 
-def read_examples(
-    stored: StoredModel, task: str, family: types.ModuleType, config: PredictConfig
-) -> tuple[types.ModuleType, Any]:
+def read_examples(stored: StoredModel, task: str, family: Family, config: PredictConfig) -> tuple[Family, Any]:
     """Return the family that answers the input, which is `family` except for plain texts, and the input's examples.
 
     Raises:
@@ -69,9 +67,7 @@ def read_examples(
     return text, text.from_plain(texts, labels, recorded_pairs(stored.history))
 
 
-def write_predictions(
-    family: types.ModuleType, examples: Any, features: Features, logits: list, output: str, split: str
-) -> None:
+def write_predictions(family: Family, examples: Any, features: Features, logits: list, output: str, split: str) -> None:
     """Write all files of the family into a directory, or its main file to `output`, on the first host.
 
     Without `output`, the main file goes to standard output.

@@ -22,7 +22,7 @@ from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
-from bert_jax.training.step import make_eval_step, make_train_step
+from bert_jax.training.step import make_forward_step, make_shared_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         abstract,
         initializer(task_model, optimizer, mesh),
         Program(
-            make_train_step(
+            make_shared_train_step(
                 TaskObjective(task_model),
                 optimizer,
                 mesh,
@@ -70,7 +70,7 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
                 micro_batches=config.micro_batches,
             )
         ),
-        Program(make_eval_step(functools.partial(predictions, task_model), mesh, shardings.params)),
+        Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
     )
 
 

@@ -11,7 +11,7 @@ from bert_jax.finetuning.plan import Run
 from bert_jax.finetuning.programs import Programs
 from bert_jax.models.task import BertForTask
 from bert_jax.tasks.task_data import TaskData
-from bert_jax.training.task_reporter import Reporter
+from bert_jax.training.task_reporter import TaskReporter
 
 
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
@@ -33,7 +33,7 @@ def run_record(
     config: FinetuneConfig,
     data: TaskData,
     programs: Programs,
-    reporter: Reporter,
+    reporter: TaskReporter,
     dev: dict[int, dict],
     counted: int,
 ) -> dict:

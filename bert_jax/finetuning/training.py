@@ -26,7 +26,7 @@ from bert_jax.training.announcement import say
 from bert_jax.training.metrics import Metrics
 from bert_jax.training.saver import Saver
 from bert_jax.training.state import TrainState
-from bert_jax.training.task_reporter import Reporter
+from bert_jax.training.task_reporter import TaskReporter
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
@@ -54,12 +54,8 @@ def train(run: Run, command: Command) -> dict:
     """
     config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
-    mesh, seed, clock = programs.mesh, np.uint32(run.seed), time.perf_counter()
-    batches = _batches(run, command)
-    mine = sharding.host_rows(mesh, batches.rows)
+    batches, clock = _batches(run, command), time.perf_counter()
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
-    rates = learning_rates(run, config.schedule, config.warmup_share, total)
-    dropout_seed = sharding.on_every_device(mesh, seed)
     record_config = settings(config, programs, command.data, run)
 
     with contextlib.ExitStack() as closing:
@@ -70,12 +66,12 @@ def train(run: Run, command: Command) -> dict:
         signals.newest = states.latest_step
         # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
         restored = states.restore(programs.abstract)
-        state = _first_state(command, seed) if restored is None else restored.state
+        state = _first_state(command, np.uint32(run.seed)) if restored is None else restored.state
         begin, position = int(state.step), {} if restored is None else restored.position
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-        reporter = Reporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
+        reporter = TaskReporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
         saver = Saver(
             workdir,
             states,
@@ -90,33 +86,7 @@ def train(run: Run, command: Command) -> dict:
             },
         )
         evaluations = _Evaluations(command, dev, weights, metrics, saver, record_config)
-        step = begin
-        try:
-            for step in range(begin, total + 1):  # `state` is the state after `step` steps
-                signals.saving = step if step > begin else None
-                if step and step % epoch == 0 and step not in dev:
-                    reporter.finish()
-                    with reporter.rates.paused():
-                        evaluations.make(step, state.params, is_last=step == total)
-                    saver.save(step, state)
-                if step == total:
-                    break
-                batch = batches.batch(step)
-                batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
-                rate = sharding.on_every_device(mesh, rates[step])
-                programs.train_step.prepare(state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates)
-                signals.check()
-                signals.saving = step + 1
-                state, values = programs.train_step(state, batch, rate, dropout_seed)
-                reporter.dispatched(step + 1, values, batch["input_ids"].shape)
-                states.poll()
-                if (step + 1) % config.save_every_steps == 0:
-                    saver.save(step + 1, state)
-        except Stopped:
-            if step > begin:
-                saver.save_for_good(step, state)
-                signals.saved(step)
-            raise
+        _train_steps(run, command, batches, state, states, evaluations, reporter, saver)
         signals.saving = None
         weights.wait()
         counted = weights.latest_step()
@@ -130,6 +100,56 @@ def train(run: Run, command: Command) -> dict:
         "init_from_step": command.stored.history.get("step"),
         "seconds_since_last_start": round(time.perf_counter() - clock, 1),
     }
+
+
+def _train_steps(
+    run: Run,
+    command: Command,
+    batches: TrainingBatches,
+    state: TrainState,
+    states: Checkpoints,
+    evaluations: "_Evaluations",
+    reporter: TaskReporter,
+    saver: Saver,
+) -> None:
+    """Take the steps after `state` to the end of the run, with an evaluation after each epoch.
+
+    Raises:
+      Stopped: a signal ended the run, after its state was saved.
+    """
+    config, programs, signals = command.config, command.programs, command.signals
+    mesh, begin = programs.mesh, int(state.step)
+    dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
+    mine = sharding.host_rows(mesh, batches.rows)
+    epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
+    rates = learning_rates(run, config.schedule, config.warmup_share, total)
+    step = begin
+    try:
+        for step in range(begin, total + 1):  # `state` is the state after `step` steps
+            signals.saving = step if step > begin else None
+            if step and step % epoch == 0 and not evaluations.has(step):
+                reporter.finish()
+                with reporter.rates.paused():
+                    evaluations.make(step, state.params, is_last=step == total)
+                saver.save(step, state)
+            if step == total:
+                break
+            batch = batches.batch(step)
+            batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
+            rate = sharding.on_every_device(mesh, rates[step])
+            programs.train_step.prepare(state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates)
+            signals.check()
+            signals.saving = step + 1
+            state, values = programs.train_step(state, batch, rate, dropout_seed)
+            reporter.dispatched(step + 1, values, batch["input_ids"].shape)
+            states.poll()
+            if (step + 1) % config.save_every_steps == 0:
+                saver.save(step + 1, state)
+    except Stopped:
+        if step > begin:
+            saver.save_for_good(step, state)
+            signals.saved(step)
+        raise
 
 
 def _batches(run: Run, command: Command) -> TrainingBatches:
@@ -175,6 +195,10 @@ class _Evaluations:
     ):
         self._command, self._found, self._config = command, found, config
         self._weights, self._metrics, self._saver = weights, metrics, saver
+
+    def has(self, step: int) -> bool:
+        """Whether the evaluation after `step` was made, by this process or before an interruption."""
+        return step in self._found
 
     def make(self, step: int, params, is_last: bool) -> None:
         """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""

@@ -12,6 +12,7 @@ from flax import nnx
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
+from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
@@ -117,6 +118,10 @@ class BertForPreTraining:
         """See `Model.parameters`."""
         layers = Axis("layer", self._pieces.stack.num_blocks)
         return {**with_axis(self._pieces.parameters, layers), **pretraining_parameters(self.config, self.parts)}
+
+    def training_flops(self, sequence_length: int, predictions: int) -> int:
+        """As `Model.training_flops`, for `predictions` masked positions."""
+        return training_flops(self.config, self.parameters, sequence_length, predictions).total
 
     def init(self, key: jax.Array) -> Params:
         """See `Model.init`."""

@@ -61,7 +61,7 @@ class Flops:
     attention: int
     """Scores and weighted values; quadratic in the length."""
     heads: int
-    """Pooler, next-sentence head, and the masked-language-model head at the predicted positions."""
+    """Pooler, next-sentence head, and the masked-language-model or task head at the predicted positions."""
 
     @property
     def total(self) -> int:
@@ -69,7 +69,7 @@ class Flops:
 
 
 def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int) -> Flops:
-    """Count the operations per sequence, forward and backward (twice the forward), with `predictions` masked positions.
+    """Count the operations per sequence, forward and backward (twice the forward).
 
     Recomputation under remat is not counted, so that utilization figures are comparable.
 
@@ -77,12 +77,14 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       config: sizes of the model.
       parameters: table of the model. Where layers share parameters, every layer counts.
       sequence_length: tokens per sequence.
-      predictions: masked positions per sequence.
+      predictions: positions per sequence at which the head predicts, such as the masked ones.
     """
     length = sequence_length
     kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers
     attention = config.num_layers * 4 * length * length * config.num_heads * config.head_size
-    predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + parameters["embeddings/word/table"].size)
+    predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + _kernel_size(parameters, "head"))
+    if "mlm/bias" in parameters:  # the head multiplies by the word table, which it shares
+        predicted += 2 * predictions * parameters["embeddings/word/table"].size
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
 

@@ -48,6 +48,15 @@ class Model(Protocol):
         """Path, named axes and shape of every array from `init`; partition, optimizer and counts follow from it."""
         ...
 
+    def training_flops(self, sequence_length: int, predictions: int) -> int:
+        """Return the floating-point operations per sequence in a training step, from which utilization is reported.
+
+        Args:
+            sequence_length: tokens of the sequence.
+            predictions: number of positions for which the head is computed.
+        """
+        ...
+
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters.
 

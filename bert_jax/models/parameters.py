@@ -5,9 +5,7 @@ in other formats and the table in docs/checkpoints.md all follow from it. Nothin
 imported at the top, so `bert-jax info` reads the table without loading jax.
 
 A model of another architecture describes itself in the same way, with `Axis`, `Parameter`, `linear` and `norm`, and is
-partitioned, optimized and counted like BERT. Axis names that others act on: "layer" (one entry per layer), "hidden",
-"intermediate", "heads", "vocab" (devices/sharding.py splits these), "head_size" (next to "heads" in other formats),
-"position". Any other name only says what the axis is.
+partitioned, optimized and counted like BERT, if it names its axes by AXIS_NAMES.
 """
 
 import dataclasses
@@ -24,15 +22,28 @@ FLOAT32 = 4  # bytes of a value
 POOLED = ("classification", "regression", "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
 
+AXIS_NAMES = (
+    "layer",  # one entry per layer
+    *("hidden", "intermediate", "heads", "vocab"),  # devices/sharding.py splits these
+    *("head_size", "position", "token_type"),
+    *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
+)
+"""The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" is
+for any axis that is to be whole and has no other name."""
+
 
 class Axis(NamedTuple):
     name: str
+    """One of AXIS_NAMES."""
     size: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One array of a model."""
+    """One array of a model.
+
+    Raises UserError if an axis has a name that is not in AXIS_NAMES.
+    """
 
     path: str
     """Keys of the nested dict, joined by slashes."""
@@ -42,6 +53,14 @@ class Parameter:
     """Whether weight decay and, in LAMB, a trust ratio apply: not to biases and LayerNorm."""
     embedding: bool = False
     """Whether it is below the first layer, where layer decay is strongest."""
+
+    def __post_init__(self):
+        for axis in self.axes:
+            if axis.name not in AXIS_NAMES:
+                raise UserError(
+                    f"the array {self.path} has an axis {axis.name!r}; the names of axes are {', '.join(AXIS_NAMES)}. "
+                    "Choose the one that it is to be split like, or 'feature' if it is to be whole on every device"
+                )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -206,23 +225,32 @@ def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Para
     Raises:
       UserError: the table has no such path, or a different shape for it.
     """
-    return _checked(parameters.get(path), path, shape)
-
-
-def _checked(found: Parameter | None, path: str, shape: tuple[int, ...]) -> Parameter:
-    if found is None:
+    if (found := parameters.get(path)) is None:
         raise UserError(
             f"the array {path} {list(shape)} is not in the model's table of parameters, so it is not known how to "
             "split it over devices or whether it decays; add it to the table that the model gives as `parameters` "
             "(bert_jax/models/parameters.py)"
         )
     if found.shape != tuple(shape):
-        axes = ", ".join(f"{axis.name}={axis.size}" for axis in found.axes)
         raise UserError(
-            f"the array {path} is {list(shape)}, but the model's table of parameters has the axes [{axes}] for it; "
-            "give it that shape, or correct the table (bert_jax/models/parameters.py)"
+            f"the array {path} is {list(shape)}, but the model's table of parameters has the axes "
+            f"[{_described(found.axes)}] for it; give it that shape, or correct the table "
+            "(bert_jax/models/parameters.py)"
         )
     return found
+
+
+def check_complete(parameters: ParameterTable, tree) -> None:
+    """Raise a UserError if the table has an entry for which `tree`, a nested dict of arrays, has no array."""
+    import jax
+
+    there = {_joined(path) for path, _ in jax.tree.leaves_with_path(tree)}
+    if lacking := [path for path in parameters if path not in there]:
+        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        raise UserError(
+            f"the model's table of parameters has {lacking[0]}{more}, which the model does not make; have its `init` "
+            "return it, or remove it from the table that the model gives as `parameters`"
+        )
 
 
 def entries(parameters: ParameterTable, tree):
@@ -243,7 +271,7 @@ def state_entries(parameters: ParameterTable, optimizer_state):
     entry without axes.
 
     Raises:
-      UserError: an array belongs to no parameter, or has a different shape.
+      UserError: an array belongs to no parameter, or has a shape that differs from its parameter's.
     """
     import jax
 
@@ -254,9 +282,20 @@ def state_entries(parameters: ParameterTable, optimizer_state):
         keys = name.split("/")
         ends = ("/".join(keys[start:]) for start in range(len(keys)))
         found = next((parameters[end] for end in ends if end in parameters), None)
-        return dataclasses.replace(_checked(found, name, leaf.shape), path=name)
+        if found is None or found.shape != tuple(leaf.shape):
+            owner = "no parameter" if found is None else f"the parameter {found.path} [{_described(found.axes)}]"
+            raise UserError(
+                f"the optimizer keeps an array {name} {list(leaf.shape)}, which belongs to {owner}, so nobody can "
+                "tell how to split it over devices; use an optimizer whose state has the shape of its parameters or is "
+                "scalar (a factored one, such as Adafactor, cannot be used)"
+            )
+        return dataclasses.replace(found, path=name)
 
     return jax.tree.map_with_path(one, optimizer_state)
+
+
+def _described(axes: tuple[Axis, ...]) -> str:
+    return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
 
 
 def _joined(path) -> str:

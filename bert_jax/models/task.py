@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import BiLstmTagger
+from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead
 from bert_jax.models.kernels.contract import AttentionMask
@@ -52,6 +53,10 @@ class BertForTask:
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
+
+    def training_flops(self, sequence_length: int, predictions: int) -> int:
+        """As `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it was trained."""
+        return training_flops(self.config, self.parameters, sequence_length, predictions).total
 
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""

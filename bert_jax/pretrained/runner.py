@@ -120,11 +120,6 @@ class Compiled:
         placed = {name: self.placed(values) for name, values in batch.items()}
         return self._jitted(self._parameters.current(), placed, **options)
 
-    @property
-    def compilations(self) -> int:
-        """Number of shapes and options for which it has been compiled."""
-        return self._jitted._cache_size()  # pyright: ignore[reportAttributeAccessIssue] (jax.jit's type lacks it)
-
     def placed(self, values: np.ndarray) -> jax.Array:
         """Return `values` on the devices, with copies of the last row, so that they share the rows evenly."""
         where, parts = sharding.batch_sharding(self._mesh), self._mesh.shape["data"] * self._mesh.shape["fsdp"]

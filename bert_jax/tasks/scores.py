@@ -56,6 +56,10 @@ def spearman(answers: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.corrcoef(ranks)[0, 1]) if all(np.ptp(part) for part in ranks) else 0.0
 
 
+METRICS = {each.__name__: each for each in (accuracy, f1, matthews, pearson, spearman)}
+"""By the names that they have in results."""
+
+
 def _unit(centred: np.ndarray) -> np.ndarray:
     largest = np.abs(centred).max()  # divided out so that the squares of very large or small values stay within float64
     # axis=0 makes NumPy add pairwise, as SciPy does; without it BLAS adds in an order that varies in the last digit

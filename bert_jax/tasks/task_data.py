@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,9 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
+from bert_jax.tasks import text
+from bert_jax.tasks.families import Family, main_metric
 from bert_jax.tasks.families import family as family_of
-from bert_jax.tasks.families import main_metric
 from bert_jax.tasks.sentence_examples import Sentences
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -30,8 +30,7 @@ class Split:
 @dataclasses.dataclass(frozen=True)
 class TaskData:
     task: str
-    family: types.ModuleType
-    """Module with load, features, score, write_predictions, head, MAIN_METRIC."""
+    family: Family
     head: HeadConfig
     train: Split
     evaluations: dict[str, Split]
@@ -105,7 +104,7 @@ def read_task(
             f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}"
         )
     family = family_of(config.task)
-    load = functools.partial(family.load, given=given) if given else family.load
+    load = functools.partial(text.load, given=given) if given else family.load
 
     def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
         examples = load(config.task, config.data, name, labels)

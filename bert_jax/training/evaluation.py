@@ -14,7 +14,7 @@ from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.means import evaluation_metrics
 from bert_jax.objectives.objective import Objective, Sums
 from bert_jax.training.program import Program
-from bert_jax.training.step import make_eval_step
+from bert_jax.training.step import make_forward_step
 
 EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
@@ -33,7 +33,7 @@ class Evaluation:
         # are too few.
         self.num_batches = -(-wanted // config.evaluation.batch_size)
         self.batch_size = max(1, wanted // self.num_batches // rows) * rows
-        self._step = Program(make_eval_step(objective.sums, mesh, shardings))
+        self._step = Program(make_forward_step(objective.sums, mesh, shardings))
 
     @property
     def num_sequences(self) -> int:

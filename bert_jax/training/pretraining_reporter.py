@@ -5,8 +5,7 @@ from absl import logging
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.errors import UserError
-from bert_jax.models.costs import training_flops
-from bert_jax.models.parameters import ParameterTable
+from bert_jax.models.model import Model
 from bert_jax.training.metrics import Metrics, Rates
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
@@ -15,12 +14,11 @@ MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a
 class PhaseReporter:
     """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
 
-    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase, parameters: ParameterTable):
+    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase, model: Model):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config = metrics, rates, config
         self._sequences, self._tokens = phase.batch_size, phase.tokens_per_step
-        flops = training_flops(config.model, parameters, phase.sequence_length, phase.max_predictions)
-        self._flops = phase.batch_size * flops.total
+        self._flops = phase.batch_size * model.training_flops(phase.sequence_length, phase.max_predictions)
         self._phase_end = phase.end
         later = resolve_phases(config)[phase.index + 1 :]
         self._tokens_after = sum(phase.steps * phase.tokens_per_step for phase in later)

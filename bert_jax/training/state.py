@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
 from bert_jax.models.model import Model
-from bert_jax.models.parameters import entries, state_entries
+from bert_jax.models.parameters import check_complete, entries, state_entries
 
 
 @jax.tree_util.register_dataclass
@@ -26,10 +26,11 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
     """Return ShapeDtypeStructs with shardings, into which a checkpoint is restored and for which a step is compiled.
 
     Raises:
-      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has a different shape
-        for it.
+      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, has a different shape
+        for it, or has an array that the model does not make.
     """
     shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
+    check_complete(parameters, shapes.params)
 
     def placed(leaf, where) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

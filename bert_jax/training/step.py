@@ -1,4 +1,4 @@
-"""One training step and one evaluation step for every objective (objectives/objective.py), compiled for a mesh."""
+"""One training step and one forward step for every objective (objectives/objective.py), compiled for a mesh."""
 
 from collections.abc import Callable
 
@@ -23,13 +23,10 @@ def make_train_step(
     *,
     clip_norm: float,
     micro_batches: int = 1,
-    schedule: Callable[[jax.Array], jax.Array] | None = None,
+    schedule: Callable[[jax.Array], jax.Array],
     seed: int = 0,
 ):
     """Return a compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
-
-    Without a schedule it is (state, batch, rate, seed) → (state, metrics), so that runs that differ in rate and seed
-    share the program.
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
     grad_norm (before clipping) and skipped. A loss or gradient that is not finite leaves parameters and optimizer state
@@ -46,9 +43,61 @@ def make_train_step(
       schedule: maps a step to the learning rate of the update from that step to the next.
       seed: determines dropout, together with the step.
     """
+    step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
 
-    def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array | int) -> tuple[TrainState, dict]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
+        return step(state, batch, schedule(state.step), key, jax.random.fold_in(key, 0))
+
+    return _compiled(train_step, mesh, shardings)
+
+
+def make_shared_train_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    shardings: TrainState,
+    *,
+    clip_norm: float,
+    micro_batches: int = 1,
+):
+    """Return `make_train_step` for runs that differ in rate and seed: (state, batch, rate, seed) → (state, metrics).
+
+    A batch in one part draws other dropout than it does in `make_train_step` with the same seed.
+    """
+    step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
+
+    def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array) -> tuple[TrainState, dict]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        return step(state, batch, rate, key, key)
+
+    return _compiled(train_step, mesh, shardings, arguments=2)
+
+
+def _compiled(train_step: Callable, mesh: Mesh, shardings: TrainState, arguments: int = 0):
+    """Return the compiled function of state, batch and so many scalars."""
+    alike = sharding.replicated(mesh)
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(shardings, sharding.batch_sharding(mesh), *(alike,) * arguments),
+        out_shardings=(shardings, alike),
+    )
+
+
+def _step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    shardings: TrainState,
+    clip_norm: float,
+    micro_batches: int,
+):
+    """Return (state, batch, rate, key, key of a batch in one part) → (state, metrics), see `make_train_step`."""
+
+    def step(
+        state: TrainState, batch: Batch, rate: jax.Array, key: jax.Array, whole_key: jax.Array
+    ) -> tuple[TrainState, dict]:
         denominators = objective.denominators(batch)
         whole = jax.lax.with_sharding_constraint(state.params, sharding.gathered(shardings.params))
 
@@ -56,8 +105,7 @@ def make_train_step(
             return _gradients(objective, whole, rows, denominators, dropout_key, shardings.params)
 
         if micro_batches == 1:
-            # Where rate and seed are arguments, dropout has always been drawn from the key of the step itself.
-            gradients, sums = part(batch, key if schedule is None else jax.random.fold_in(key, 0))
+            gradients, sums = part(batch, whole_key)
         else:
             rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, mesh), batch)
             gradients, sums = _sum_of_parts(lambda rows, i: part(rows, jax.random.fold_in(key, i)), rows, micro_batches)
@@ -65,23 +113,10 @@ def make_train_step(
         state, taken = updated(state, gradients, metrics["loss"], optimizer, rate, clip_norm)
         return state, metrics | taken
 
-    alike = sharding.replicated(mesh)
-    function, arguments = train_step, (alike, alike)
-    if schedule is not None:
-
-        def scheduled_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
-            return train_step(state, batch, schedule(state.step), seed)
-
-        function, arguments = scheduled_step, ()
-    return jax.jit(
-        function,
-        donate_argnums=0,
-        in_shardings=(shardings, sharding.batch_sharding(mesh), *arguments),
-        out_shardings=(shardings, alike),
-    )
+    return step
 
 
-def make_eval_step(function: Callable, mesh: Mesh, shardings):
+def make_forward_step(function: Callable, mesh: Mesh, shardings):
     """Return a compiled (params, batch) → `function(params, batch)`, whose result is the same on every device.
 
     Args:
@@ -90,11 +125,11 @@ def make_eval_step(function: Callable, mesh: Mesh, shardings):
       shardings: tree of the shardings of the parameters.
     """
 
-    def eval_step(params, batch: Batch):
+    def forward_step(params, batch: Batch):
         return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
     return jax.jit(
-        eval_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh)
+        forward_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh)
     )
 
 

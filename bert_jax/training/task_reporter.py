@@ -8,8 +8,11 @@ import numpy as np
 from bert_jax.training.metrics import Metrics, Rates
 
 
-class Reporter:
+class TaskReporter:
     """Writes rows of means over the steps since the last row, fetched once per row so that the device never waits.
+
+    `PhaseReporter` fetches the step before instead, whose loss it must see before a state may be saved; the steps of
+    fine-tuning can be too short for that, and its record wants sums over all of them.
 
     Args:
       metrics: where the rows go.

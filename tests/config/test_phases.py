@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases
-from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, lengthens
+from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, is_harmless_to_finetuning, lengthens
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
 
@@ -59,6 +59,14 @@ def leaves(values: dict, prefix: str = "") -> set[str]:
 def test_every_option_that_may_change_exists(changes, config):
     assert {*changes.where, *changes.how} <= leaves(to_dict(config))
     assert changes.below("finetune").how[0] == f"finetune.{changes.how[0]}"
+
+
+def test_what_may_change_between_two_commands_of_fine_tuning():
+    """The options that each run has of its own, and those that the record repeats outside "finetune"."""
+    for line in ("finetune.learning_rate: 1e-05 → 2e-05", "compute.remat: none → full", "pairs: True → False"):
+        assert is_harmless_to_finetuning(line)
+    for line in ("finetune.bucket_window: 4 → 8", "compute.dtype: float32 → bfloat16", "model.num_layers: 2 → 3"):
+        assert not is_harmless_to_finetuning(line)
 
 
 def test_held_out_documents_may_move_but_neither_come_nor_go():

@@ -129,7 +129,7 @@ def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrai
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            training.Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed)
+            training.TaskReporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed)
         )  # such as: out of memory
         with pytest.raises(Killed):
             finetune(config)

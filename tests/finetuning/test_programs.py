@@ -12,7 +12,7 @@ from bert_jax.finetuning.programs import make_programs
 from bert_jax.objectives.task_head import TaskObjective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import make_shared_train_step
 
 ROWS, LENGTH = 16, 12
 MODEL = ModelConfig(vocab_size=41, hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=LENGTH)
@@ -74,7 +74,8 @@ def test_remat_reaches_the_step_of_fine_tuning(remat):
     programs = make_programs(config, MODEL, HEADS["classification"], mesh)
     transformation = optimizer(config.optimizer, programs.model.parameters)
     state = abstract_state(programs.model, transformation, mesh)
-    step = make_train_step(TaskObjective(programs.model), transformation, mesh, state_shardings(state), clip_norm=1.0)
+    shardings = state_shardings(state)
+    step = make_shared_train_step(TaskObjective(programs.model), transformation, mesh, shardings, clip_norm=1.0)
     program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))
     assert ("remat" in program or "checkpoint" in program) == (remat != "none")
 

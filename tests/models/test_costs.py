@@ -6,11 +6,12 @@ import typing
 import jax
 import pytest
 
-from bert_jax.config import ModelConfig, OptimizerConfig
+from bert_jax.config import HeadConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, bert_parameters, linear, table, with_axis
+from bert_jax.models.task import BertForTask
 from bert_jax.optim.optimizers import optimizer
 
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
@@ -134,6 +135,18 @@ def test_flops_equal_those_the_compiler_counts():
     lowered = jax.jit(model.apply).lower(jax.eval_shape(model.init, jax.random.key(0)), batch)
     counted = lowered.cost_analysis()["flops"] / 4
     assert costs.training_flops(config, model.parameters, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize("kind, predictions", [("tagging", 128), ("classification", 1)])
+def test_flops_of_a_task_equal_those_the_compiler_counts(kind, predictions):
+    """With many labels, so that the product of the head at every position would be seen to lack."""
+    config = ModelConfig(vocab_size=4_000, hidden_size=256, num_layers=1, num_heads=4)
+    model = BertForTask(config, HeadConfig(kind=kind, labels=tuple(map(str, range(1_000)))))
+    ids = jax.ShapeDtypeStruct((4, 128), "int32")
+    batch = dict(input_ids=ids, token_type_ids=ids, attention_mask=ids)
+    lowered = jax.jit(model.apply).lower(jax.eval_shape(model.init, jax.random.key(0)), batch)
+    counted = lowered.cost_analysis()["flops"] / 4
+    assert model.training_flops(128, predictions) / 3 == pytest.approx(counted, rel=0.05)
 
 
 def test_flops_follow_the_table_of_another_architecture():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import jax
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -27,6 +28,7 @@ from bert_jax.models.parameters import (
     norm,
     row_tables,
     state_entries,
+    table,
     total_size,
 )
 from bert_jax.models.task import BertForTask
@@ -211,13 +213,50 @@ def test_a_model_is_partitioned_and_optimized_by_the_table_that_it_brings():
 def test_optimizer_state_that_belongs_to_no_parameter_is_an_error():
     parameters = bert_parameters(SMALL)
     state = {"count": abstract(), "rows": {"pooler": {"kernel": abstract(24)}}}
-    with pytest.raises(UserError, match=r"rows/pooler/kernel is \[24\], .*hidden=24, hidden=24"):
+    with pytest.raises(
+        UserError, match=r"optimizer keeps .*rows/pooler/kernel \[24\], .*pooler/kernel \[hidden=24, hidden=24\]"
+    ):
         state_entries(parameters, state)
-    with pytest.raises(UserError, match="rows/unknown"):
+    with pytest.raises(UserError, match=r"optimizer keeps .*rows/unknown \[24\], which belongs to no parameter"):
         state_entries(parameters, {"rows": {"unknown": abstract(24)}})
     moments = {"count": abstract(), "mu": {"pooler": {"kernel": abstract(24, 24)}}}
     found = state_entries(parameters, moments)
     assert found["count"].axes == () and found["mu"]["pooler"]["kernel"].axes == parameters["pooler/kernel"].axes
+
+
+def test_a_factored_optimizer_is_refused_by_name():
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=8)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(UserError, match=r"the optimizer keeps an array v_row/.* use an optimizer"):
+        abstract_state(BertForPreTraining(SMALL), factored, mesh)
+
+
+@dataclasses.dataclass(frozen=True)
+class Promising(BertForPreTraining):
+    """Its table has an array that it does not make."""
+
+    @property
+    def parameters(self):
+        return {**super().parameters, **table(linear("encoder/gate", (Axis("hidden", 24),), (Axis("hidden", 24),)))}
+
+
+def test_an_entry_without_an_array_is_an_error():
+    model = Promising(SMALL)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(UserError, match="has encoder/gate/kernel and 1 more, which the model does not make"):
+        abstract_state(model, optimizer(OptimizerConfig(), model.parameters), mesh)
+
+
+def test_a_misspelt_axis_is_an_error_and_names_those_there_are():
+    with pytest.raises(UserError, match=r"encoder/gate/kernel has an axis 'hiden'; .* layer, hidden, intermediate,"):
+        Parameter("encoder/gate/kernel", (Axis("layer", 4), Axis("hiden", 24)))
+
+
+def test_a_large_array_without_an_axis_that_is_split_gets_a_remark():
+    mesh, one = sharding.make_mesh(MeshConfig(data=4, fsdp=2)), sharding.make_mesh(MeshConfig())
+    large, small = (Parameter("x/kernel", (Axis("layer", 2), Axis("feature", size))) for size in (2**15 + 1, 2**15))
+    assert sharding.partition_spec(mesh, large) == (P(), ["no axis that is split (vocab, heads, intermediate, hidden)"])
+    assert sharding.partition_spec(mesh, small) == sharding.partition_spec(one, large) == (P(), [])
 
 
 def test_two_axes_of_one_name_share_one_axis_of_the_mesh():

@@ -122,7 +122,7 @@ def test_lamb_ratio_is_one_where_a_norm_is_zero():
 def test_googles_own_test():
     """AdamWeightDecayOptimizer in google-research/bert optimization_test.py: 100 steps at 0.2 reach the target."""
     config = OptimizerConfig(name="adamw_bert", weight_decay=0, clip_norm=0)
-    transformation = optimizer(config, table([Parameter("w", (Axis("input", 3),))]))
+    transformation = optimizer(config, table([Parameter("w", (Axis("feature", 3),))]))
     params, target = {"w": jnp.array([0.1, -0.2, -0.1])}, jnp.array([0.4, 0.2, -0.5])
     state = transformation.init(params)
     for _ in range(100):

@@ -392,12 +392,16 @@ def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
-    with pytest.raises(UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more"):
+    with pytest.raises(
+        UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
+    ):
         check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
     with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
     with pytest.raises(UserError, match=r"embeddings/extra: stored \[5, 4, 4\], by the configuration none"):
         check_fit(stored_model(arrays=arrays | {"embeddings/extra": arrays["encoder/attention/key/bias"]}))
+    with pytest.raises(UserError, match="made by an architecture or an objective from outside the package"):
+        check_fit(stored_model(kind="bert_jax", arrays=arrays | {"gate": arrays["encoder/attention/key/bias"]}))
     with pytest.raises(UserError, match="vocabulary of 24 entries for a word table of 20 rows"):
         check_fit(stored_model(config=dataclasses.replace(CONFIG, vocab_size=20)))
     for head in (None, HeadConfig(labels=("a", "b")), HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True)):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from loaded_model import SMALL, loaded, original_pieces, row_by_row
+from loaded_model import SMALL, compilations, loaded, original_pieces, row_by_row
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
 from bert_jax.data.sequences.batching import ladder
@@ -92,9 +92,9 @@ def test_few_programs_are_compiled():
     model = loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1)))
     texts = [" ".join(["cat"] * (1 + number % 38)) for number in range(200)]
     model.encode(texts, batch_size=8)
-    assert model._runner.states.compilations <= len(ladder(40))
+    assert compilations(model, "states") <= len(ladder(40))
     model.encode(texts[::3], batch_size=8, max_length=30)
-    assert model._runner.states.compilations <= len(ladder(40)) < 8
+    assert compilations(model, "states") <= len(ladder(40)) < 8
 
 
 def test_another_look_at_texts_of_the_same_shape_compiles_the_encoder_no_second_time():
@@ -106,14 +106,14 @@ def test_another_look_at_texts_of_the_same_shape_compiles_the_encoder_no_second_
     model.embed("the dog", normalize=True)
     model.fill_mask("the [MASK] sat")
     model.next_sentence("the cat", "sat")
-    assert model._runner.states.compilations == 1
+    assert compilations(model, "states") == 1
     for layers in (0, [1, -1], "all"):
         model.encode("the cat sat", layers=layers)
     for layers in ("second_to_last", "weighted_all"):
         model.embed("the cat sat", layers, weights=[1, 2] if layers == "weighted_all" else None)
-    assert model._runner.states.compilations == 2
+    assert compilations(model, "states") == 2
     model.encode("the cat sat", attentions=True)
-    assert model._runner.states.compilations == 3
+    assert compilations(model, "states") == 3
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "mean_sqrt_len", "pooler"])
@@ -183,7 +183,7 @@ def test_lists_are_answered_in_batches_as_one_by_one():
     model = loaded(stored_model(config=SMALL))
     texts = ["the [MASK] sat", "[MASK] cats [MASK] on [MASK] .", "a big [MASK] " + "the cat " * 9, "[MASK]"] * 5
     found = model.fill_mask(texts, top_k=3, batch_size=8)
-    assert model._runner.mlm_head.compilations <= 2, "one program for each length"
+    assert compilations(model, "mlm_head") <= 2, "one program for each length"
     assert [len(masks) for masks in found] == [1, 3, 1, 1] * 5
     for text, masks in zip(texts, found):
         for several, single in zip(masks, model.fill_mask(text, top_k=3), strict=True):

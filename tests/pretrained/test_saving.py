@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from loaded_model import SMALL, loaded, row_by_row
+from loaded_model import SMALL, compilations, loaded, row_by_row
 from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
@@ -61,9 +61,7 @@ def test_what_is_edited_counts_at_once():
     assert model.next_sentence("the cat", "a dog") == pytest.approx(follows, abs=1e-5)
     model.params["mlm"]["bias"] = model.params["mlm"]["bias"].at[TOKENIZER.tokens.index("dog")].set(50.0)
     assert model.fill_mask("the [MASK]")[0][0].token == "dog"
-    assert model._runner.states.compilations == 2, (
-        "TEXT has one length, the others another; other values compile nothing"
-    )
+    assert compilations(model, "states") == 2, "TEXT has one length, the others another; other values compile nothing"
 
 
 HEADS = {

@@ -21,6 +21,11 @@ def loaded(stored) -> PretrainedModel:
     return PretrainedModel(stored, place(stored, mesh), mesh, ComputeConfig(dtype="float32", layers="scan"))
 
 
+def compilations(model: PretrainedModel, function: str) -> int:
+    """For how many shapes and options the runner has compiled its function of that name."""
+    return getattr(model._runner, function)._jitted._cache_size()
+
+
 def original_pieces(text) -> list[list[int]]:
     """[CLS] A [SEP] (B [SEP]), as ids."""
     first, second = text if isinstance(text, tuple) else (text, None)

@@ -10,13 +10,24 @@ import types
 import jax
 import numpy as np
 import pytest
+import small_pretraining
 import tiny_run
 from one_device import pretrain, run_evaluate
+from outside_model import ReplacedTokens, TwoEncoders
 from outside_objective import SMOOTHING, OutsideObjective
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
-from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    MeshConfig,
+    ModelConfig,
+    PhaseConfig,
+    resolve_phases,
+)
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
@@ -82,6 +93,28 @@ def test_the_example_of_the_guide_is_such_an_objective():
     assert {name for name in found if name.endswith(("_loss", "_accuracy"))} == {"smooth_loss", "smooth_accuracy"}
     assert found["loss"] == found["smooth_loss"] == pytest.approx(same["smooth_loss"], rel=1e-6)
     assert found["smooth_accuracy"] == same["smooth_accuracy"]
+
+
+def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_jax.pretraining._peak_flops", lambda mesh: 1e12)
+    config = small_pretraining.run_config(
+        small_store,
+        tmp_path / "run",
+        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
+    )
+    models = []
+
+    def objective(model, config):
+        models.append(TwoEncoders(model.config))
+        return ReplacedTokens(models[0])
+
+    result = pretrain(config, jax.devices()[:1], objective=objective)
+    train = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    assert train[-1]["mlm_loss"] < train[0]["mlm_loss"] and train[-1]["found_loss"] < train[0]["found_loss"]
+    assert train[-1]["loss"] == pytest.approx(train[-1]["mlm_loss"] + 50 * train[-1]["found_loss"], rel=1e-6)
+    assert list(result.evaluation) == ["mlm_loss", "mlm_accuracy", "found_loss", "found_accuracy"]
+    flops = models[0].training_flops(32, resolve_phases(config)[0].max_predictions)
+    assert train[-1]["mfu"] == pytest.approx(train[-1]["sequences_per_second"] * flops / 1e12, rel=1e-6)
 
 
 def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys):

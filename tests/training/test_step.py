@@ -17,7 +17,7 @@ from bert_jax.devices import sharding
 from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state
-from bert_jax.training.step import make_eval_step
+from bert_jax.training.step import make_forward_step
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +220,7 @@ print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 def test_evaluation_sums_over_the_global_batch():
     model, config = tiny()
     run = Run(model, config, CUBE)
-    evaluate = make_eval_step(default_objective(model, config).sums, run.mesh, run.shardings.params)
+    evaluate = make_forward_step(default_objective(model, config).sums, run.mesh, run.shardings.params)
     sums = jax.device_get(evaluate(run.state.params, sharding.to_global(run.mesh, batch(0), BATCH)))
     still, _ = losses(*tiny(dropout=0.0), SINGLE, steps=1)
     words, pairs = sums["mlm"], sums["next_sentence"]

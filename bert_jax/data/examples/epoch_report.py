@@ -17,7 +17,6 @@ class EpochReport:
     examined: int  # the first ones of the epoch, in order
     is_next: float | None  # share of label 0; None without sentence pairs
     mean_length: float
-    length_quantiles: tuple[float, ...]  # 10, 25, 50, 75, 90 %
     padding: float  # share of the places of a batch
     truncated: float  # share of the text's tokens
     duplicated: float  # share of the text's tokens
@@ -54,7 +53,6 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
         examined,
         1 - float(np.concatenate(labels).mean()) if labels else None,
         float(lengths.mean()),
-        tuple(np.percentile(lengths, (10, 25, 50, 75, 90)).tolist()),
         1 - float(lengths.mean()) / examples.sequence_length,
         float(truncated / own),
         float(duplicated / own),

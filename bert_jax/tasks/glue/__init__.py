@@ -10,8 +10,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
-from bert_jax.tasks import scores as metrics
-from bert_jax.tasks import sentence_examples, task_files, tfds_examples
+from bert_jax.tasks import scores, sentence_examples, task_files, tfds_examples
 from bert_jax.tasks.glue import glue_files
 from bert_jax.tasks.glue.facts import GLUE_TASKS, GlueTask
 from bert_jax.tasks.sentence_examples import Record, Sentences
@@ -82,11 +81,12 @@ def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray])
     """Return the task's own metrics, each in [-1, 1]; `MAIN_METRIC` comes first."""
     found = sentence_examples.predictions(examples, logits)
     answers = examples.answers
+    assert answers is not None, "has_answers comes first"
     if "f1" in GLUE_TASKS[examples.task].metrics:
         # Its class 1 is the benchmark's, whatever the order of the model's outputs.
         positive = examples.labels.index(GLUE_TASKS[examples.task].labels[1])
         found, answers = (found == positive).astype(int), (answers == positive).astype(int)
-    return {name: getattr(metrics, name)(answers, found) for name in GLUE_TASKS[examples.task].metrics}
+    return {name: scores.METRICS[name](answers, found) for name in GLUE_TASKS[examples.task].metrics}
 
 
 def write_predictions(
@@ -133,11 +133,11 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     return HeadConfig(kind="classification" if GLUE_TASKS[task].labels else "regression", labels=labels)
 
 
-def _check_range(records: list[Record], scores: np.ndarray) -> None:
-    outside = np.flatnonzero((scores < 0) | (scores > HIGHEST_SCORE))
+def _check_range(records: list[Record], answers: np.ndarray) -> None:
+    outside = np.flatnonzero((answers < 0) | (answers > HIGHEST_SCORE))
     if len(outside):
         first = outside[0]
-        raise UserError(f"{records[first].where}: the score {scores[first]:g} is not between 0 and {HIGHEST_SCORE}")
+        raise UserError(f"{records[first].where}: the score {answers[first]:g} is not between 0 and {HIGHEST_SCORE}")
 
 
 def _tfds_name(task: str, data: TaskDataConfig) -> str:

@@ -104,8 +104,9 @@ def prediction_names(examples: Sentences, split: str) -> list[str]:
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
     """Return accuracy and matthews, or pearson and spearman for regression."""
     found = sentence_examples.predictions(examples, logits)
+    assert examples.answers is not None, "has_answers comes first"
     names = ("accuracy", "matthews") if examples.labels else ("pearson", "spearman")
-    return {name: getattr(scores, name)(examples.answers, found) for name in names}
+    return {name: scores.METRICS[name](examples.answers, found) for name in names}
 
 
 def write_predictions(
