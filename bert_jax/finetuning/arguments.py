@@ -34,7 +34,7 @@ def from_arguments(
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
     values = to_dict(task if isinstance(task, FinetuneConfig) else task_defaults(task))
-    if not isinstance(options.get("init_from", ""), str | os.PathLike[str]):
+    if not isinstance(options.get("init_from", ""), str | os.PathLike):
         raise UserError(
             f"init_from takes the path of a model, not a {type(options['init_from']).__name__}; model.save(path) "
             "writes one that was edited, and then init_from=path"
@@ -43,7 +43,7 @@ def from_arguments(
         _set(values, name, _plain(value))
     given = {}
     for split, source in splits.items():
-        if isinstance(source, str | os.PathLike[str]):
+        if isinstance(source, str | os.PathLike):
             values["data"][split] = os.fspath(source)
         elif source is not None:
             values["data"][split], given[split] = IN_MEMORY, _rows(split, source)

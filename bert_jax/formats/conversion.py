@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from etils import epath
 from rich.console import Console
@@ -18,7 +19,13 @@ from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
 
 
-def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str], *, to: str, parts: str = "all") -> None:
+def convert(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: Literal["bert_jax", "huggingface", "tf1"],
+    parts: Literal["all", "mlm", "encoder"] = "all",
+) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
     Args:

@@ -243,7 +243,11 @@ def prediction_names(examples: Examples, split: str) -> list[str]:
 
 
 def write_predictions(
-    examples: Examples, features: TaggingFeatures, logits: list[np.ndarray], directory: str | os.PathLike[str], split: str
+    examples: Examples,
+    features: TaggingFeatures,
+    logits: list[np.ndarray],
+    directory: str | os.PathLike[str],
+    split: str,
 ) -> list[str]:
     """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for splits different from dev.
 
