@@ -50,11 +50,14 @@ from bert_jax.training.step import make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class Result:
+    """What a call of `pretrain` did."""
+
     step: int
+    """Last step of the run so far."""
     evaluation: dict[str, float]
-    """Held-out metrics at `step`; empty if nothing was held out, or this start has made no evaluation there."""
+    """Held-out metrics at `step`; empty if nothing is held out or this start made no evaluation there."""
     exit_code: int
-    """0; 130 or 143 if a signal ended the run, which has saved what steps it had made."""
+    """0; 130 (SIGINT) or 143 (SIGTERM) if a signal ended the run, after the steps made so far were saved."""
 
 
 @ending_together
@@ -66,13 +69,17 @@ def pretrain(
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
-      devices: what the mesh is made of; by default every device of every process.
-      objective: makes what is trained for from the model and the configuration, whose vocabulary is then known; None for
-        `default_objective`. A run that is resumed must be given the same one.
+      config: every option of the run.
+      devices: the devices of the mesh; by default every device of every process.
+      objective: makes the training objective from the model and the configuration, whose vocabulary size is known by
+        then; None for `default_objective`. A resumed run must be given the same one.
+
+    Returns:
+      The last step, its held-out metrics and an exit code.
 
     Raises:
-      UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a checkpoint
-        could not be written, or the loss is not finite any more: then the newest good checkpoint stays.
+      UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a
+        checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PRETRAINING.where)
@@ -104,8 +111,8 @@ def pretrain(
         )
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
-        # Where the run stands: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at step 0;
-        # 3. fresh parameters.
+        # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
+        # step 0; 3. fresh parameters, at step 0.
         restored, report = checkpoints.restore(learner.abstract), None
         if restored is None:
             state, report = _first_state(learner, config.seed, source, tokenizer, signals)
@@ -117,7 +124,7 @@ def pretrain(
         if report is not None:
             show(report.table())
         announce_resumption(config, result.step)
-        # A signal during an evaluation has its step saved without it.
+        # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             return result
@@ -138,7 +145,7 @@ def pretrain(
 
 @dataclasses.dataclass(frozen=True)
 class _Learner:
-    """What is trained, and how its state lies on the devices."""
+    """What is trained, and how its state is placed on the devices."""
 
     objective: Objective
     optimizer: optax.GradientTransformation
@@ -175,10 +182,10 @@ def _train_phase(
     """Train from step `begin`, after `seen` sequences of the phase, to its end or until told to stop.
 
     Args:
-      evaluates_first: the evaluation of step `begin` is still to be made.
+      evaluates_first: whether step `begin` still has to be evaluated.
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
-    signals.saving = None  # the phase before has saved its end
+    signals.saving = None  # the previous phase has saved its last step
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = _train_step(run, phase)
@@ -196,7 +203,7 @@ def _train_phase(
     step, evaluated, wanted, main = begin, {}, False, run.learner.objective.terms[0].loss
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
-            for step in range(begin, phase.end + 1):  # `state` is that after `step` steps
+            for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
                 signals.saving, evaluated = step if step > begin else None, {}
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
@@ -209,11 +216,13 @@ def _train_phase(
                 if step > begin:
                     due_now = due(step, config.checkpoint.every_steps)
                     wanted = wanted or due_now or evaluated and config.checkpoint.keep_best
-                    # A state whose loss is not finite would push out a good one; the next that is finite is saved.
+                    # A state whose loss is not finite would displace a good one; the next finite one is saved instead.
                     if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         saver.save(step, state, evaluated or None)
                         wanted = False
-                with rates.paused() if step == begin else contextlib.nullcontext():  # which starts the pipeline
+                with (
+                    rates.paused() if step == begin else contextlib.nullcontext()
+                ):  # the first batch starts the pipeline
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=signals, rates=rates)
                 signals.check()
@@ -230,12 +239,12 @@ def _train_phase(
     if step > begin:
         reporter.finish()
         _draw(run, unigram)
-    # A signal that nobody has asked for any more is the next phase's to answer, on every host; what there is, is saved.
+    # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
     return state, Result(step, evaluated, signals.exit_code)
 
 
 def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
-    """Return that of the held-out documents at the length of the phase; None if there are none."""
+    """Return the evaluation on the held-out documents at the length of the phase; None if none are held out."""
     store, learner = run.corpus.evaluation_store, run.learner
     if store is None:
         return None
@@ -273,12 +282,12 @@ def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Generator[dict[st
 
 
 def _evaluates(config: Config, step: int) -> bool:
-    """Whether the held-out documents, if there are any, are evaluated after `step`."""
+    """Return whether the held-out documents, if there are any, are evaluated after `step`."""
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
 def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
-    """Whether the evaluation after `step`, to which the run has come before, is not in its log."""
+    """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
     if corpus.evaluation_store is None or not _evaluates(config, step):
         return False
     logged = [
@@ -300,10 +309,10 @@ def _check_given(config: Config) -> None:
 
 
 def _open_source(config: Config, resumed: bool) -> StoredModel | None:
-    """Return what init_from names; None without it, and in a run that is resumed, which does not look at it again."""
+    """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it."""
     if not config.init_from or resumed:
         return None
-    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do without
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
 
     source = open_stored(config.init_from)
     check_fit(source)
@@ -318,7 +327,7 @@ def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
 def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
 ) -> tuple[TrainState, Report | None]:
-    """Return the state at step 0, with the parameters of `source` if there is one, and what became of each of them."""
+    """Return the state at step 0 and, if a `source` gives its parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
     if source is None:
         return state, None

@@ -2,10 +2,11 @@
 
     python scripts/benchmark_finetuning.py SST-2 VOCAB [--peer=PYTHON] [--rounds=6] [--steps=40]
 
-SST-2 is the directory with train.tsv, VOCAB a vocab.txt. Weights are random, float32, dropout 0.1, batch 32, AdamW, clipping;
-both sides get the same token ids. Ours: batches, step and learning rate as `bert-jax finetune` makes them. The peer (a Python
-that has torch and transformers): batches padded to their longest row, in plain shuffled order, as its Trainer does by default,
-and sorted by length within windows, as ours are. Compilation and the first steps are not timed; what runs beside it is.
+SST-2 is the directory with train.tsv, VOCAB a vocab.txt. Weights are random, float32, dropout 0.1, batch 32, AdamW,
+clipping; both sides get the same token ids. Ours: batches, step and learning rate as `bert-jax finetune` makes them.
+The peer (a Python that has torch and transformers): batches padded to their longest row, in plain shuffled order, as
+its Trainer does by default, and sorted by length within windows, as ours are. Compilation and the first steps are not
+timed; what runs beside it is.
 """
 
 import json

@@ -4,9 +4,10 @@
 
 PYTHON has torch and transformers installed; without --peer only our side is measured. Writes a directory with random
 weights (model.safetensors, 440 MB) into the temporary directory and loads it in turn with both, each time in a new
-process; a third column is `bert_jax.load` on the same weights as a checkpoint of ours, whose fingerprints are checked. "load" ends when the call returns, "read" when every parameter has been summed once: torch maps the file and leaves
-it on disk until then. "from the start" has the imports too. Memory is the most that the process held (VmHWM), and what of
-it came after the imports. Linux only.
+process; a third column is `bert_jax.load` on the same weights as a checkpoint of ours, whose fingerprints are checked.
+"load" ends when the call returns, "read" when every parameter has been summed once: torch maps the file and leaves it
+on disk until then. "from the start" includes the imports. Memory is the most that the process held (VmHWM), and the
+part of it that came after the imports. Linux only.
 """
 
 import argparse
@@ -39,7 +40,8 @@ OURS = MEASURE.format(
     read="import numpy\ntotal = sum(float(numpy.asarray(leaf).sum()) for leaf in jax.tree.leaves(model))",
 )
 THEIRS = MEASURE.format(
-    imports="import torch, transformers; from transformers import AutoModelForPreTraining as model, BertForPreTraining\n"
+    imports="import torch, transformers\n"
+    "from transformers import AutoModelForPreTraining as model, BertForPreTraining\n"
     "transformers.utils.logging.set_verbosity_error()",
     load="model.from_pretrained(sys.argv[1], dtype=torch.float32)",
     read="with torch.no_grad():\n    total = sum(float(parameter.sum()) for parameter in model.parameters())",

@@ -3,11 +3,11 @@
     python scripts/compare_commits.py BEFORE [AFTER]
     python scripts/compare_commits.py COMMIT --write=RESULTS.json
 
-BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine; without
-AFTER it is this checkout as it is. Pre-training runs for
-50 steps with both objectives, with one, with micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for
-30 steps of classification, of tagging with a CRF, and of features. Only commands and files that never change their names are
-used, so the two may differ in every module. Exits with 1 if anything differs.
+BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine;
+without AFTER it is this checkout as it is. Pre-training runs for 50 steps with both objectives, with one, with
+micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for 30 steps of classification, of tagging
+with a CRF, and of features. Only commands and files that never change their names are used, so the two may differ in
+every module. Exits with 1 if anything differs.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def write_inputs(place: pathlib.Path, tree: pathlib.Path) -> None:
 
 
 def run_all(tree: pathlib.Path, inputs: pathlib.Path, output: pathlib.Path) -> dict[str, dict]:
-    """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those that its checkpoints record."""
+    """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
     found = {}
     for number, (name, (phases, optimizer, pairs, options)) in enumerate(PRETRAINING.items()):
         config, workdir = output / f"config{number}.py", output / f"pretraining{number}"
@@ -137,8 +137,8 @@ def run_all(tree: pathlib.Path, inputs: pathlib.Path, output: pathlib.Path) -> d
     for number, (name, (task, options)) in enumerate(FINETUNING.items()):
         workdir, suffix = output / f"finetuning{number}", "tsv" if task == "text" else "conll"
         python(tree, "-m", "bert_jax", "finetune", task, f"--init_from={output}/pretraining0", f"--workdir={workdir}",
-               f"--data.train={inputs}/train.{suffix}", f"--data.dev={inputs}/dev.{suffix}", "--epochs=1", "--batch_size=8",
-               "--log_every_steps=1", "--eval_batch_size=8",
+               f"--data.train={inputs}/train.{suffix}", f"--data.dev={inputs}/dev.{suffix}",
+               "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
                "--options.max_length=32", *options)  # fmt: skip
         found[f"finetune: {name}"] = result(tree, workdir)
     return found

@@ -2,8 +2,8 @@
 
     python scripts/compare_examples.py STORE [SEQUENCE_LENGTH …]
 
-The original's procedure is the oracle of the tests, tests/support/original_procedure.py of this checkout; it is found beside this
-file, whatever directory the script is started from.
+The original's procedure is the oracle of the tests, tests/support/original_procedure.py of this checkout; it is found
+beside this file, whatever directory the script is started from.
 """
 
 import pathlib

@@ -2,8 +2,9 @@
 
     python scripts/compare_squad.py VOCABULARY SQUAD.json [QUESTIONS]
 
-VOCABULARY: WordPiece, as load_tokenizer opens it. SQUAD.json: form 1.1. QUESTIONS: how many of the first are compared (all);
-the original's part is slow. The original is the oracle of the tests, tests/support/original_squad.py of this checkout.
+VOCABULARY: WordPiece, as load_tokenizer opens it. SQUAD.json: form 1.1. QUESTIONS: how many of the first are compared
+(all); the original's part is slow. The original is the oracle of the tests, tests/support/original_squad.py of this
+checkout.
 """
 
 import collections
@@ -24,7 +25,7 @@ OPTIONS = TaskOptions(max_length=384)
 
 
 def compare(tokenizer, examples, features, index: int) -> dict[str, int]:
-    """Counts for one question: does its gold answer come back exactly, by offsets and by get_final_text; are labels the same."""
+    """Compare one question: is its gold answer found, by offsets and by get_final_text; are the labels the same."""
     question = examples.questions[index]
     text, context = examples.contexts[question.context], features.contexts[question.context]
     gold = text[slice(*question.span)]

@@ -2,8 +2,8 @@
 
     cd docs && python ../scripts/execute_notebooks.py MODEL NOTEBOOK…     # ../runs/demo *.ipynb
 
-MODEL: what the notebooks load, as seen from the directory that they lie in; relative, because outputs name it. Without an
-accelerator, whatever the machine has. Needs the requirements of the tests.
+MODEL: what the notebooks load, as seen from the directory that they lie in; relative, because outputs name it. Without
+an accelerator, whatever the machine has. Needs the requirements of the tests.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs before any test imports jax: eight virtual CPU devices stand in for a pod slice; compiled programs are shared."""
+"""Runs before any test imports jax: eight virtual CPU devices replace a pod slice; compiled programs are shared."""
 
 import os
 import pathlib
@@ -82,7 +82,7 @@ def finished(small_store, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory) -> pathlib.Path:
-    """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
+    """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and unlabeled test)."""
     import small_finetuning
 
     return small_finetuning.write(tmp_path_factory.mktemp("finetuning"))

@@ -31,9 +31,14 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
+    """What `evaluate` measured."""
+
     step: int
+    """Step of the checkpoint; 0 if the model has none."""
     num_sequences: int
+    """Number of sequences measured."""
     metrics: dict[str, float]
+    """Loss, perplexity and accuracy of each task, by the names of metrics.jsonl."""
     unigram: dict[str, float]
     """mlm_loss, perplexity and mlm_accuracy of word frequencies alone, with the same masks; {} without the MLM head."""
 
@@ -78,6 +83,8 @@ def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None)
     length of `config`.
 
     Args:
+      workdir: of a pre-training run or of a converted model.
+      config: the options; `default_config(workdir)` has those of the run.
       devices: devices of the mesh; by default every device of every process.
 
     Raises:

@@ -91,7 +91,9 @@ class FinetuneConfig:
     """Whether to take only shape and vocabulary from init_from and start from random parameters. Compared with a run
     without this option, it shows what pre-training contributes."""
     data: TaskDataConfig = TaskDataConfig()
+    """Where the examples of the task are."""
     options: TaskOptions = TaskOptions()
+    """How examples become sequences, and logits answers."""
     workdir: str = ""
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
     runs/."""
@@ -171,7 +173,9 @@ class FinetuneConfig:
     log_every_steps: int = 10
     """Number of steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
+    """How the computation is carried out."""
     mesh: MeshConfig = MeshConfig()
+    """How the devices are laid out."""
 
 
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.

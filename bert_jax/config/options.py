@@ -51,10 +51,12 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
+        """Width of one attention head."""
         return self.hidden_size // self.num_heads
 
     @property
     def feed_forward_size(self) -> int:
+        """Width of the feed-forward layer, also if `intermediate_size` is None."""
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
 
     def need_vocab_size(self) -> int:
@@ -65,6 +67,7 @@ class ModelConfig:
 
     @property
     def padded_vocab_size(self) -> int:
+        """Number of rows of the embedding table."""
         size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
         return -(-size // self.vocab_pad_multiple) * self.vocab_pad_multiple
 
@@ -311,16 +314,27 @@ class Config:
     """A pre-training run."""
 
     model: ModelConfig = ModelConfig()
+    """Sizes of the model and form of its layers."""
     data: DataConfig = DataConfig()
+    """Where the token store is, and how examples are cut from it."""
     masking: MaskingConfig = MaskingConfig()
+    """Which pieces are masked, and what replaces them."""
     objective: ObjectiveConfig = ObjectiveConfig()
+    """Weights of the losses in their sum."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
+    """Parts of training, each at one sequence length."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """How gradients become updates."""
     schedule: ScheduleConfig = ScheduleConfig()
+    """Shape of the learning rate after the warm-up."""
     mesh: MeshConfig = MeshConfig()
+    """How the devices are laid out."""
     compute: ComputeConfig = ComputeConfig()
+    """How the computation is carried out."""
     checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the state is saved, and which checkpoints are kept."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """When the model is evaluated during training, and on how many sequences."""
     workdir: str = ""
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = ""
@@ -334,6 +348,7 @@ class Config:
 
     @property
     def total_steps(self) -> int:
+        """Number of steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
 

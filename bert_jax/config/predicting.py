@@ -52,10 +52,13 @@ class PredictConfig:
     """Different task that the model's head fits, such as ax for a model of mnli. By default the one it was fine-tuned
     on."""
     data: InputFormConfig = InputFormConfig()
+    """How the format of the input differs from that of the training files."""
     batch_size: int = 64
     """Sequences per batch."""
     compute: ComputeConfig = ComputeConfig()
+    """How the computation is carried out."""
     mesh: MeshConfig = MeshConfig()
+    """How the devices are laid out."""
 
 
 def check_predict(config: PredictConfig) -> PredictConfig:

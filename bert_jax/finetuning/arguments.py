@@ -1,4 +1,4 @@
-"""What the arguments of `bert_jax.finetune` mean: the configuration, and the examples that the caller has in memory."""
+"""From the arguments of `bert_jax.finetune` to a configuration and the examples that the caller has in memory."""
 
 import dataclasses
 import difflib
@@ -20,16 +20,16 @@ IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 def from_arguments(
     task: FinetuneConfig | str, splits: Mapping[str, object], options: Mapping[str, object]
 ) -> tuple[FinetuneConfig, dict[str, list]]:
-    """Return the configuration, and for each split that was given in memory its rows.
+    """Return the configuration and, for each split given in memory, its rows.
 
     Args:
       task: a task, with its defaults, or a configuration to change.
       splits: train, dev and test, each a file, any iterable of examples, or None.
-      options: values by name, see `finetune`. Of a task without `workdir` it is a new directory among the temporary ones.
+      options: values by name, see `finetune`. Without `workdir`, a task gets a new temporary directory.
 
     Raises:
-      UserError: an unknown or ambiguous option, a value of another type; examples for a task that reads files only, or
-        with options of files, or none to choose by.
+      UserError: an option is unknown or ambiguous, or its value has the wrong type; examples are given for a task that
+        reads only files, or together with options for files; there are no dev examples to choose by.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
@@ -49,8 +49,8 @@ def from_arguments(
             values["data"][split], given[split] = IN_MEMORY, _rows(split, source)
     if given and values["task"] != "text":
         raise UserError(
-            f"{', '.join(given)} in memory: examples can be given so to the task text, which takes "
-            f"[(text, label), …] and [((text, text_b), label), …]; {values['task']} reads files: "
+            f"{', '.join(given)} in memory: examples in memory can only be given to the task text, as "
+            f"[(text, label), …] or [((text, text_b), label), …]; {values['task']} reads files: "
             "train=FILE and dev=FILE, or dir=DIRECTORY"
         )
     data = values["data"]
@@ -58,8 +58,8 @@ def from_arguments(
         _check_in_memory(data, given)
     if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
         raise UserError(
-            "train is given and dev, by which runs are compared and chosen, is not: give dev=[(text, label), …], or "
-            "dev_share=0.1 to hold out a tenth of train"
+            "train is given and dev, by which runs are compared and chosen, is missing: give dev=[(text, label), …], "
+            "or dev_share=0.1 to hold out a tenth of train"
         )
     if isinstance(task, str) and not values["workdir"]:
         values["workdir"] = str(pathlib.Path(tempfile.gettempdir()) / f"bert_jax_{uuid.uuid4().hex[:12]}")
@@ -67,7 +67,7 @@ def from_arguments(
 
 
 def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> None:
-    """UserError where an option speaks of other data than the rows of `given`, and would be ignored."""
+    """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
     if data["tfds"]:
         raise UserError(
             f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} came in memory too; leave one of the "
@@ -83,7 +83,7 @@ def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> N
 
 
 def _set(values: dict, name: str, value) -> None:
-    """Puts an option in its place: a field, a group of them, or one within a group by its dotted or its own name."""
+    """Put an option in its place: a field, a group of fields, or a field of a group by its dotted or its own name."""
     if name in values:
         if isinstance(values[name], dict) and not isinstance(value, dict):
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
@@ -109,7 +109,7 @@ def _unclear(name: str, found: list[str], known: list[str]) -> str:
 
 
 def _leaves(values: dict, prefix: str = "") -> list[str]:
-    """Dotted names of all options below `values`."""
+    """Return the dotted names of all options below `values`."""
     return [
         full
         for name, value in values.items()
@@ -124,7 +124,7 @@ def _rows(split: str, source) -> list:
 
 
 def _plain(value):
-    """The JSON type of an option's value: dataclasses as dicts, numbers of NumPy as Python's, paths as text."""
+    """Return an option's value as JSON: dataclasses as dicts, NumPy numbers as Python numbers, paths as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, np.ndarray | np.generic):

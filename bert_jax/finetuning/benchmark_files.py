@@ -1,4 +1,4 @@
-"""predictions/ of a work directory: what the chosen model answers to every split that is not trained on."""
+"""predictions/ of a work directory: the answers of the chosen model on every split that is not trained on."""
 
 import dataclasses
 
@@ -18,9 +18,9 @@ from bert_jax.tasks.task_data import TaskData
 def predicted(
     path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int, signals: StopSignals
 ) -> dict:
-    """Return facts for results.json: metrics on the test sets that have labels, and which files of predictions there are.
+    """Return facts for results.json: metrics on the test sets that have labels, and the files of predictions.
 
-    They are left as an earlier command wrote them if they are there and of the same run and test sets.
+    Files of an earlier command stay as they are if they are complete and belong to the same run and test sets.
     """
     place, tests_now = path / "predictions", data.test_fingerprint()
     before = from_first(earlier_predictions(path / RECORD))
@@ -46,16 +46,19 @@ def _write_predictions(
     metrics: dict[str, float],
     signals: StopSignals,
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Files of the benchmark's form for every split that is not trained on; `metrics` are those of `params` on dev.
+    """Write files in the benchmark's format for every split that is not trained on.
 
-    Returns the metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
+    Args:
+      metrics: the metrics of `params` on dev.
+
+    Returns:
+      Metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
     """
     tests, written = {}, []
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
-        if name in data.tests and isinstance(
-            features, SpanFeatures
-        ):  # answered by dev's threshold, never by one of its own
+        # A test set is answered with the threshold of dev, never with its own.
+        if name in data.tests and isinstance(features, SpanFeatures):
             features = dataclasses.replace(features, options=tuned(features.options, metrics))
         logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
         if jax.process_index() == 0:

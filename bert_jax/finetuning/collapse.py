@@ -1,4 +1,4 @@
-"""Runs that have learned nothing, told from the rest: small tasks now and then end in a model that ignores its input."""
+"""Finds runs that have learned nothing: small tasks now and then end in a model that ignores its input."""
 
 import numpy as np
 
@@ -11,12 +11,14 @@ from bert_jax.tasks.squad.windows import SpanFeatures
 def collapsed(
     head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int
 ) -> str | None:
-    """Why a finished run counts as collapsed, in words, or None.
+    """Describe in words why a finished run counts as collapsed, or return None.
 
     Args:
-      ignored: what `ignores_input` says of the weights that count.
+      head: head of the task.
+      train: the sequences trained on.
+      ignored: result of `ignores_input` for the weights that count.
       training_loss: mean over the end of the last epoch.
-      skipped_steps: updates left out because the loss or the gradient was no number.
+      skipped_steps: number of updates skipped because the loss or the gradient was not finite.
     """
     reasons = [f"loss or gradient was not finite in {skipped_steps} steps"] if skipped_steps else []
     if ignored:
@@ -28,14 +30,16 @@ def collapsed(
 
 
 def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], metrics: dict[str, float]) -> str | None:
-    """By what the answers to dev look as if nothing had been read, in words; None if by nothing.
+    """Describe in words why the answers on dev look independent of the input, or return None.
 
     Args:
-      logits: scores on `dev`, one entry a sequence.
-      metrics: what they are worth.
+      head: head of the task.
+      dev: the sequences that were answered.
+      logits: scores on `dev`, one entry per sequence.
+      metrics: metrics of these scores.
     """
     reasons = []
-    if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with the threshold best for it
+    if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold
         reasons.append("every question is left unanswered")
     elif answer := _constant_answer(head, dev, logits):
         reasons.append(f"every prediction is {answer}")
@@ -43,19 +47,20 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
         labels, answers = np.asarray(dev.labels), np.array([row.argmax() for row in logits])
         accuracy, majority = np.mean(answers == labels), np.bincount(labels).max() / len(labels)
         correlation = matthews(labels, answers)
-        # Two standard errors of guessing: where classes differ much in size, a model may be related to them and below the largest.
+        # Two standard errors of guessing: where class sizes differ much, a model may be correlated with the labels and
+        # still be below the largest class.
         if accuracy <= majority and correlation < 2 / np.sqrt(len(labels)):
             reasons.append(
-                f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the Matthews "
-                f"correlation, {correlation:.3f}, not above that of guessing"
+                f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the "
+                f"Matthews correlation, {correlation:.3f}, not above that of guessing"
             )
     return "; ".join(reasons) or None
 
 
 def prior_loss(head: HeadConfig, features: Features) -> float | None:
-    """Loss of the best answer that ignores the input: entropy of the labels in nats, their variance for regression.
+    """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
 
-    None for spans and tags, where knowing the length or the most frequent tag is already much.
+    None for spans and tags, where knowing the length or the most frequent tag already helps a lot.
     """
     if head.kind in ("span", "tagging"):
         return None
@@ -66,13 +71,13 @@ def prior_loss(head: HeadConfig, features: Features) -> float | None:
 
 
 def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarray]) -> str | None:
-    """The one answer that is given to everything, in words; None where there are two, or only one sequence."""
+    """Return the one answer given to every sequence, in words; None if there are two, or only one sequence."""
     if len(logits) < 2:
         return None
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
     if isinstance(features, SpanFeatures):
-        # Of the window only: [CLS], the label of windows without the answer, may be the best of all and is no answer itself.
+        # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
         places = {
             tuple(row[prefix:-1].argmax(axis=0).tolist()) for row, prefix in zip(logits, features.prefix, strict=True)
         }

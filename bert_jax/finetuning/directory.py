@@ -34,13 +34,18 @@ _CHANGES = FINETUNING.below("finetune")
 def open_finetuning(
     path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer
 ) -> WorkDirectory:
-    """Take `path` for fine-tuning; runs that it holds must have begun with the same data, parameters and settings.
+    """Take `path` for fine-tuning; the runs in it must have begun with the same data, parameters and settings.
 
     Args:
-      features, parameters: fingerprints of the data and of what is fine-tuned (None: fresh parameters).
+      path: the work directory.
+      settings: content of config.json.
+      features: fingerprint of the data.
+      parameters: fingerprint of the parameters that are fine-tuned; None for fresh ones.
+      tokenizer: the vocabulary of the model.
 
     Raises:
-      UserError: not writable; another process writes to it; it holds something else, or runs with other settings.
+      UserError: the directory is not writable, another process writes to it, or it holds something else, or runs with
+        other settings.
     """
     identity = {
         "features_fingerprint": features,
@@ -54,8 +59,8 @@ def open_finetuning(
 
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
-    """Puts the weights of the run that `record` is of into DIR/checkpoints, unless they are there; returns them on `mesh`."""
-    # The run may be another of that name; as text, because nan is not nan.
+    """Put the weights of the run of `record` into DIR/checkpoints, unless they are there, and return them on `mesh`."""
+    # A different run may have the same name, so metrics are compared too; as JSON text, because nan != nan.
     if from_first(_published(workdir)) == [record["run"], json.dumps(record["metrics"], sort_keys=True)]:
         return place(open_checkpoint(workdir.path), mesh)
     directory = workdir.path / "runs" / record["run"]
@@ -78,15 +83,15 @@ def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
 
 
 def remove(directory: epath.Path) -> None:
-    """Deletes a directory, on the first host; the others wait."""
+    """Delete a directory, on the first host; the others wait."""
     if jax.process_index() == 0 and directory.exists():
         directory.rmtree()
     from_first(None)
 
 
 def drop_losers(workdir: WorkDirectory, metric: str) -> None:
-    """Deletes the weights of runs that can be chosen no more: those of a grid of large models would fill the disk."""
-    if jax.process_index() != 0:  # which is also the one that has surely seen the last record
+    """Delete the weights of runs that can no longer be chosen: those of a grid of large models would fill the disk."""
+    if jax.process_index() != 0:  # only the first host is sure to have seen the last record
         return
     records = finished_runs(workdir.path / "runs", metric)
     chosen = best(records, metric)
@@ -96,9 +101,9 @@ def drop_losers(workdir: WorkDirectory, metric: str) -> None:
 
 
 def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokenizer: Tokenizer) -> None:
-    """Deletes the weights of a run, or makes its directory one that can be loaded and predicts.
+    """Delete the weights of a run, or make its directory one that can be loaded and used to predict.
 
-    Weights that a command with --keep=all has made stay, whatever later commands want.
+    The weights of a command with --keep=all stay, whatever later commands want.
     """
     run = workdir.path / "runs" / record["run"]
     if wanted == record["keep"] == "best":
@@ -108,11 +113,11 @@ def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokeni
             tokenizer.save(run / "tokenizer")
     elif wanted == "all":
         remedy = f"they are those of {workdir.path} itself" if record is chosen else f"remove {run} to train it again"
-        logging.warning("the weights of %s are gone, an earlier command kept the best only; %s", run.name, remedy)
+        logging.warning("the weights of %s are gone, an earlier command kept only the best; %s", run.name, remedy)
 
 
 def _published(workdir: WorkDirectory) -> list[str] | None:
-    """Name and metrics of the run whose weights lie on top."""
+    """Return name and metrics of the run whose weights are in DIR/checkpoints, or None."""
     steps = Checkpoints(workdir.checkpoints, read_only=True).directories()
     try:
         if not steps:
@@ -122,9 +127,7 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return [record["config"]["run"], json.dumps(record["metrics"], sort_keys=True)]
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged record provokes anything; the run still has its weights if this was interrupted
+    except Exception as error:  # a damaged record may raise anything; the run still has its weights
         logging.warning("%s cannot be used (%s); it is written again", steps[-1], error)
         return None
 
@@ -132,7 +135,7 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
 def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
     if "features_fingerprint" not in read_json(path / "run.json"):
         raise UserError(
-            f"{path} is the work directory of a pre-training run: it may be --init_from, give another --workdir"
+            f"{path} is the work directory of a pre-training run: it may be --init_from; give another --workdir"
         )
     before, harmless = read_json(path / "config.json"), ("compute.layers", "compute.remat", "pairs", *_CHANGES.how)
     if lines := refused_changes(path, identity, before, settings, lambda line: is_among(line.split(": ")[0], harmless)):

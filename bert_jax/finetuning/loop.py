@@ -39,16 +39,18 @@ from bert_jax.training.announcement import say, say_hardware
 
 @dataclasses.dataclass(frozen=True)
 class Result:
+    """What a call of `finetune` did."""
+
     results: dict = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
     exit_code: int
-    """0; 130 or 143 if a signal ended it, which has saved what steps it had made."""
+    """0; 130 (SIGINT) or 143 (SIGTERM) if a signal ended the command, after the steps made so far were saved."""
     path: str
     """The work directory."""
 
     @functools.cached_property
     def model(self) -> PretrainedModel:
-        """The chosen model, loaded when it is first asked for: result.model.predict(texts)."""
+        """The chosen model, loaded on first access: result.model.predict(texts)."""
         if not self.results:
             raise UserError(
                 f"there is no model yet: the training was interrupted; the same call with workdir={self.path!r} "
@@ -66,29 +68,33 @@ def finetune(
     devices: sharding.Devices = None,
     **options: object,
 ) -> Result:
-    """Fine-tune on a task: train every run of the plan that is not finished, choose one, predict, and write results.json.
+    """Fine-tune on a task: train every unfinished run of the plan, choose one, predict, and write results.json.
 
         result = bert_jax.finetune("text", train=[("a text", "its label"), …], dev=[…], init_from=PATH, epochs=3)
         result.model.predict(["another text"])
 
     Args:
       task: the name of a task, or a FinetuneConfig that has everything.
-      train: a file; for the task text also examples in memory: any iterable of (text, label) or ((text, text_b), label),
-        such as rows of an array. Labels are names or whole numbers and are returned as str; with regression=True they are
-        numbers.
+      train: a file; for the task text also examples in memory: any iterable of (text, label) or ((text, text_b),
+        label), such as rows of an array. Labels are names or integers and are returned as str; with regression=True
+        they are numbers.
       dev: as `train`.
       test: as `train`. Examples with None for a label are predicted, not scored.
-      devices: what the mesh is made of; by default every device of every process.
-      **options: fields of FinetuneConfig, and of its groups by their own name where one group has it (max_length=256),
-        else in a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a new temporary directory.
+      devices: the devices of the mesh; by default every device of every process.
+      **options: fields of FinetuneConfig, and of its groups by their own name if only one group has it
+        (max_length=256), otherwise in a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a
+        new temporary directory.
+
+    Returns:
+      The results, also in results.json, an exit code and the chosen model.
 
     Raises:
-      UserError: the options, the checkpoint, the data or the work directory cannot be used, and nothing has been changed; or
-        a checkpoint could not be written.
+      UserError: the options, the checkpoint, the data or the work directory cannot be used, and nothing has been
+        changed; or a checkpoint could not be written.
     """
     config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
     if isinstance(task, str) and not options.get("workdir"):
-        hardware.initialize_distributed()  # which must come before jax is asked for hosts
+        hardware.initialize_distributed()  # must come before JAX is asked for the number of hosts
         if jax.process_count() > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")
@@ -101,7 +107,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     check_alike(lambda: to_dict(config), FINETUNING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
-    if config.task == "ax":  # a test of models of mnli: there is nothing to train
+    if config.task == "ax":  # a test set for models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config.init_from)
     data = read_task(config, stored.model, stored.need_tokenizer(), given)
@@ -166,7 +172,7 @@ def _train_runs(command: Command) -> None:
 
 
 def _conclude(command: Command) -> dict:
-    """Choose a run, publish its weights, predict, and write results.json, whose content is returned."""
+    """Choose a run, publish its weights, predict, write results.json and return its content."""
     config, data, workdir = command.config, command.data, command.workdir
     workdir.secure()
     records = from_first(finished_runs(workdir.path / "runs", data.main_metric))

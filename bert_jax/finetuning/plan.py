@@ -1,4 +1,4 @@
-"""Which runs a command asks for, and the learning rate of each step of one."""
+"""The runs that a command asks for, and the learning rate of each step of a run."""
 
 import dataclasses
 import itertools
@@ -23,17 +23,17 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """What runs of different seeds have in common."""
+        """Name of what runs with different seeds have in common."""
         return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}"
 
     @property
     def name(self) -> str:
-        """Of its directory below runs/."""
+        """Name of its directory below runs/."""
         return f"{self.setting}_seed{self.seed}"
 
 
 def plan(config: FinetuneConfig) -> list[Run]:
-    """Every seed of every setting; the first seed of all settings comes first."""
+    """Return every seed of every setting; the first seed of all settings comes first."""
     settings = [(config.batch_size, config.learning_rate, config.epochs)]
     if config.grid:
         settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
@@ -41,7 +41,7 @@ def plan(config: FinetuneConfig) -> list[Run]:
 
 
 def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
-    """UserError if the shortest run on that many sequences is over before warm-up and cooldown are."""
+    """Raise UserError if the shortest run on that many sequences is shorter than warm-up and cooldown."""
     cooldown = config.schedule.cooldown_steps
     steps, run = min(
         ((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)),
@@ -49,17 +49,17 @@ def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
     )
     if cooldown and _warmup_steps(config.warmup_share, steps) + cooldown > steps:
         raise UserError(
-            f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} steps "
-            f"of {run.name}; lower the former, for example to {max(1, steps // 10)}"
+            f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} "
+            f"steps of {run.name}; lower the former, for example to {max(1, steps // 10)}"
         )
 
 
 def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:
-    """float32 [steps]: the rate of the update that takes the state from step to step + 1."""
+    """Return the learning rate of the update from each step to the next, float32 [steps]."""
     warmup = _warmup_steps(warmup_share, steps)
     return np.float32(run.learning_rate) * np.asarray(shape(schedule, np.arange(steps), steps, warmup))
 
 
 def _warmup_steps(share: float, steps: int) -> int:
-    """As the original's run_classifier.py rounds: down."""
+    """Return the number of warm-up steps, rounded down as in the original's run_classifier.py."""
     return int(share * steps)

@@ -44,7 +44,7 @@ def predict_logits(
     mesh: Mesh,
     signals: StopSignals | None = None,
 ) -> list[np.ndarray]:
-    """Scores of every sequence, in order and without padding, float32.
+    """Return the scores of every sequence, in order and without padding, float32.
 
     Args:
       predict_step: (params, batch) → `predictions`; compiled once per rung of the ladder of lengths.
@@ -53,7 +53,7 @@ def predict_logits(
       classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
 
     Raises:
-      Stopped: by `signals`, before any of the batches.
+      Stopped: raised by `signals` before one of the batches.
     """
     rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
     mine = sharding.host_rows(mesh, rows)
@@ -81,11 +81,11 @@ def predict_logits(
 
 
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
-    """Scores of an ensemble: log of the mean probability over classes or candidates; the mean for regression and spans.
+    """Return the scores of an ensemble: log of the mean probability of a class or candidate; for others the mean score.
 
-    The scores of spans are compared across the windows of a question, and a threshold was tuned on them as they are, which a
-    probability within one window is not. For a CRF, whose scores are the best path's, each word gets the share of the models
-    that vote for a label.
+    Span scores are averaged, not probabilities: scores are comparable across the windows of a question, and the
+    threshold was tuned on them. For a CRF, whose scores are those of the best path, each word gets the fraction of the
+    models that vote for a label.
     """
     if len(predictions) == 1:
         return predictions[0]
@@ -99,17 +99,20 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
 
 
 def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices = None) -> dict[str, float]:
-    """Predict `config.input` with the model in a directory, or the mean of several (commas between); write `config.output`.
+    """Predict `config.input` with one model or the mean of several, and write `config.output`.
 
     Args:
-      devices: what the mesh is made of; by default every device of every process.
+      workdirs: directory of the model, or of several, separated by commas.
+      config: input, output and how to predict.
+      devices: the devices of the mesh; by default every device of every process.
 
     Returns:
-      The task's metrics, printed too, where the input has labels; else {}.
+      The task's metrics, which are also printed, if the input has labels; otherwise {}.
 
     Raises:
-      UserError: an output that exists; no fine-tuned model; members of an ensemble with other heads, tasks or vocabularies; a
-        task that needs another head; pairs for a model of single texts, or the reverse; a bad input file.
+      UserError: the output exists; a model is not fine-tuned; the members of an ensemble have different heads, tasks or
+        vocabularies; the task needs a different head; pairs are given to a model of single texts, or the reverse; the
+        input file is bad.
     """
     from bert_jax.formats.opening import open_stored
 
@@ -127,7 +130,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
         check_pairs(
             member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path
         )
-    console = Console(highlight=False, stderr=not config.output)  # predictions that are printed stay by themselves
+    console = Console(highlight=False, stderr=not config.output)  # standard output may be for predictions alone
     _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh, devices)
     logits = average(first.need_head(), [_member_logits(member, features, config, mesh) for member in members])
@@ -139,12 +142,14 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
-    """Applies a model of mnli to AX: predictions of each of its splits; results.json with the figures of the labelled one.
+    """Apply a model of mnli to AX, write predictions of its splits and results.json, and return that file's content.
 
-    Sequences are made as in that model's own evaluation, whatever `config.options` says.
+    Sequences are made as in that model's own evaluation, whatever `config.options` says. Metrics are those of the split
+    that has labels.
 
     Raises:
-      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; no file of AX.
+      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; there is no
+        file of AX.
     """
     from bert_jax.formats.opening import open_stored
 
@@ -217,10 +222,10 @@ def _say_what_is_cut(features: Features, split: str, console: Console) -> None:
 
 
 def _check_vacant(workdir: epath.Path) -> None:
-    """UserError where the figures of AX would take the place of a run's."""
+    """Raise UserError if the figures of AX would replace those of a run."""
     results = workdir / "results.json"
     if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
-        raise UserError(f"workdir={workdir} holds another run or its results; give ax a --workdir of its own")
+        raise UserError(f"workdir={workdir} holds another run or its results; give ax its own --workdir")
 
 
 def _member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
@@ -245,7 +250,8 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
     if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
         shown = [
-            f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} {', '.join(stored.need_head().labels)}"
+            f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
+            f"{', '.join(stored.need_head().labels)}"
             for stored in (member, first)
         ]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
@@ -256,7 +262,7 @@ def _check_member(member: StoredModel, first: StoredModel) -> None:
         )
     if member.tokenizer.fingerprint != first.need_tokenizer().fingerprint:
         raise UserError(
-            f"{member.path} and {first.path} have other vocabularies; an ensemble reads one set of sequences"
+            f"{member.path} and {first.path} have different vocabularies; an ensemble reads one set of sequences"
         )
 
 
@@ -267,19 +273,19 @@ def _task(stored: StoredModel, asked: str) -> str:
 
 
 def _family(stored: StoredModel, task: str) -> types.ModuleType:
-    """The module that reads and scores a task, whose kind of head the model must have."""
+    """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
     family = family_of(task)
     wanted = family.head(task, stored.need_head().labels).kind
     if wanted != stored.need_head().kind:
         raise UserError(
-            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {wanted}; give another model or "
-            "another task"
+            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {wanted}; give another model "
+            "or another task"
         )
     return family
 
 
 def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
-    """Those of the first, as far as all have positions; the threshold of "no answer" is the mean of theirs."""
+    """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
     positions = min(member.model.max_position_embeddings for member in members)
     options = [recorded_options(member.history, task, positions) for member in members]
     known = [each.null_threshold for each in options if each.null_threshold is not None]

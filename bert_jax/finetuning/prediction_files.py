@@ -1,4 +1,4 @@
-"""What `bert-jax predict` reads and writes: examples of a task or plain texts, and predictions that replace no other file."""
+"""The files of `bert-jax predict`: examples of a task or plain texts, and predictions that replace no other file."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from bert_jax.tokenization.texts import check_utf8
 
 
 def check_files(config: PredictConfig) -> None:
-    """Raise UserError where the input does not exist, or the output is a file that must stay as it is."""
+    """Raise UserError if the input does not exist, or the output is a file that must stay as it is."""
     if config.input not in ("", plain_text.STANDARD_INPUT) and not epath.Path(config.input).expanduser().exists():
         raise UserError(f"--input={config.input}: no such file")
     if config.output and not _is_directory(config.output):
@@ -30,7 +30,7 @@ def check_files(config: PredictConfig) -> None:
 
 
 def check_outputs(names: Sequence[str], config: PredictConfig) -> None:
-    """Raise UserError where the output is a directory in which a file of one of these names must stay as it is."""
+    """Raise UserError if the output is a directory in which a file of one of these names must stay as it is."""
     if _is_directory(config.output):
         _check_replaceable([epath.Path(config.output) / name for name in names], config)
 
@@ -38,7 +38,7 @@ def check_outputs(names: Sequence[str], config: PredictConfig) -> None:
 def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> None:
     source = epath.Path(config.input).expanduser()
     for file in files:
-        if not file.is_file():  # /dev/null is none
+        if not file.is_file():  # such as /dev/null
             continue
         local = config.input and "://" not in config.input + config.output
         if file == source or local and source.exists() and os.path.samefile(file, source):
@@ -50,10 +50,10 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
 def read_examples(
     stored: StoredModel, task: str, family: types.ModuleType, config: PredictConfig
 ) -> tuple[types.ModuleType, Any]:
-    """Return the family that answers the input, which is `family` unless there are plain texts, and the examples of the input.
+    """Return the family that answers the input, which is `family` except for plain texts, and the input's examples.
 
     Raises:
-      UserError: what the families say of files, texts and lines that they cannot read; plain text for questions.
+      UserError: a file, text or line cannot be read, or plain text is given for questions.
     """
     labels, kind = stored.need_head().labels, stored.need_head().kind
     if config.input and not plain_text.is_plain(config.input, kind):
@@ -61,7 +61,7 @@ def read_examples(
         data = dataclasses.replace(recorded_data(stored.history), **form, **{config.split: config.input})
         return family, family.load(task, data, config.split, labels)
     if kind not in ("classification", "regression", "tagging"):
-        raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a form of that task")
+        raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a format of that task")
     check_utf8(config.text)
     texts = plain_text.read(config.input) if config.input else [PlainText("--text", config.text, "0")]
     if kind == "tagging":
@@ -72,7 +72,10 @@ def read_examples(
 def write_predictions(
     family: types.ModuleType, examples: Any, features: Features, logits: list, output: str, split: str
 ) -> None:
-    """Write all files of the family into a directory, or its main one to `output` ("": standard output), on the first host."""
+    """Write all files of the family into a directory, or its main file to `output`, on the first host.
+
+    Without `output`, the main file goes to standard output.
+    """
     if jax.process_index() != 0:
         return
     if _is_directory(output):

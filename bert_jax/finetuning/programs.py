@@ -1,4 +1,4 @@
-"""What all runs of a fine-tuning command share: the model, its compiled functions, the parameters that a run starts from."""
+"""What all runs of a fine-tuning command share: the model, its compiled functions and the initial parameters."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ from bert_jax.training.step import make_eval_step, make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """What all runs of a command share: the model and its functions, compiled once per shape of batches."""
+    """The model and its functions, compiled once per shape of batches, which all runs of a command share."""
 
     model: BertForTask
     mesh: Mesh
@@ -38,7 +38,7 @@ class Programs:
 
 
 def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> Programs:
-    """The model with the dropout that `config` wants, and what is compiled for it."""
+    """Return the model with the dropout of `config`, and the functions that are compiled for it."""
     if config.dropout is not None:
         model = dataclasses.replace(model, hidden_dropout=config.dropout, attention_dropout=config.dropout)
     if config.reinitialize_layers > model.num_layers:
@@ -77,7 +77,10 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
 def first_state(
     config: FinetuneConfig, stored: StoredModel, programs: Programs, seed: np.uint32
 ) -> tuple[TrainState, Report | None]:
-    """State at step 0: parameters of `stored` where it has them, fresh ones elsewhere (everywhere with random_weights)."""
+    """Return the state at step 0, with the parameters of `stored` where it has them and fresh ones elsewhere.
+
+    With random_weights, all are fresh and the report is None.
+    """
     state = programs.fresh_state(seed)
     if config.random_weights:
         return state, None
@@ -88,7 +91,7 @@ def first_state(
 
 
 def with_fresh_layers(params: dict, fresh: dict, layers: int, parameters: ParameterTable) -> dict:
-    """Return `params` with the top `layers` layers, and the pooler, of `fresh` (Zhang et al. 2021); 0 changes nothing."""
+    """Return `params` with the pooler and the top `layers` layers of `fresh` (Zhang et al. 2021); 0: unchanged."""
     if not layers:
         return params
 
@@ -104,7 +107,10 @@ def with_fresh_layers(params: dict, fresh: dict, layers: int, parameters: Parame
 
 
 def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, str]:
-    """`stored` without its task head, unless that is `head` (same parts, same labels in the same order); what to say of it."""
+    """Return `stored` without its task head unless that fits, and a note for the console.
+
+    A head fits if it has the same parts as `head`, and the same labels in the same order.
+    """
     if stored.head is None:
         return stored, ""
     have, want = ((h.kind, h.labels, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
@@ -112,8 +118,8 @@ def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, st
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
     arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(("head/", "crf/"))}
     return dataclasses.replace(stored, head=None, arrays=arrays), (
-        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is taken, "
-        "the head starts fresh"
+        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is "
+        "taken, the head starts fresh"
     )
 
 

@@ -1,4 +1,4 @@
-"""What config.json, every checkpoint and results.json say of the runs of a command."""
+"""What config.json, every checkpoint and results.json record of the runs of a command."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from bert_jax.training.task_reporter import Reporter
 
 
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
-    """What config.json and every checkpoint say; of a run, with its own hyper-parameters."""
+    """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
     return {
@@ -37,7 +37,12 @@ def run_record(
     dev: dict[int, dict],
     counted: int,
 ) -> dict:
-    """Return what results.json says of a run whose evaluations by step are `dev`, and whose weights of step `counted` count."""
+    """Return what results.json records of a run.
+
+    Args:
+      dev: evaluations by step.
+      counted: step of the weights that count.
+    """
     loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
     return {
         "run": run.name,

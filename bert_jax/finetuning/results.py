@@ -1,4 +1,4 @@
-"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and how it was chosen."""
+"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and why."""
 
 import os
 import statistics
@@ -23,7 +23,7 @@ def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
     """Return the records of all finished runs below a work directory, by name.
 
     Raises:
-      UserError: one of them is damaged, or lacks a metric that others have, such as `metric`, by which runs are chosen.
+      UserError: one of them is damaged, lacks `metric`, by which runs are chosen, or lacks a metric that others have.
     """
     if not runs.is_dir():
         return []
@@ -53,15 +53,15 @@ def _read_record(file: epath.Path) -> dict:
 
 def _damaged(file: epath.Path, why: str) -> UserError:
     return UserError(
-        f"{file} {why}, so it is not the record of this run; bring it back from a copy, or delete {file.parent} "
+        f"{file} {why}, so it is not the record of this run; restore it from a copy, or delete {file.parent} "
         "to train the run again"
     )
 
 
 def earlier_predictions(file: epath.Path) -> dict | None:
-    """Return which predictions the results.json of an earlier command speaks of; None if it is absent or says something else.
+    """Return which predictions the results.json of an earlier command records; None if it is absent or unusable.
 
-    `run` and `metrics` of the model, and what `summary` had as facts: `tests` and `predictions`.
+    These are `run` and `metrics` of the model, and `tests` and `predictions`, which `summary` got as facts.
     """
     try:
         before = read_json(file)
@@ -81,16 +81,18 @@ def earlier_predictions(file: epath.Path) -> dict | None:
 
 
 def best(records: list[dict], metric: str) -> dict:
-    """The record of the highest dev metric; of equals the first, and one that has not collapsed before one that has."""
+    """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed."""
     return max(records, key=lambda record: (record["metrics"][metric], record["collapsed"] is None))
 
 
 def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dict) -> dict:
-    """Content of results.json.
+    """Return the content of results.json.
 
     Args:
-      metric: name of the dev metric that chooses.
-      facts: of data and model, added as they are.
+      config: the resolved configuration.
+      records: records of all runs.
+      metric: name of the dev metric that decides.
+      facts: facts about data and model, added as they are.
     """
     chosen = best(records, metric)
     settings = [
@@ -119,7 +121,7 @@ def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dic
 
 
 def _setting(name: str, records: list[dict], metric: str) -> dict:
-    """What the runs of one setting have in common: mean, sample standard deviation (None for one run), best."""
+    """Summarize the runs of one setting: mean, sample standard deviation (None for one run), best."""
     values = {key: [record["metrics"][key] for record in records] for key in records[0]["metrics"]}
     return {
         "setting": name,
@@ -135,7 +137,7 @@ def _setting(name: str, records: list[dict], metric: str) -> dict:
 
 
 def show(results: dict) -> None:
-    """Prints the settings, best first, what was chosen, and which runs collapsed."""
+    """Print the settings, best first, the chosen run, and the runs that collapsed."""
     table = Table(title=f"{results['task']} on dev")
     metrics = list(results["metrics"])
     for column in ("setting", "runs", *metrics):
@@ -156,7 +158,7 @@ def show(results: dict) -> None:
 
 
 def figure(setting: dict, metric: str) -> str:
-    """Mean in percent, ± standard deviation where there are several runs."""
+    """Return the mean in percent, ± standard deviation if there are several runs."""
     spread, scale = setting["standard_deviation"][metric], _scale(metric)
     return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
 
@@ -166,5 +168,5 @@ def _line(metrics: dict[str, float]) -> str:
 
 
 def _scale(metric: str) -> int:
-    """Fractions are shown in percent; a threshold is a difference of scores."""
+    """Return the factor for display: fractions are shown in percent, a threshold is a difference of scores."""
     return 1 if metric.endswith("_thresh") else 100

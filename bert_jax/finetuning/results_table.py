@@ -1,4 +1,4 @@
-"""One table over tasks: what `finetune` left in each directory, with the paper's published figures beside it."""
+"""One table over tasks: the results of `finetune` in each directory, next to the paper's published figures."""
 
 import json
 import os
@@ -31,7 +31,7 @@ METRICS = {
     "text": ("accuracy", "pearson"),
     "ax": ("matthews",),
 }
-"""What a cell shows, in the order of the columns, as far as it was measured: of GLUE, what the paper's table 1 shows."""
+"""Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""
 
 PUBLISHED = {
     "BERT-base": {
@@ -62,11 +62,11 @@ PUBLISHED = {
         "ner": (96.6,),
     },
 }
-"""Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG and NER on dev (tables 2, 3, 4 and 7)."""
+"""Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG, NER on dev (tables 2, 3, 4, 7)."""
 
 
 def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
-    """Prints the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
+    """Print the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
     found = {place: tasks for directory in directories for place, tasks in measured(directory).items()}
     rows = {
         place: {"model": name, "source": "measured", "split": "dev", "tasks": found[place]}
@@ -99,7 +99,7 @@ def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
 
 
 def gain(row: dict, base: dict) -> dict:
-    """The row of differences of the means, in points, for the tasks and metrics that both have."""
+    """Return the row of differences of the means, in points, for the tasks and metrics that both rows have."""
     tasks = {
         task: {
             name: figures[name] - base["tasks"][task][name]
@@ -115,9 +115,9 @@ def gain(row: dict, base: dict) -> dict:
 def measured(directory: str) -> dict[str, dict]:
     """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
 
-    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks with one
-    result are the row of `directory`; of a task with several, each is in the row of its own directory. Nothing is averaged
-    over directories.
+    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks
+    with one result are in the row of `directory`; of a task with several, each is in the row of its own directory.
+    Nothing is averaged over directories.
     """
     place = epath.Path(directory)
     files = [place / "results.json", *(sorted(place.glob("*/results.json"), key=str) if place.is_dir() else [])]
@@ -158,14 +158,14 @@ def measured(directory: str) -> dict[str, dict]:
 
 
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
-    """The name of each row: its directory alone, or the whole path where two would have the same name."""
+    """Return the name of each row: its directory alone, or the whole path if two would have the same name."""
     given = {os.fspath(epath.Path(directory)) for directory in directories}
     short = {place: "/".join(place.split("/")[-1 if place in given else -2 :]) for place in places}
     return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
 
 
 def markdown(rows: list[dict]) -> str:
-    """The table with a column a task, in the paper's order; only tasks that were measured."""
+    """Return the table with one column per task that was measured, in the paper's order."""
     tasks = [task for task in METRICS if any(task in row["tasks"] for row in rows if row["source"] == "measured")]
     header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
     lines = [header, ["---"] * len(header)]

@@ -1,4 +1,4 @@
-"""One run of fine-tuning, from the checkpoint that it starts from to its record."""
+"""One run of fine-tuning, from its initial checkpoint to its record."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ class Command:
     config: FinetuneConfig
     data: TaskData
     stored: StoredModel
-    """What is fine-tuned."""
+    """The model that is fine-tuned."""
     programs: Programs
     workdir: WorkDirectory
     signals: StopSignals
@@ -47,10 +47,10 @@ class Command:
 def train(run: Run, command: Command) -> dict:
     """Train one run, from the checkpoint or from where it was interrupted, and return its record.
 
-    Leaves the weights that count in runs/NAME/checkpoints of the work directory.
+    The weights that count are in runs/NAME/checkpoints of the work directory afterwards.
 
     Raises:
-      Stopped: by a signal, after its state has been saved.
+      Stopped: a signal ended the run, after its state was saved.
     """
     config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
@@ -67,7 +67,7 @@ def train(run: Run, command: Command) -> dict:
             for name, kept in (("training", STATES), ("checkpoints", LATEST))
         )
         signals.newest = states.latest_step
-        # Where the run stands: 1. its newest good state; 2. the parameters of init_from under a fresh head, at step 0.
+        # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
         restored = states.restore(programs.abstract)
         state = _first_state(command, seed) if restored is None else restored.state
         begin, position = int(state.step), {} if restored is None else restored.position
@@ -91,7 +91,7 @@ def train(run: Run, command: Command) -> dict:
         evaluations = _Evaluations(command, dev, weights, metrics, saver, record_config)
         step = begin
         try:
-            for step in range(begin, total + 1):  # `state` is that after `step` steps
+            for step in range(begin, total + 1):  # `state` is the state after `step` steps
                 signals.saving = step if step > begin else None
                 if step and step % epoch == 0 and step not in dev:
                     reporter.finish()
@@ -142,7 +142,7 @@ def _batches(run: Run, command: Command) -> TrainingBatches:
 
 
 def _first_state(command: Command, seed: np.uint32) -> TrainState:
-    """Return the state at step 0, and say which parameters are fresh."""
+    """Return the state at step 0, and print which parameters are fresh."""
     state, report = first_state(command.config, command.stored, command.programs, seed)
     if report is not None:
         fresh = ", ".join(report.fresh) or "none"
@@ -151,11 +151,15 @@ def _first_state(command: Command, seed: np.uint32) -> TrainState:
 
 
 class _Evaluations:
-    """Those of a run on dev, after each epoch, and the weights that count by them.
+    """The evaluations of a run on dev after each epoch, and the weights that count according to them.
 
     Args:
-      found: metrics of each evaluation, and what `ignores_input` says, by step; `make` adds to it.
-      config: the resolved one, of every checkpoint.
+      command: what all runs share.
+      found: metrics of each evaluation, and the result of `ignores_input`, by step; `make` adds to it.
+      weights: where the weights that count are saved.
+      metrics: where the evaluations are logged.
+      saver: makes sure of the work directory.
+      config: the resolved configuration, saved in every checkpoint.
     """
 
     def __init__(
@@ -181,7 +185,7 @@ class _Evaluations:
         is_best = scores[main] > max(earlier, default=-np.inf)
         if is_last if command.config.select == "last" else is_best:
             self._weights.save(step, {"params": params}, position={"step": step}, config=self._config, metrics=scores)
-            # Else the state that is saved next could be all that a kill leaves, and nobody would save the weights again.
+            # Otherwise a kill could leave only the state that is saved next, and nothing would save the weights again.
             self._weights.wait()
         self._metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
         self._found[step] = {"metrics": scores, "ignored": ignored}
@@ -190,7 +194,10 @@ class _Evaluations:
 def evaluate(
     data: TaskData, programs: Programs, params, batch_size: int, signals: StopSignals
 ) -> tuple[dict[str, float], str | None]:
-    """Metrics on dev (and, with `mismatched_` before their names, on MNLI's second dev set), and what `ignores_input` says."""
+    """Return the metrics on dev, and the result of `ignores_input`.
+
+    Metrics on MNLI's second dev set have names that begin with `mismatched_`.
+    """
     results, ignored = {}, None
     for name, split in data.evaluations.items():
         logits = predict_logits(

@@ -1,7 +1,7 @@
 """The pieces an encoder is made of, and the one place where they are chosen from the configuration.
 
-An architecture of your own is a function like `bert_architecture`, handed to `BertForPreTraining` or `BertForTask`. It
-starts from what that returns, or from the pieces themselves, and replaces what differs:
+An architecture of your own is a function like `bert_architecture`, passed to `BertForPreTraining` or `BertForTask`. It
+starts from the result of that function, or from the pieces themselves, and replaces what differs:
 
     def local_bert(config: ModelConfig, compute: ComputeConfig) -> Architecture:
         usual = bert_architecture(config, compute)
@@ -27,27 +27,27 @@ from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.stack import Stack
 
-LOOP_LIMIT = 12  # layers; beyond, compiling an unrolled stack costs more than scan loses
+LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
 
 Activation = Callable[[jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Architecture:
-    """Embeddings, a stack of layers, perhaps a final norm; and how they are computed."""
+    """Embeddings, a stack of layers and an optional final norm; and how they are computed."""
 
     embeddings: Callable[[jax.Array], Embeddings]
-    """Makes, from a key, what turns ids into the input of the first layer; its `word.table` is tied to the word logits."""
+    """Makes, from a key, the module between ids and the first layer; its `word.table` is tied to the word logits."""
     stack: Stack
     """The layers, their attention kernel, parameter sharing and inputs per layer."""
     final_norm: Callable[[], LayerNorm] | None
-    """Makes the norm behind the last layer; None for layers that end in one."""
+    """Makes the norm after the last layer; None for layers that end in one."""
     activation: Activation
-    """Of the masked-language-model head."""
+    """Activation function of the masked-language-model head."""
     parameters: ParameterTable
-    """Every array of embeddings, layers and final norm; with parameters that layers share, "layer" counts the sets."""
+    """Every array of embeddings, layers and final norm; where layers share parameters, axis "layer" counts the sets."""
     dtype: jnp.dtype
-    """Of activations and matrix products; parameters, softmax and loss are float32."""
+    """Type of activations and matrix products; parameters, softmax and loss are float32."""
 
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:

@@ -27,6 +27,8 @@ from bert_jax.models.stack import run_stack, stacked_blocks
 
 
 class PretrainingOutput(NamedTuple):
+    """Logits of both pre-training tasks: B sequences, M masked positions, V words."""
+
     mlm_logits: jax.Array
     """[B, M, V] float32."""
     next_sentence_logits: jax.Array
@@ -34,7 +36,7 @@ class PretrainingOutput(NamedTuple):
 
 
 class Bert(nnx.Module):
-    """The encoder and those of PRETRAINING_PARTS that are asked for; its attribute names are the parameter paths."""
+    """The encoder and the requested PRETRAINING_PARTS; its attribute names are the parameter paths."""
 
     def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
@@ -55,7 +57,7 @@ class Bert(nnx.Module):
         dropout_key: jax.Array | None,
         collect: bool,
     ) -> EncoderOutput:
-        """As `Model.encode`."""
+        """See `Model.encode`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0])
         x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
@@ -80,15 +82,17 @@ class Bert(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class BertForPreTraining:
-    """The model as functions of (params, inputs). Holds no arrays; build it anywhere, close over it in a jitted function.
+    """The model as functions of (params, inputs). It holds no arrays: build it anywhere, close over it in jitted code.
 
-    Raises UserError if config.vocab_size is None: the size belongs to a tokenizer, and no default can stand in for it.
+    Raises UserError if config.vocab_size is None: the size belongs to a tokenizer, and no default can replace it.
     """
 
     config: ModelConfig
+    """Sizes of the model."""
     compute: ComputeConfig = ComputeConfig()
+    """How the same mathematics is carried out."""
     parts: tuple[str, ...] = PRETRAINING_PARTS
-    """What is on the encoder, in any order; checkpoints from elsewhere may lack some."""
+    """Parts on top of the encoder, in any order; checkpoints from elsewhere may lack some."""
     architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
 
@@ -105,31 +109,31 @@ class BertForPreTraining:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of activations and matrix products."""
+        """Type of activations and matrix products."""
         return self._pieces.dtype
 
     @property
     def parameters(self) -> ParameterTable:
-        """As `Model.parameters`."""
+        """See `Model.parameters`."""
         layers = Axis("layer", self._pieces.stack.num_blocks)
         return {**with_axis(self._pieces.parameters, layers), **pretraining_parameters(self.config, self.parts)}
 
     def init(self, key: jax.Array) -> Params:
-        """As `Model.init`."""
+        """See `Model.init`."""
         return arrays(self._fresh(key))
 
     def apply(
         self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
     ) -> PretrainingOutput:
-        """Logits of both pre-training tasks.
+        """Return the logits of both pre-training tasks.
 
         Args:
-            params: from `init`.
-            batch: input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M], all int32.
-            dropout_key: None for no dropout.
+          params: from `init`.
+          batch: input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M], all int32.
+          dropout_key: None for no dropout.
 
         Raises:
-            UserError: the model was built without one of the three parts.
+          UserError: the model was built without one of the three parts.
         """
         self.require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
@@ -141,7 +145,7 @@ class BertForPreTraining:
     ) -> jax.Array:
         """Return [B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
-        `encoded` is what `encode` gave for the batch, of which masked_positions are then enough; None: it is computed.
+        `encoded` is the output of `encode` for the batch, which then needs only masked_positions; None: it is computed.
         """
         self.require("mlm")
         bert = self._module(params)
@@ -164,10 +168,10 @@ class BertForPreTraining:
         dropout_key: jax.Array | None = None,
         collect: bool = False,
     ) -> EncoderOutput:
-        """As `Model.encode`.
+        """See `Model.encode`.
 
         Raises:
-            UserError: the sequences are longer than the model has positions.
+          UserError: the sequences are longer than the model has positions.
         """
         return self._encode(self._module(params), input_ids, token_type_ids, attention_mask, dropout_key, collect)
 
@@ -205,7 +209,7 @@ class BertForPreTraining:
         return nnx.merge(self._structure, {name: tree for name, tree in params.items() if name in own})
 
     def require(self, *parts: str) -> None:
-        """Raises UserError if the model lacks one of these parts."""
+        """Raise UserError if the model lacks one of these parts."""
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
             raise UserError(

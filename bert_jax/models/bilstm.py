@@ -18,8 +18,8 @@ from bert_jax.models.pooling import Combination, combine, layers_read
 class Lstm(nnx.Module):
     """Long short-term memory of I inputs and S states (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
 
-    kernel [I, 4·S], recurrent [S, 4·S] and bias [4·S] hold the gates in the order input, forget, new, output; the forget gate
-    starts open (Jozefowicz et al. 2015).
+    kernel [I, 4·S], recurrent [S, 4·S] and bias [4·S] hold the gates in the order input, forget, new, output; the
+    forget gate starts open (Jozefowicz et al. 2015).
     """
 
     def __init__(self, inputs: int, size: int, key: jax.Array):
@@ -67,7 +67,7 @@ class BiLstm(nnx.Module):
 
 
 class LayerMix(nnx.Module):
-    """Weights of several layers, scale · softmax(weights), as ELMo's are (Peters et al. 2018, equation 1)."""
+    """Weights of several layers, scale · softmax(weights), as in ELMo (Peters et al. 2018, equation 1)."""
 
     def __init__(self, count: int):
         self.weights = nnx.Param(jnp.zeros(count))
@@ -79,10 +79,12 @@ class LayerMix(nnx.Module):
 
 
 class BiLstmTagger(nnx.Module):
-    """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C labels: kernel [2·S, C], bias [C].
+    """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C labels.
+
+    kernel [2·S, C], bias [C].
 
     Raises:
-        UserError: the features need more layers than the encoder has.
+      UserError: the features need more layers than the encoder has.
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
@@ -106,9 +108,9 @@ class BiLstmTagger(nnx.Module):
         """Return scores [B, L, C] float32.
 
         Args:
-            hidden_states: (N + 1) × [B, L, H], embeddings first.
-            mask: [B, L], 1 for real tokens, which are on the left.
-            dropout_key: None for no dropout; else it falls on the features and on what each BiLSTM gives.
+          hidden_states: (N + 1) × [B, L, H], embeddings first.
+          mask: [B, L], 1 for real tokens, which are on the left.
+          dropout_key: None for no dropout; otherwise it is applied to the features and the output of each BiLSTM.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         x = dropout(self.inputs(hidden_states), self.rate, keys[0])

@@ -1,6 +1,6 @@
 """Costs of a model of any size: parameters, floating-point operations, memory.
 
-Counts follow from the table of parameters, the rest is in closed form from a ModelConfig; no array is built and only the
+Counts follow from the table of parameters, the rest from a ModelConfig in closed form; no array is built, and only the
 standard library is imported.
 """
 
@@ -74,7 +74,10 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     Recomputation under remat is not counted, so that utilization figures are comparable.
 
     Args:
-      parameters: of the model. Where layers share parameters, every layer counts.
+      config: sizes of the model.
+      parameters: table of the model. Where layers share parameters, every layer counts.
+      sequence_length: tokens per sequence.
+      predictions: masked positions per sequence.
     """
     length = sequence_length
     kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers
@@ -85,7 +88,7 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
 
 
 def _num_layers(parameters: ParameterTable) -> int:
-    """Return the number of layers that have parameters of their own."""
+    """Return the number of layers with their own parameters."""
     return max(axis.size for parameter in parameters.values() for axis in parameter.axes if axis.name == "layer")
 
 
@@ -112,8 +115,8 @@ def state_bytes(parameters: ParameterTable, moments: int) -> StateBytes:
     """Return the bytes of the state of a training run.
 
     Args:
-      parameters: of the model.
-      moments: how many values the optimizer keeps for each parameter; `OptimizerConfig.moments`.
+      parameters: table of the model.
+      moments: how many values the optimizer keeps per parameter; `OptimizerConfig.moments`.
     """
     size = FLOAT32 * total_size(parameters)
     return StateBytes(parameters=size, moments=moments * size, gradients=size)

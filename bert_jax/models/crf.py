@@ -1,9 +1,9 @@
 """Linear-chain conditional random field over the words of a sentence (Lafferty et al. 2001): loss and best path.
 
-A path y of n words scores start[y₁] + Σ emission[t, y_t] + Σ transitions[y_t, y_{t+1}] + end[y_n]; its probability is the
-softmax over all paths. A row holds the chains of several sentences, one behind the other. Where it has only a part of a
-sentence, start counts if that is the beginning, end if it is the end. The words are the positions that carry a label (first
-pieces): they are packed to the left of an array of the same static length, and the rest is masked.
+A path y of n words scores start[y₁] + Σ emission[t, y_t] + Σ transitions[y_t, y_{t+1}] + end[y_n]; its probability is
+the softmax over all paths. A row holds the chains of several sentences, one after another. Where it has only a part of
+a sentence, start counts if that part is the beginning, end if it is the end. The words are the positions that carry a
+label (first pieces): they are packed to the left of an array of the same static length, and the rest is masked.
 """
 
 from typing import NamedTuple, TypeVar
@@ -15,13 +15,13 @@ from flax import nnx
 
 Labels = TypeVar("Labels", jax.Array, np.ndarray)
 
-FORBIDDEN = -1e4  # added to a score; finite, so that a chain all of whose paths are forbidden has a best one still
+FORBIDDEN = -1e4  # added to a score; finite, so that a chain whose paths are all forbidden still has a best one
 
 
 class ConditionalRandomField(nnx.Module):
-    """Scores of C labels beside one another: transitions [C, C] (from, to), start [C], end [C].
+    """Scores of C labels next to each other: transitions [C, C] (from, to), start [C], end [C].
 
-    They start as zeros: at first, every path weighs what its emissions say.
+    They start as zeros: at first, a path scores only what its emissions say.
     """
 
     def __init__(self, num_labels: int):
@@ -32,15 +32,15 @@ class ConditionalRandomField(nnx.Module):
     def negative_log_likelihood(
         self, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array
     ) -> jax.Array:
-        """Return -log p(labels) of each row by the forward algorithm, the sum over its sentences, [B] float32.
+        """Return -log p(labels) of each row, summed over its sentences, by the forward algorithm: [B] float32.
 
         A row without labels gives 0.
 
         Args:
-            logits: [B, L, C], emissions.
-            labels: int32 [B, L], -1 at positions that the chains leave out.
-            first, last: bool [B, L], at a label whether the word is the first of its sentence, and the last; not read
-                elsewhere.
+          logits: [B, L, C], emissions.
+          labels: int32 [B, L], -1 at positions that belong to no chain.
+          first: bool [B, L], whether the word at a label is the first of its sentence; not read elsewhere.
+          last: bool [B, L], whether the word at a label is the last of its sentence; not read elsewhere.
         """
         words = _words(logits, labels, first, last, self.start[...], self.end[...])
         return _log_normalizer(self.transitions[...], words) - _path_score(self.transitions[...], words)
@@ -56,9 +56,11 @@ class ConditionalRandomField(nnx.Module):
         """Return the most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is.
 
         Args:
-            logits, first, last: as for `negative_log_likelihood`.
-            labels: only where they are -1 is read.
-            names: of the C labels; given, transitions that IOB2 forbids are left out of the search.
+          logits: as for `negative_log_likelihood`.
+          labels: read only for where they are -1.
+          first: as for `negative_log_likelihood`.
+          last: as for `negative_log_likelihood`.
+          names: names of the C labels. With them, the search leaves out transitions that IOB2 forbids.
         """
         transitions, start = self.transitions[...], self.start[...]
         if names is not None:
@@ -71,7 +73,7 @@ class ConditionalRandomField(nnx.Module):
 
 
 def constraints(names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Return what IOB2 adds to transitions [C, C] and start [C]: FORBIDDEN before each I-X but after B-X and I-X, else 0."""
+    """Return what IOB2 adds to transitions [C, C] and start [C]: FORBIDDEN to I-X except from B-X and I-X, else 0."""
     inside = np.array([name.startswith("I-") for name in names])
     before = np.array([[a in (f"B-{b[2:]}", b) for b in names] for a in names])
     return {
@@ -94,7 +96,7 @@ def without_edges(labels: Labels) -> tuple[Labels, Labels, Labels]:
 
 
 class _Words(NamedTuple):
-    """The words of each row, moved to the left in order; behind them real and linked are False."""
+    """The words of each row, moved to the left in order; after them, real and linked are False."""
 
     scores: jax.Array
     """[B, L, C] float32: emissions, with start added for the first word of a sentence, end for the last."""
@@ -103,9 +105,9 @@ class _Words(NamedTuple):
     real: jax.Array
     """bool [B, L]."""
     linked: jax.Array
-    """bool [B, L]: of the same sentence as the word before, so that there is a transition between them."""
+    """bool [B, L]: whether the word before is in the same sentence, so that there is a transition between them."""
     positions: jax.Array
-    """[B, L]: the columns that they came from."""
+    """[B, L]: the columns that the words came from."""
 
 
 def _words(
@@ -141,7 +143,7 @@ def _viterbi(transitions: jax.Array, words: _Words) -> jax.Array:
         scores, real, linked = word
         moves = _moves(best, transitions, linked)
         stay = jnp.broadcast_to(jnp.arange(best.shape[1])[None], best.shape)
-        # Behind the last word each label points to itself, so that the way back arrives at that word unchanged.
+        # After the last word each label points to itself, so that the way back arrives at that word unchanged.
         came_from = jnp.where(real[:, None], moves.argmax(axis=1), stay)
         return jnp.where(real[:, None], moves.max(axis=1) + scores, best), came_from
 
@@ -156,10 +158,10 @@ def _viterbi(transitions: jax.Array, words: _Words) -> jax.Array:
 
 
 def _moves(reached: jax.Array, transitions: jax.Array, linked: jax.Array) -> jax.Array:
-    """[B, from, to]: what was reached, [B, from], and the transitions; none where a sentence begins."""
+    """Return [B, from, to]: the scores reached, [B, from], plus the transitions, except where a sentence begins."""
     return reached[:, :, None] + jnp.where(linked[:, None, None], transitions[None], 0.0)
 
 
 def _later(words: _Words) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(scores, real, linked) of all words but the first, to scan over."""
+    """Return (scores, real, linked) of all words but the first, to scan over."""
     return jnp.moveaxis(words.scores[:, 1:], 1, 0), words.real[:, 1:].T, words.linked[:, 1:].T

@@ -20,7 +20,7 @@ class Embedding(nnx.Module):
 class Embeddings(nnx.Module):
     """word + position + token type → LayerNorm → dropout.
 
-    `positions` makes the table of absolute positions; None for an architecture whose blocks know positions otherwise.
+    `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     """
 
     def __init__(

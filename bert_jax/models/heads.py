@@ -1,4 +1,4 @@
-"""What is on the encoder: the masked-language-model head, the choice of its positions, and the head of a task."""
+"""The heads on the encoder: the masked-language-model head, the choice of its positions, and the head of a task."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, tru
 from bert_jax.models.model import EncoderOutput
 from bert_jax.models.parameters import POOLED
 
-PADDED_LOGIT = -1e9  # of table rows that stand for no word: never predicted, and exp of it is 0
+PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
@@ -40,7 +40,10 @@ class MaskedLanguageModelHead(nnx.Module):
 
 
 class TaskHead(nnx.Module):
-    """Dropout and an affine map to C outputs, of the pooled first position or of every position: kernel [H, C], bias [C]."""
+    """Dropout and an affine map of the pooled first position or of every position to C outputs.
+
+    kernel [H, C], bias [C].
+    """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
         shape = (config.hidden_size, head.outputs)

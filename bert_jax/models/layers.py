@@ -1,4 +1,4 @@
-"""The small parts every other file of the model is made of: affine map, layer normalization, dropout, activations.
+"""The small parts of which the model is made: affine map, layer normalization, dropout, activations.
 
 Modules hold float32 parameters and static sizes only. The dtype of a computation is the dtype of the activations that
 enter it: parameters are cast where they are used.
@@ -10,17 +10,20 @@ from flax import nnx
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], stddev: float) -> jax.Array:
-    """Normal values cut at two deviations and not rescaled, as TF's initializer: 0.8796 × `stddev` is left of the deviation."""
+    """Return normal values cut at two standard deviations and, as in TF's initializer, not rescaled.
+
+    Their standard deviation is 0.8796 × `stddev`.
+    """
     return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
 
 
 def like(parameter: jax.Array, x: jax.Array) -> jax.Array:
-    """`parameter` in the dtype of x, with leading axes of size one so that it broadcasts over x without rank promotion."""
+    """Return `parameter` in the dtype of x, with leading axes of size 1 to broadcast it without rank promotion."""
     return parameter.reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape).astype(x.dtype)
 
 
 def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """Return x · kernel + bias in the dtype of x, for x [..., *inputs], kernel [*inputs, *outputs] and bias [*outputs]."""
+    """Return x · kernel + bias in the dtype of x: x [..., *inputs], kernel [*inputs, *outputs], bias [*outputs]."""
     y = jnp.tensordot(x, kernel.astype(x.dtype), axes=kernel.ndim - bias.ndim)
     return y + like(bias, y)
 
@@ -57,9 +60,9 @@ class LayerNorm(nnx.Module):
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes each element with probability `rate` (to the nearest 1/65536) and scales the others so that the mean stays.
+    """Zero each element with probability `rate` (to the nearest 1/65536) and scale the others so that the mean stays.
 
-    Without a key it returns x itself.
+    Without a key, return x itself.
     """
     threshold = min(round(rate * 65_536), 65_535)
     if key is None or threshold == 0:
@@ -72,10 +75,10 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:
-    """Return the approximation of GELU in Google's code."""
+    """Return the tanh approximation of GELU, as in Google's code."""
     return jax.nn.gelu(x, approximate=True)
 
 
 def gelu_erf(x: jax.Array) -> jax.Array:
-    """Return the exact GELU, with which Hugging Face checkpoints run."""
+    """Return the exact GELU, which Hugging Face checkpoints use."""
     return jax.nn.gelu(x, approximate=False)

@@ -1,4 +1,4 @@
-"""What the rest of the framework knows of a model."""
+"""The interface through which the rest of the framework uses a model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +15,7 @@ Params = dict[str, Any]
 
 
 class EncoderOutput(NamedTuple):
-    """What `Model.encode` returns; the last two are None unless asked for, and pooled where there is no pooler."""
+    """The result of `Model.encode`; the last two fields are None unless requested, `pooled` if there is no pooler."""
 
     last_hidden_state: jax.Array
     """[B, L, H]."""
@@ -28,30 +28,31 @@ class EncoderOutput(NamedTuple):
 
 
 class Model(Protocol):
-    """An encoder as pure functions of a nested dict of arrays; `BertForPreTraining` and `BertForTask` are.
+    """An encoder as pure functions of a nested dict of arrays, such as `BertForPreTraining` and `BertForTask`.
 
-    It holds its configuration and no arrays. Parameters are created by `init`, and live with whoever trains them.
+    It holds its configuration and no arrays. Parameters are created by `init`, and belong to whoever trains them.
     """
 
     @property
     def config(self) -> ModelConfig:
-        """The sizes."""
+        """Sizes of the model."""
         ...
 
     @property
     def compute(self) -> ComputeConfig:
-        """How the same mathematics is carried out."""
+        """How the computation is carried out, for the same mathematics."""
         ...
 
     @property
     def parameters(self) -> ParameterTable:
-        """Path, named axes and shape of every array that `init` makes; partition, optimizer and counts follow from it."""
+        """Path, named axes and shape of every array from `init`; partition, optimizer and counts follow from it."""
         ...
 
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters.
 
-        It runs under jit with any out_shardings and under eval_shape, which gives the shapes; the values depend on neither.
+        This works under jit with any out_shardings, which does not change the values, and under eval_shape, which gives
+        the shapes.
         """
         ...
 
@@ -67,13 +68,13 @@ class Model(Protocol):
         """Return contextual embeddings.
 
         Args:
-            params: from `init`, or of the same structure; parts that this model does not know may be beside them.
-            input_ids: int32 [B, L].
-            token_type_ids: int32 [B, L].
-            attention_mask: [B, L], 1 for real tokens, 0 for padding; or an AttentionMask, which can also hold segments,
-                a window and a bias.
-            dropout_key: None for no dropout.
-            collect: also return the output of every layer and its attention probabilities.
+          params: from `init`, or of the same structure; there may also be parts that this model does not know.
+          input_ids: int32 [B, L].
+          token_type_ids: int32 [B, L].
+          attention_mask: [B, L], 1 for real tokens, 0 for padding; or an AttentionMask, which can also hold segments,
+            a window and a bias.
+          dropout_key: None for no dropout.
+          collect: also return the output of every layer and its attention probabilities.
         """
         ...
 
@@ -84,5 +85,5 @@ def arrays(module: nnx.Module) -> Params:
 
 
 def structure(make: Callable[[], Any]) -> nnx.GraphDef:
-    """Return what `nnx.merge` needs beside `arrays` to give the module that `make()` returns; nothing is computed."""
+    """Return what `nnx.merge` needs besides `arrays` to give the module that `make()` returns; nothing is computed."""
     return nnx.graphdef(jax.eval_shape(make))

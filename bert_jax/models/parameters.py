@@ -1,12 +1,12 @@
 """The one table of a model's parameters: the path, the named axes and the shape of every array.
 
 The partition over the mesh, the layers that LAMB and layer decay tell apart, weight decay, counts and memory, the names
-in other formats and the table in docs/checkpoints.md all follow from it. Nothing outside the standard library is imported
-at the top, so `bert-jax info` reads the table without loading jax.
+in other formats and the table in docs/checkpoints.md all follow from it. Nothing outside the standard library is
+imported at the top, so `bert-jax info` reads the table without loading jax.
 
 A model of another architecture describes itself in the same way, with `Axis`, `Parameter`, `linear` and `norm`, and is
 partitioned, optimized and counted like BERT. Axis names that others act on: "layer" (one entry per layer), "hidden",
-"intermediate", "heads", "vocab" (devices/sharding.py splits these), "head_size" (lies beside "heads" in other formats),
+"intermediate", "heads", "vocab" (devices/sharding.py splits these), "head_size" (next to "heads" in other formats),
 "position". Any other name only says what the axis is.
 """
 
@@ -37,13 +37,15 @@ class Parameter:
     path: str
     """Keys of the nested dict, joined by slashes."""
     axes: tuple[Axis, ...]
+    """Name and size of each axis, in order."""
     decays: bool = True
-    """Whether weight decay applies and, in LAMB, a trust ratio: not to biases and LayerNorm."""
+    """Whether weight decay and, in LAMB, a trust ratio apply: not to biases and LayerNorm."""
     embedding: bool = False
-    """Whether it lies below the first layer, where layer decay is strongest."""
+    """Whether it is below the first layer, where layer decay is strongest."""
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Size of each axis."""
         return tuple(axis.size for axis in self.axes)
 
     @property
@@ -88,9 +90,9 @@ def bert_parameters(
     """Return the table of a BERT.
 
     Args:
-      config: an open vocabulary counts as that of BERT uncased.
-      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler brings it.
-      head: of a fine-tuned model.
+      config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
+      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler adds it.
+      head: the head of a fine-tuned model.
     """
     if head is not None and head.kind in POOLED:
         parts = (*parts, "pooler")
@@ -179,7 +181,7 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
 
 
 def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
-    """Return the table with every axis of that name in the size of `axis`."""
+    """Return the table in which every axis with the name of `axis` has its size."""
 
     def resized(parameter: Parameter) -> Parameter:
         axes = tuple(axis if each.name == axis.name else each for each in parameter.axes)
@@ -189,12 +191,12 @@ def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
 
 
 def total_size(parameters: ParameterTable) -> int:
-    """Return the number of values of all arrays together."""
+    """Return the total number of values of all arrays."""
     return sum(parameter.size for parameter in parameters.values())
 
 
 def row_tables(parameters: ParameterTable, axis: str) -> tuple[str, ...]:
-    """Return the paths of the arrays whose rows, along the first axis, belong to `axis`: of "vocab", one per word."""
+    """Return the paths of the arrays whose rows (first axis) belong to `axis`: for "vocab", one row per word."""
     return tuple(path for path, parameter in parameters.items() if parameter.axis(axis) == 0)
 
 
@@ -202,7 +204,7 @@ def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Para
     """Return the entry of the array at `path`.
 
     Raises:
-      UserError: the table has no such path, or another shape for it.
+      UserError: the table has no such path, or a different shape for it.
     """
     return _checked(parameters.get(path), path, shape)
 
@@ -210,15 +212,15 @@ def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Para
 def _checked(found: Parameter | None, path: str, shape: tuple[int, ...]) -> Parameter:
     if found is None:
         raise UserError(
-            f"the array {path} {list(shape)} is not in the model's table of parameters, so nobody can tell how to split "
-            "it over devices or whether it decays; add it to the table that the model gives as `parameters` "
+            f"the array {path} {list(shape)} is not in the model's table of parameters, so it is not known how to "
+            "split it over devices or whether it decays; add it to the table that the model gives as `parameters` "
             "(bert_jax/models/parameters.py)"
         )
     if found.shape != tuple(shape):
         axes = ", ".join(f"{axis.name}={axis.size}" for axis in found.axes)
         raise UserError(
-            f"the array {path} is {list(shape)}, but by the model's table of parameters it has the axes [{axes}]; give "
-            "it that shape, or correct the table (bert_jax/models/parameters.py)"
+            f"the array {path} is {list(shape)}, but the model's table of parameters has the axes [{axes}] for it; "
+            "give it that shape, or correct the table (bert_jax/models/parameters.py)"
         )
     return found
 
@@ -237,11 +239,11 @@ def entries(parameters: ParameterTable, tree):
 def state_entries(parameters: ParameterTable, optimizer_state):
     """Return a tree like `optimizer_state` with the entry of each array in its place.
 
-    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an entry
-    without axes.
+    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an
+    entry without axes.
 
     Raises:
-      UserError: an array that belongs to no parameter, or has another shape.
+      UserError: an array belongs to no parameter, or has a different shape.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""What is made of hidden states: one vector a text, and the combinations of layers that the paper feeds to other models."""
+"""Uses of hidden states: one vector per text, and the combinations of layers that the paper feeds to other models."""
 
 import math
 import typing
@@ -30,19 +30,19 @@ LAYERS_READ = {
 def combine(
     hidden_states: Sequence[jax.Array], combination: Combination, weights: ArrayLike | None = None
 ) -> jax.Array:
-    """Features of every token from several layers: the feature-based use of Devlin et al. 2018, section 5.3 and table 7.
+    """Return features of every token from several layers: Devlin et al. 2018, section 5.3 and table 7.
 
     Args:
       hidden_states: N + 1 arrays [..., H]: the embeddings, then each of N layers.
-      combination: last · second_to_last · sum_last_four · concat_last_four (the best in the paper) · weighted_last_four and
-        weighted_all, Σ wᵢ·hᵢ over the last four or all N layers, lowest first.
-      weights: [4] or [N], for the weighted ones: given, or learned, since the result can be differentiated by them.
+      combination: last · second_to_last · sum_last_four · concat_last_four (the best in the paper) · weighted_last_four
+        and weighted_all, Σ wᵢ·hᵢ over the last four or all N layers, lowest first.
+      weights: [4] or [N], for the weighted ones: given, or learned, since the result is differentiable in them.
 
     Returns:
       [..., H]; [..., 4·H] for concat_last_four.
 
     Raises:
-      UserError: an unknown combination, too few layers, or weights of another number.
+      UserError: the combination is unknown, there are too few layers, or the number of weights is wrong.
     """
     count = layers_read(combination, len(hidden_states) - 1, weights)
     states = list(hidden_states[-count:])
@@ -55,7 +55,11 @@ def combine(
 
 
 def layers_read(combination: str, num_layers: int, weights=None) -> int:
-    """How many of the last layers `combination` needs in a model of `num_layers`; UserError where that cannot be."""
+    """Return how many of the last layers `combination` needs in a model of `num_layers`.
+
+    Raises:
+      UserError: see `combine`.
+    """
     if not isinstance(combination, str) or combination not in LAYERS_READ:
         raise UserError(f"there is no combination of layers {combination!r}; there are {', '.join(LAYERS_READ)}")
     count = LAYERS_READ[combination] or num_layers
@@ -78,10 +82,10 @@ def layers_read(combination: str, num_layers: int, weights=None) -> int:
 def pool(
     states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]
 ) -> jax.Array:
-    """One vector per text from states [B, L, H] and mask [B, L]: the first position, or mean or maximum over all real tokens.
+    """Return one vector per text, [B, H], from states [B, L, H] and mask [B, L].
 
-    mean_sqrt_len is their sum divided by the square root of their number. [CLS] and [SEP] are among them, padding is not.
-    Returns [B, H].
+    It is the state of the first position, or the mean or maximum over all real tokens; mean_sqrt_len is their sum
+    divided by the square root of their number. [CLS] and [SEP] are among them, padding is not.
     """
     if pooling == "cls":
         return states[:, 0]
@@ -101,10 +105,10 @@ def check_pooling(pooling: str | None, has_pooler: bool) -> None:
 
 
 def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[int, ...] | None:
-    """Places in the list of N + 1 hidden states that `layers` names, 0 = embeddings; None for "last".
+    """Return the places in the list of N + 1 hidden states that `layers` names, 0 = embeddings; None for "last".
 
     Raises:
-      UserError: neither "last", "all" nor numbers from -(N + 1) to N.
+      UserError: `layers` is neither "last", "all" nor numbers from -(N + 1) to N.
     """
     count = num_layers + 1
     if isinstance(layers, str):

@@ -19,7 +19,8 @@ def random_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
 def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
     """Return sinusoids [positions, H]; nothing is drawn from `key`.
 
-    They are scaled to the root mean square of the random tables (that of sinusoids is √½), or words would drown in positions.
+    They are scaled to the root mean square of the random tables (that of sinusoids is √½), or words would drown in
+    positions.
     """
     del key
     scale = config.initializer_range * TRUNCATED_STD * math.sqrt(2)
@@ -27,7 +28,7 @@ def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
 
 
 def sinusoids(length: int, size: int) -> jax.Array:
-    """Return the table of Vaswani et al. 2017, section 3.5: sines at even features, cosines at odd ones; [length, size]."""
+    """Return the table [length, size] of Vaswani et al. 2017, section 3.5: sines at even features, cosines at odd."""
     feature = jnp.arange(size, dtype=jnp.float32)[None, :]
     angle = jnp.arange(length, dtype=jnp.float32)[:, None] * 10_000.0 ** (-2 * (feature // 2) / size)
     return jnp.where(feature % 2 == 0, jnp.sin(angle), jnp.cos(angle))

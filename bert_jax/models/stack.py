@@ -19,7 +19,7 @@ REMAT_POLICIES = {
 
 
 Layer = Callable[..., tuple[jax.Array, jax.Array | None]]
-"""What a stack is made of: an nnx.Module that is called as (x, mask, dropout_key, attend, collect, **layer_inputs).
+"""One layer of a stack: an nnx.Module that is called as (x, mask, dropout_key, attend, collect, **layer_inputs).
 
 It maps x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None); see `blocks.Block`.
 """
@@ -27,7 +27,7 @@ It maps x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `co
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stack:
-    """N layers: what they are, in what they differ, and how they are run.
+    """N layers: what they are, how they differ, and how they are run.
 
     Raises UserError if `sharing` or `layer_inputs` do not have one entry per layer.
     """
@@ -35,15 +35,17 @@ class Stack:
     block: Callable[[jax.Array], Layer]
     """Makes one block from a key."""
     num_layers: int
+    """Number of layers, N."""
     attend: AttentionKernel
+    """The attention kernel of every layer."""
     scan: bool
-    """One scan over the layers, which compiles fast, or all of them unrolled, which runs faster. The values are equal."""
+    """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
-    """For each layer the index of its parameters, where several layers use the same ones. None: each has its own."""
+    """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
     layer_inputs: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    """{argument of the block: array [N, ...] with its value for each layer}: a window, a base of rotary positions."""
+    """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
 
     def __post_init__(self):
         if self.sharing is not None and len(self.sharing) != self.num_layers:
@@ -51,17 +53,18 @@ class Stack:
         for name, values in self.layer_inputs.items():
             if len(values) != self.num_layers:
                 raise UserError(
-                    f"layer_inputs[{name!r}] has {len(values)} entries and must have one for each of {self.num_layers} layers"
+                    f"layer_inputs[{name!r}] has {len(values)} entries and must have one for each of "
+                    f"{self.num_layers} layers"
                 )
 
     @property
     def num_blocks(self) -> int:
-        """Sets of parameters, the size of the leading axis."""
+        """Number of sets of parameters, the size of the leading axis."""
         return self.num_layers if self.sharing is None else max(self.sharing) + 1
 
 
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
-    """Return a block whose every parameter has a leading axis of `num_blocks`; each set is drawn from a key of its own."""
+    """Return a block whose parameters all have a leading axis of `num_blocks`; each set is drawn from its own key."""
     return jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
 
 
@@ -76,15 +79,15 @@ def run_stack(
     """Run x through the layers; scan, loop and every remat policy give the same values.
 
     Args:
-        stack: what the layers are and how they are run.
-        blocks: from `stacked_blocks`.
-        x: [B, L, H].
-        mask: for all layers; a block may restrict it further.
-        dropout_key: None for no dropout.
-        collect: also return what each layer gave.
+      stack: what the layers are and how they are run.
+      blocks: from `stacked_blocks`.
+      x: [B, L, H].
+      mask: for all layers; a block may restrict it further.
+      dropout_key: None for no dropout.
+      collect: also return the output of each layer.
 
     Returns:
-        (x [B, L, H], None), or with `collect` (x, N pairs of output [B, L, H] and attention probabilities [B, A, L, L]).
+      (x [B, L, H], None), or with `collect` (x, N pairs of output [B, L, H] and attention probabilities [B, A, L, L]).
     """
     keys = None if dropout_key is None else jax.random.split(dropout_key, stack.num_layers)
     inputs = dict(stack.layer_inputs)

@@ -50,7 +50,7 @@ class BertForTask:
 
     @property
     def parameters(self) -> ParameterTable:
-        """As `Model.parameters`."""
+        """See `Model.parameters`."""
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
 
     def init(self, key: jax.Array) -> Params:
@@ -68,20 +68,20 @@ class BertForTask:
         dropout_key: jax.Array | None = None,
         collect: bool = False,
     ) -> EncoderOutput:
-        """As `Model.encode`; the head is not computed."""
+        """See `Model.encode`; the head is not computed."""
         return self.encoder.encode(params, input_ids, token_type_ids, attention_mask, dropout_key, collect)
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
         """Return the scores of the head, float32.
 
         Args:
-            params: from `init`, or of the same structure; heads of pre-training may be beside them.
-            batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice.
-            dropout_key: None for no dropout.
+          params: from `init`, or of the same structure; there may also be heads of pre-training.
+          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice.
+          dropout_key: None for no dropout.
 
         Returns:
-            classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the scores
-            that enter the CRF where there is one.
+          classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the
+          scores that enter the CRF where there is one.
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)

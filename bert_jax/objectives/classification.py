@@ -7,15 +7,15 @@ from bert_jax.objectives.objective import Sums
 
 
 def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Sums over the batch; the mean is formed once, from the sums of all devices.
+    """Return sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
-        logits: [B, C].
-        labels: [B] int32.
-        weights: [B] float32, 0 for rows that only fill the batch.
+      logits: [B, C].
+      labels: [B] int32.
+      weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        Losses (cross-entropy) in nats.
+      Losses (cross-entropy) in nats.
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]

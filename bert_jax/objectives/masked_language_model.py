@@ -1,4 +1,4 @@
-"""Masked language modelling: cross-entropy at the masked positions."""
+"""Masked language modeling: cross-entropy at the masked positions."""
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,15 @@ from bert_jax.objectives.objective import Sums
 
 
 def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Array) -> Sums:
-    """Sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
+    """Return sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
 
     Args:
-        logits: [B, M, V].
-        masked_ids: [B, M] int32, the original ids.
-        masked_weights: [B, M] float32, 0 in unused slots.
+      logits: [B, M, V].
+      masked_ids: [B, M] int32, the original ids.
+      masked_weights: [B, M] float32, 0 in unused slots.
 
     Returns:
-        Losses in nats; all sums are 0 if every weight is.
+      Losses in nats; all sums are 0 if every weight is.
     """
     logits, label = logits.astype(jnp.float32), masked_ids[:, :, None]
     # A comparison, not a lookup: a vocabulary axis that is split over devices then stays where it is.
@@ -29,11 +29,11 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
 
 
 def frequency_sums(counts: np.ndarray, targets: np.ndarray) -> Sums:
-    """Return the sums in float64 of always predicting from word frequencies.
+    """Return the sums in float64 of predicting from word frequencies alone.
 
     Args:
-        counts: [V], of each entry of the vocabulary.
-        targets: [N], the original ids of the masked positions.
+      counts: [V], how often each entry of the vocabulary occurs.
+      targets: [N], the original ids of the masked positions.
     """
     losses = -np.log(counts[targets] / counts.sum())
     return Sums(float(losses.sum()), float(len(targets)), float((targets == counts.argmax()).sum()))

@@ -1,6 +1,6 @@
 """From sums to the figures that people read: each is divided once, by the weight of the whole global batch.
 
-Never means of means, so neither the number of devices nor that of micro-batches changes what is optimised.
+There are no means of means, so neither the number of devices nor that of micro-batches changes what is optimized.
 """
 
 import math
@@ -13,12 +13,12 @@ from bert_jax.objectives.objective import Sums, Term
 
 
 def ratio(total: jax.Array | float, weight: jax.Array | float) -> jax.Array:
-    """0, not NaN, where nothing was weighed: a batch without a single prediction."""
+    """Return total / weight; 0, not NaN, if nothing was weighed: a batch without a single prediction."""
     return total / jnp.where(weight > 0, weight, 1.0)
 
 
 def mean_loss(terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the weighted sum of the mean losses of the terms that are there, float32 []: what is minimised."""
+    """Return the weighted sum of the mean losses of the terms in `sums`, float32 []: the loss that is minimized."""
     means = [(term.weight, ratio(sums[term.name].loss, denominators[term.name])) for term in terms if term.name in sums]
     first, *others = (mean if weight == 1 else weight * mean for weight, mean in means)
     return sum(others, first)
@@ -27,7 +27,7 @@ def mean_loss(terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators: M
 def training_metrics(
     terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Return `mean_loss` as loss, and loss and accuracy of each term, float32 []."""
+    """Return `mean_loss` as loss, and the loss and accuracy of each term, float32 []."""
     metrics = {}
     for term in terms:
         if (found := sums.get(term.name)) is not None:
@@ -38,7 +38,7 @@ def training_metrics(
 
 
 def evaluation_metrics(terms: tuple[Term, ...], sums: Mapping[str, Sums]) -> dict[str, float]:
-    """Return loss, perplexity and accuracy of each term from sums in float64; the losses are those of a prediction."""
+    """Return loss (per prediction), perplexity and accuracy of each term, from sums in float64."""
     metrics = {}
     for term in terms:
         if (found := sums.get(term.name)) is not None:

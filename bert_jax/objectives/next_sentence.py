@@ -7,14 +7,14 @@ from bert_jax.objectives.objective import Sums
 
 
 def loss_sums(logits: jax.Array, labels: jax.Array) -> Sums:
-    """Sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
+    """Return sums over the batch; a mean is formed once, from the sums of all devices and micro-batches.
 
     Args:
-        logits: [B, 2].
-        labels: [B] int32.
+      logits: [B, 2].
+      labels: [B] int32.
 
     Returns:
-        Losses in nats; every row weighs 1.
+      Losses in nats; every row weighs 1.
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)

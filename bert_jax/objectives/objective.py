@@ -1,4 +1,4 @@
-"""What is trained for, as a value: the terms of a loss, what they weigh, and the sums that a model's output gives."""
+"""A training objective as a value: the terms of a loss, their weights, and the sums that a model's output gives."""
 
 import dataclasses
 from typing import NamedTuple, Protocol
@@ -12,69 +12,74 @@ Batch = dict[str, jax.Array]
 
 
 class Sums(NamedTuple):
-    """Sums of one term over the rows of a batch, which add up to those of a larger one: float32 [] in a step, float after it."""
+    """Sums of one term over the rows of a batch; those of its parts add up to those of the whole batch.
+
+    They are float32 [] in a step, float after it.
+    """
 
     loss: jax.Array | float
-    """Of what each prediction costs, times its weight: nats, or squared errors."""
+    """Sum of the losses of the predictions times their weights: nats, or squared errors."""
     weight: jax.Array | float
-    """Of the weights of the predictions."""
+    """Sum of the weights of the predictions."""
     correct: jax.Array | float | None = None
-    """Of the weights of the right predictions; None where there is no right and wrong."""
+    """Sum of the weights of the right predictions; None where there is no right and wrong."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Term:
-    """One summand of a loss, and what it is called wherever its figures are shown."""
+    """One summand of a loss, and its names wherever its figures are shown."""
 
     name: str = ""
-    """Its metrics are NAME_loss and NAME_accuracy; of an objective's only term with no name, loss and accuracy."""
+    """Its metrics are NAME_loss and NAME_accuracy; without a name, for an objective's only term, loss and accuracy."""
     weight: float = 1.0
-    """Factor of its mean loss in the loss that is minimised."""
+    """Factor of its mean loss in the loss that is minimized."""
     label: str = ""
-    """Its name in a line of the console. A term without one is not shown there beside the loss itself."""
+    """Its name in a line of the console. A term without a label is not shown there, apart from the loss itself."""
     title: str = ""
     """Its name in the picture of a run."""
     unit: str = ""
     """Unit of its loss in that picture."""
     panels: tuple[str, ...] = ("loss", "accuracy")
-    """Which of its metrics have a panel there."""
+    """Which of its metrics have a panel in that picture."""
     perplexity: str = ""
-    """Name under which an evaluation reports exp(loss); empty: it does not."""
+    """Name under which an evaluation reports exp(loss); empty: not reported."""
     of_words: bool = False
-    """Whether masked_ids are what it predicts, so that the frequencies of words alone are a baseline for it."""
+    """Whether it predicts masked_ids, so that word frequencies alone are a baseline for it."""
 
     @property
     def loss(self) -> str:
+        """Name of its mean loss among the metrics."""
         return f"{self.name}_loss" if self.name else "loss"
 
     @property
     def accuracy(self) -> str:
+        """Name of its accuracy among the metrics."""
         return f"{self.name}_accuracy" if self.name else "accuracy"
 
 
 class Objective(Protocol):
-    """What `make_train_step` and `Evaluation` need of an objective; objectives/pretraining.py is one, your own may be another.
+    """The interface that `make_train_step` and `Evaluation` use; objectives/pretraining.py is one implementation.
 
-    A term that a batch has no labels for, or that the model lacks the head for, is absent from both dicts.
+    A term for which a batch has no labels, or the model no head, is absent from both dicts.
     """
 
     @property
     def model(self) -> Model:
-        """What is trained: `model.init(key)` makes its parameters, and `model.parameters` is the table of their axes."""
+        """The model: `model.init(key)` makes its parameters, and `model.parameters` is the table of their axes."""
         ...
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """In the order in which they are added and shown. The first is the main one, by whose loss the best step is kept."""
+        """Terms in the order in which they are added and shown; the loss of the first decides which step is best."""
         ...
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return for each term, by name, what the sum of its losses over the whole batch is divided by: float32 [].
+        """Return, by name of the term, the divisor of the sum of its losses over the whole batch: float32 [].
 
         It must follow from the batch alone, so that each micro-batch can divide by it before the others are computed.
         """
         ...
 
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        """Return the sums of each term, by name, over a batch or any of its rows; None for no dropout."""
+        """Return the sums of each term, by name, over a batch or some of its rows; dropout_key=None: no dropout."""
         ...

@@ -1,4 +1,4 @@
-"""What BERT is pre-trained for: masked words and, with pairs of segments, which of two classes a pair is of."""
+"""The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has."""
 
 import dataclasses
 
@@ -24,15 +24,15 @@ TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective:
-    """Masked words and sentence pairs (see `Objective`). Batches without next_sentence_labels have the first alone.
+    """Masked words and sentence pairs (see `Objective`); batches without next_sentence_labels have masked words only.
 
-    A model from elsewhere may lack one of the two heads, and then has no sums for it (evaluation only: no dropout).
+    A model from elsewhere may lack one of the two heads; there are no sums for it then (evaluation only: no dropout).
     """
 
     model: BertForPreTraining
     weights: ObjectiveConfig = ObjectiveConfig()
     epsilon: float = 0.0
-    """Added to the number of masked words that their loss is divided by; see masking.loss_epsilon."""
+    """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -67,5 +67,5 @@ class PretrainingObjective:
 
 
 def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:
-    """Return what `pretrain` trains for unless it is given another objective."""
+    """Return the objective of `pretrain`, unless it is given a different one."""
     return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)

@@ -7,6 +7,12 @@ from bert_jax.objectives.objective import Sums
 
 
 def loss_sums(predictions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Sums over the batch of predictions, labels and weights, float32 [B] each; the weight is 0 for rows that only fill it."""
+    """Return sums over the batch of squared errors and weights; no prediction is right or wrong.
+
+    Args:
+      predictions: [B].
+      labels: [B] float32.
+      weights: [B] float32, 0 for rows that only fill the batch.
+    """
     errors = jnp.square(predictions.astype(jnp.float32) - labels)
     return Sums(jnp.sum(weights * errors), jnp.sum(weights))

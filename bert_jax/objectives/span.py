@@ -9,16 +9,16 @@ OUTSIDE = -1e9  # logit of padding: never chosen, and exp of it is 0
 
 
 def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: jax.Array) -> Sums:
-    """Sums over the batch; the mean is formed once, from the sums of all devices.
+    """Return sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
-        logits: [B, L, 2], start and end.
-        labels: [B, 2] int32 positions, (0, 0) where the window holds no answer; one outside the sequence is ignored.
-        mask: [B, L], 1 for real tokens. The original lets padding compete; here a loss does not depend on it.
-        weights: [B] float32, 0 for rows that only fill the batch.
+      logits: [B, L, 2], start and end.
+      labels: [B, 2] int32 positions, (0, 0) where the window holds no answer; one outside the sequence is ignored.
+      mask: [B, L], 1 for real tokens. The original lets padding compete; here the loss does not depend on it.
+      weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        Losses in nats; correct are windows with both ends right. A window counts as two halves.
+      Losses in nats; correct are windows with both ends right. A window counts as two halves.
     """
     logits = jnp.where(mask[:, :, None] > 0, logits.astype(jnp.float32), OUTSIDE)
     inside = _inside(labels, mask)
@@ -31,7 +31,7 @@ def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: ja
 
 
 def end_weights(labels: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
-    """What the first and the last token of each answer weigh, [B, 2]; arguments as above."""
+    """Return the weights of the first and the last token of each answer, [B, 2]; arguments as for `loss_sums`."""
     return 0.5 * weights[:, None] * _inside(labels, mask)
 
 

@@ -1,4 +1,4 @@
-"""Tagging words: cross-entropy at the first piece of each word, the other positions say nothing."""
+"""Tagging words: cross-entropy at the first piece of each word; the other positions do not count."""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +7,15 @@ from bert_jax.objectives.objective import Sums
 
 
 def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Sums over the batch; the mean over words is formed once, from the sums of all devices.
+    """Return sums over the batch; the mean over words is formed once, from the sums of all devices.
 
     Args:
-        logits: [B, L, C].
-        labels: [B, L] int32, -1 where nothing is predicted.
-        weights: [B] float32, 0 for rows that only fill the batch.
+      logits: [B, L, C].
+      labels: [B, L] int32, -1 where nothing is predicted.
+      weights: [B] float32, 0 for rows that only fill the batch.
 
     Returns:
-        Losses in nats; the weight is the number of words.
+      Losses in nats; the weight is the number of words.
     """
     counted = word_weights(labels, weights)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
@@ -25,5 +25,5 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
 
 
 def word_weights(labels: jax.Array, weights: jax.Array) -> jax.Array:
-    """What each position weighs, [B, L]; arguments as above."""
+    """Return the weight of each position, [B, L]; arguments as for `loss_sums`."""
     return weights[:, None] * (labels >= 0)

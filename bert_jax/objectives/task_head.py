@@ -1,4 +1,4 @@
-"""What a task head is fine-tuned for, by its kind: one term, whose metrics are loss and accuracy; and what it answers."""
+"""The objective of a task head, by its kind: one term, whose metrics are loss and accuracy; and its predictions."""
 
 import dataclasses
 
@@ -15,7 +15,10 @@ TERM = Term()
 
 @dataclasses.dataclass(frozen=True)
 class TaskObjective:
-    """The loss of a head (see `Objective`) over the rows, words or windows that count; batches as data/sequences makes them."""
+    """The loss of a head (see `Objective`) over the rows, words or windows that count.
+
+    The batches are those that data/sequences makes.
+    """
 
     model: BertForTask
 
@@ -32,7 +35,7 @@ class TaskObjective:
         return {TERM.name: jnp.sum(weights)}
 
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        """Regression and a CRF have no `correct`."""
+        """Return the sums of the only term; regression and a CRF have no `correct`."""
         return {TERM.name: self._sums(params, batch, self.model.apply(params, batch, dropout_key))}
 
     def _sums(self, params, batch: Batch, scores: jax.Array) -> Sums:
@@ -51,9 +54,9 @@ class TaskObjective:
 
 
 def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
-    """Scores [B, …] float32 of `BertForTask.apply`.
+    """Return the scores of `BertForTask.apply`, float32 [B, …].
 
-    With a CRF, 1 for the labels of the best path and 0 for the others: they are what the model says, word by word.
+    With a CRF, they are 1 for the labels of the best path and 0 for the others: the model's answer, word by word.
     """
     scores = model.apply(params, batch)
     if not model.head.crf:

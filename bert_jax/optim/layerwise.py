@@ -9,18 +9,18 @@ from bert_jax.models.parameters import TASK_PARTS, Parameter, ParameterTable, en
 
 
 def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) -> optax.GradientTransformation:
-    """Multiply updates by decay^d.
+    """Return a transformation that multiplies updates by decay^d.
 
     d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the embeddings.
 
     Raises:
-      UserError: layers share parameters, which have no depth then.
+      UserError: layers share parameters, which then have no depth.
     """
     for parameter in parameters.values():
         axis = parameter.axis("layer")
         if axis is not None and parameter.shape[axis] != num_layers:
             raise UserError(
-                f"layer_decay={decay} needs parameters of its own for each of {num_layers} layers, and "
+                f"layer_decay={decay} needs separate parameters for each of {num_layers} layers, but "
                 f"{parameter.path} is {list(parameter.shape)}; use layer_decay=1"
             )
 
@@ -37,7 +37,7 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
 
 
 def frozen_encoder(parameters: ParameterTable) -> optax.GradientTransformation:
-    """Update nothing, weight decay included, but the head and its CRF: the encoder only gives features."""
+    """Return a transformation that updates only the head and its CRF; not even weight decay changes the encoder."""
 
     def kept(parameter: Parameter, update: jax.Array) -> jax.Array:
         return update if parameter.part in TASK_PARTS else jnp.zeros_like(update)

@@ -1,7 +1,7 @@
 """The three optimizers, as update directions without a learning rate.
 
-The step multiplies the direction by −learning_rate(step), so the schedule hangs on the global step alone: resetting or
-loading moments never moves it. Which parameters decay, and which have one array per layer, the model's table says.
+The step multiplies the direction by −learning_rate(step), so the schedule depends on the global step alone: resetting
+or loading moments never shifts it. The model's table says which parameters decay and which have one array per layer.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from bert_jax.models.parameters import Parameter, ParameterTable, entries
 
 
 def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
-    """Return the direction of the update for gradients that are clipped already; `update` needs the parameters.
+    """Return the direction of the update for gradients that have been clipped; `update` needs the parameters.
 
     adamw_bert: google-research/bert optimization.py: m / (sqrt(v) + epsilon) + weight_decay · p, no bias correction.
     adamw: the same with bias-corrected m and v (Loshchilov & Hutter 2019).
@@ -32,18 +32,19 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.Grad
 
 
 def included(parameters: ParameterTable, tree) -> dict:
-    """Return a tree of booleans: True where weight decay (and the trust ratio) applies, i.e. not to biases and LayerNorm.
+    """Return a tree of booleans: whether weight decay (and the trust ratio) applies; not to biases and LayerNorm.
 
-    Embedding tables and the dense layer of the MLM head decay, the output bias of the MLM head does not.
+    Embedding tables and the dense layer of the MLM head decay; the output bias of the MLM head does not.
     """
     return jax.tree.map(lambda parameter: parameter.decays, entries(parameters, tree))
 
 
 def clip_by_global_norm(gradients, max_norm: float) -> tuple:
-    """(gradients · max_norm / max(norm, max_norm), norm before clipping); max_norm 0 leaves the gradients as they are.
+    """Return (gradients · max_norm / max(norm, max_norm), norm before clipping); max_norm=0 changes no gradient.
 
-    Over the whole tree, as tf.clip_by_global_norm. The original clips each replica's gradient before the mean over
-    replicas; here it is the gradient of the global batch, so the result does not depend on the number of devices.
+    The norm is that of the whole tree, as in tf.clip_by_global_norm. The original clips each replica's gradient before
+    the mean over replicas; here the gradient of the global batch is clipped, so the result does not depend on the
+    number of devices.
     """
     norm = optax.tree.norm(gradients)
     if not max_norm:
@@ -58,7 +59,7 @@ class UncorrectedAdamState(NamedTuple):
 
 
 def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Adam without bias correction and with epsilon outside the root, as BERT was trained."""
+    """Return Adam without bias correction and with epsilon outside the root, with which BERT was trained."""
 
     def init(params):
         return UncorrectedAdamState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
@@ -73,9 +74,10 @@ def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> opt
 
 
 def scale_by_layer_trust_ratio(parameters: ParameterTable) -> optax.GradientTransformation:
-    """Multiply each layer's update by |parameter| / |update|; the ratio is 1 where a norm is 0 or nothing decays.
+    """Return a transformation that multiplies each layer's update by |parameter| / |update|.
 
-    A stacked parameter holds one array per layer: its norms, and its ratios, are taken layer by layer.
+    The ratio is 1 where a norm is 0 or nothing decays. A stacked parameter holds one array per layer: its norms, and
+    its ratios, are taken layer by layer.
     """
 
     def scaled(entry: Parameter, update: jax.Array, parameter: jax.Array) -> jax.Array:

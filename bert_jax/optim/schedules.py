@@ -1,7 +1,7 @@
 """Learning rate as a pure function of the global step.
 
 A schedule begins with the first phase and with every phase that says `schedule="restart"`, and ends where the next one
-begins. Inside it, a phase scales the common shape by its own peak, so a phase may continue the line at another height.
+begins. Inside it, a phase scales the common shape by its own peak, so it may continue the line at a different height.
 """
 
 import jax
@@ -13,9 +13,9 @@ from bert_jax.config import Config, ScheduleConfig, resolve_phases
 
 
 def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Array:
-    """Float32 learning rate of the update that takes the state from `step` to `step + 1`; any shape of integers.
+    """Return the learning rate, float32, of the update from `step` to `step + 1`, for integers of any shape.
 
-    Whole steps are subtracted before anything is divided, so the result is the rounded exact one up to step 2^24.
+    Integers are subtracted before anything is divided, so the result is the rounded exact one up to step 2^24.
     """
     step = jnp.asarray(step, jnp.int32)
     rate = jnp.zeros(step.shape, jnp.float32)
@@ -26,7 +26,7 @@ def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Arr
 
 
 def shape(schedule: ScheduleConfig, step: ArrayLike, length: int, warmup: int) -> jax.Array:
-    """Fraction of the peak at `step` of a schedule of `length` steps: from 0 if it warms up, to final_fraction."""
+    """Return the fraction of the peak at `step` of `length` steps: from 0 (if there is a warm-up) to final_fraction."""
     step = jnp.clip(step, 0, length)
     after = _descent(schedule, step, length, warmup)
     if not warmup:
@@ -35,7 +35,7 @@ def shape(schedule: ScheduleConfig, step: ArrayLike, length: int, warmup: int) -
 
 
 def _descent(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int) -> jax.Array:
-    """The part after the warm-up.
+    """Return the fraction of the peak after the warm-up.
 
     linear and polynomial are lines and powers counted from step 0, which the warm-up merely overrides: right after it
     the rate is peak · (1 − warmup/length)^power (google-research/bert optimization.py, tf.train.polynomial_decay).

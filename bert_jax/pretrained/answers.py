@@ -34,6 +34,7 @@ class Label:
     """Answer of a classifier."""
 
     name: str
+    """The most probable class."""
     probabilities: dict[str, float]
     """Probabilities by name of the class."""
 
@@ -43,6 +44,7 @@ class Choice:
     """Answer to a question with candidates."""
 
     index: int
+    """Number of the most probable candidate, from 0."""
     probabilities: tuple[float, ...]
     """Probabilities of the candidates."""
 
@@ -61,7 +63,9 @@ class TaggedWord(tuple[str, str]):
     """(word, tag) of the word text[start:end] of a text."""
 
     start: int
+    """First character of the word in the text."""
     end: int
+    """Character after the word's last."""
 
     def __new__(cls, word: str, tag: str, span: tuple[int, int]) -> "TaggedWord":
         found = super().__new__(cls, (word, tag))

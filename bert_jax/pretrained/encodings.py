@@ -28,6 +28,7 @@ class Encoding:
     input_ids: np.ndarray
     """int32 [n, L], 0 after a text's own tokens."""
     token_type_ids: np.ndarray
+    """int32 [n, L]: 1 for the second text of a pair, otherwise 0."""
     attention_mask: np.ndarray
     """int32 [n, L]: 1 for real tokens, [CLS] and [SEP] included."""
     tokens: list[list[str]]

@@ -15,8 +15,12 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
+    """A piece that a model would write in place of a mask."""
+
     token: str
+    """The piece, as the vocabulary spells it."""
     probability: float
+    """Its probability at the mask."""
 
 
 Filled = list[list[Candidate]]

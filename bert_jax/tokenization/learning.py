@@ -30,7 +30,14 @@ _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real
 
 
 def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
-    """Read the corpus of `bert-jax train-vocab`, write the vocabulary, and print how it does on held-out text."""
+    """Learn a vocabulary from the corpus of `bert-jax train-vocab`, write it, and print how it does on held-out text.
+
+    Returns:
+      The tokenizer, loaded from `config.output`.
+
+    Raises:
+      UserError: an option cannot be used, the corpus has no text or cannot be read, or the output cannot be written.
+    """
     from bert_jax.data.corpus.readers import read_documents
 
     check(config)

@@ -62,11 +62,16 @@ class Tokenizer(abc.ABC):
 
     In the text of a corpus "[MASK]" is two brackets and a word, never the special token.
 
-    Attributes: kind ("wordpiece" or "sentencepiece"), tokens (the text of every id), lowercase, pad_id, unk_id, cls_id,
-    sep_id, mask_id, special_ids (those five), fingerprint (SHA-256 over everything that changes ids, never a path).
+    Attributes:
+      tokens: the text of every id.
+      lowercase: whether text is lowercased.
+      pad_id: id of the padding, as unk_id, cls_id, sep_id and mask_id of the other special tokens.
+      special_ids: those five.
+      fingerprint: SHA-256 over everything that changes ids, never a path.
     """
 
     kind: str
+    """wordpiece or sentencepiece."""
 
     def __init__(self, tokens: list[str], special_ids: tuple[int, ...], lowercase: bool, fingerprint: str):
         self.tokens: list[str] = tokens
@@ -82,6 +87,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def vocab_size(self) -> int:
+        """Number of entries of the vocabulary, special tokens included."""
         return len(self.tokens)
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""What a command says on the console before it trains, from the first host alone."""
+"""What a command prints on the console before it trains, on the first host only."""
 
 import jax
 from jax.sharding import Mesh
@@ -18,19 +18,19 @@ def say(text: str) -> None:
 
 
 def say_hardware() -> None:
-    """Print what the command runs on, and what is there but cannot be used."""
+    """Print the hardware in use, and any accelerator that is present but cannot be used."""
     say(f"{hardware.hardware()}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
 
 
 def show(table: Table) -> None:
-    """Print a table; a pipe or a log file has no width of its own, and rich would take 80 columns."""
+    """Print a table; 200 columns wide in a pipe or a log file, for which rich would assume 80."""
     if jax.process_index() == 0:
         console = Console(highlight=False)
         (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
 
 
 def announce(config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable) -> None:
-    """Print every derived quantity of a pre-training run that people check before they leave it alone."""
+    """Print every derived quantity of a pre-training run that people check before leaving it alone."""
     say_hardware()
     say(
         f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
@@ -57,5 +57,5 @@ def announce_resumption(config: Config, step: int) -> None:
         say(
             f"resuming from step {step:,} of {config.workdir}"
             if step < config.total_steps
-            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to train on"
+            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
         )

@@ -20,21 +20,26 @@ def draw_curves(
     unigram: dict[str, float] | None = None,
     title: str = "",
 ) -> bool:
-    """Write the panels of each term and one of the learning rate as PNG, two in a row.
+    """Write a PNG with the panels of each term and one panel for the learning rate, two per row.
 
     Args:
-      terms: of what was trained for.
-      unigram: the metrics of always predicting from word frequencies, by name, drawn as dashed lines.
+      metrics_file: metrics.jsonl of the run.
+      picture: file to write.
+      terms: terms of the objective.
+      unigram: metrics by name of predicting from word frequencies alone, drawn as dashed lines.
+      title: heading of the picture.
 
     Returns:
-      False, and no picture, while there are fewer than two training rows.
+      True; False, without a picture, if there are fewer than two training rows.
     """
     rows = read_rows(metrics_file)
     train = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "evaluation"]
     if len(train) < 2:
         return False
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second; and no global state, no display
+    from matplotlib.backends.backend_agg import (
+        FigureCanvasAgg,
+    )  # takes a second to import; needs no global state and no display
     from matplotlib.figure import Figure
 
     panels = [(f"{term.title}: {kind}", *_metric(term, kind)) for term in terms for kind in term.panels]
@@ -56,14 +61,14 @@ def draw_curves(
 
 
 def _metric(term: Term, kind: str) -> tuple[str, str]:
-    """Name and unit of one metric of a term."""
+    """Return the name and unit of one metric of a term."""
     return (term.loss, term.unit) if kind == "loss" else (term.accuracy, "%")
 
 
 def smoothed(values: np.ndarray, reach: int) -> np.ndarray:
-    """Mean over up to `reach` values to either side; NaNs are passed over.
+    """Return the mean over up to `reach` values on either side; NaNs are skipped.
 
-    A running mean of the past alone would draw training behind where it is, and held-out figures as better than it.
+    A running mean over the past alone would lag behind training, so that held-out figures would look better than it.
     """
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])

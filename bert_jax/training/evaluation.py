@@ -16,7 +16,7 @@ from bert_jax.objectives.objective import Objective, Sums
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_eval_step
 
-EVALUATION_SEED = 2019  # of pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
+EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
 
 
@@ -29,7 +29,8 @@ class Evaluation:
         self.mesh = mesh
         rows = mesh.shape["data"] * mesh.shape["fsdp"]
         wanted = min(config.evaluation.sequences, self.examples.num_examples(0))
-        # Equal batches that the mesh divides; a handful of sequences may fall off the end, or come twice where there are too few.
+        # Equal batches that the mesh divides: a few sequences may be left out at the end, or be used twice where there
+        # are too few.
         self.num_batches = -(-wanted // config.evaluation.batch_size)
         self.batch_size = max(1, wanted // self.num_batches // rows) * rows
         self._step = Program(make_eval_step(objective.sums, mesh, shardings))
@@ -39,12 +40,12 @@ class Evaluation:
         return self.num_batches * self.batch_size
 
     def run(self, params, signals: StopSignals | None = None) -> dict[str, float]:
-        """Loss (nats per prediction), perplexity and accuracy of each term of the objective, by the names of its metrics.
+        """Return loss (nats per prediction), perplexity and accuracy of each term of the objective, by metric name.
 
-        A term that the batches have no labels for, or the model has no head for, is absent.
+        A term for which the batches have no labels, or the model has no head, is absent.
 
         Raises:
-          Stopped: by `signals`, before any of the batches.
+          Stopped: raised by `signals` before one of the batches.
         """
         totals: dict[str, Sums] = {}
         for batch in self._batches():
@@ -57,9 +58,9 @@ class Evaluation:
         return evaluation_metrics(self.terms, totals)
 
     def unigram(self, training: Examples) -> dict[str, float]:
-        """Return what a model that ignores the context reaches on the same masks, for the terms that predict words.
+        """Return the metrics that a model ignoring the context reaches on the same masks, for terms that predict words.
 
-        It knows the word frequencies of `training`, add-one smoothed.
+        It knows the word frequencies of `training`, with add-one smoothing.
         """
         counts = np.ones(training.store.vocab_size)
         size = min(256, training.num_examples(0))

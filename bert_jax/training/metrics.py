@@ -1,4 +1,4 @@
-"""Metrics of a run: rates from the clock, and one `Metrics` that hands every row to the console, the file and TensorBoard."""
+"""Metrics of a run: rates from the clock, and `Metrics`, which hands every row to console, file and TensorBoard."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ from bert_jax.training import sinks
 class Rates:
     """Throughput between two reports. Time spent inside `paused()` (evaluating, compiling, saving) does not count.
 
-    Nor does what is done before a pause while no step has been counted: parameters are still being made or placed then.
+    Nor does the time before a pause while no step has been counted: parameters are still being created or placed.
 
     Args:
-      peak_flops: FLOP/s of all devices together; None where it is not known, and there is no `mfu` then.
+      peak_flops: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
     """
 
     def __init__(self, peak_flops: float | None = None, clock=time.perf_counter):
@@ -26,7 +26,7 @@ class Rates:
         self._restart()
 
     def count(self, sequences: int, tokens: int, flops: float = 0.0) -> None:
-        """Adds one step: sequences, tokens (sequences × length) and model FLOPs of its global batch."""
+        """Add one step: sequences, tokens (sequences × length) and model FLOPs of its global batch."""
         self._steps += 1
         self._sequences += sequences
         self._tokens += tokens
@@ -41,7 +41,7 @@ class Rates:
             self._start = self._start + self._clock() - start if self._steps else self._clock()
 
     def report(self, tokens_left: float = 0) -> dict[str, float]:
-        """Rates since the last report, `mfu` (share of the peak, 0 to 1) and `seconds_left` for `tokens_left`."""
+        """Return rates since the last report, `mfu` (fraction of the peak) and `seconds_left` for `tokens_left`."""
         seconds = self._clock() - self._start
         if not self._steps or seconds <= 0:
             return {}
@@ -71,9 +71,10 @@ class Metrics:
 
     Args:
       workdir: directory of the run, local or gs://.
+      total_steps: last step of the run.
       start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
       evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
-      terms: of what is trained for, whose figures the console shows.
+      terms: terms of the objective, whose figures the console shows.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Metrics:
         self._console, self._sinks, self._step = None, [], start_step
         if jax.process_index() == 0:
             files = self._files(evaluated)
-            # Last: a bar that a signal finds begun must be ended.
+            # Last, because a bar that has started must be stopped even if a signal arrives.
             self._console = sinks.ConsoleLines(total_steps, start_step, terms=terms)
             self._sinks = [self._console, *files]
 
@@ -100,7 +101,7 @@ class Metrics:
         ]
 
     def reload(self) -> None:
-        """Open the files again: the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        """Open the files again after the directory was deleted or renamed (`WorkDirectory.secure`)."""
         if self._console is not None:
             for sink in self._sinks[1:]:
                 sink.close()
@@ -108,12 +109,12 @@ class Metrics:
             self._sinks[1:] = self._files()
 
     def advance(self, step: int) -> None:
-        """Moves the live bar; cheap enough for every step."""
+        """Move the live bar; cheap enough for every step."""
         if self._console is not None:
             self._console.advance(step)
 
     def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
-        """One row; kind is "train" or "evaluation"."""
+        """Write one row; `kind` is "train" or "evaluation"."""
         self._step = step
         for sink in self._sinks:
             sink.write(step, kind, metrics)

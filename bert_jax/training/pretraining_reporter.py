@@ -1,4 +1,4 @@
-"""What a phase of pre-training says of its steps, and where a run gives up whose loss is not finite any more."""
+"""The metrics of each step of a pre-training phase, and the end of a run whose loss is no longer finite."""
 
 import jax
 from absl import logging
@@ -31,7 +31,7 @@ class PhaseReporter:
         self._pending = step, values
 
     def finish(self) -> None:
-        """Fetches and writes what is still out."""
+        """Fetch and write the metrics that are still pending."""
         if self._pending is None:
             return
         (step, values), self._pending = self._pending, None
@@ -44,7 +44,7 @@ class PhaseReporter:
             self._metrics.write(step, values | self._rates.report(left))
 
     def is_finite(self) -> bool:
-        """Whether loss and gradient of the newest step were finite; waits for it."""
+        """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
         self.finish()
         return not self._skipped
 
@@ -52,7 +52,7 @@ class PhaseReporter:
         self._skipped = self._skipped + 1 if values["skipped"] else 0
         if self._skipped:
             logging.warning(
-                "step %d: loss %s, gradient norm %s; the update was left out", step, values["loss"], values["grad_norm"]
+                "step %d: loss %s, gradient norm %s; the update was skipped", step, values["loss"], values["grad_norm"]
             )
         if self._skipped >= MAX_SKIPPED:
             raise UserError(
@@ -63,5 +63,5 @@ class PhaseReporter:
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something that is done every `every` steps, 0 for never, is to be done after `step`."""
+    """Return whether something done every `every` steps (0: never) is due after `step`."""
     return every > 0 and step % every == 0

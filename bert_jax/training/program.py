@@ -1,4 +1,4 @@
-"""A jitted function that is compiled ahead of its first call, so that a signal can end the wait and no rate counts it."""
+"""A jitted function compiled ahead of its first call, so that a signal can end the wait and no rate counts it."""
 
 import contextlib
 from collections.abc import Callable
@@ -19,21 +19,21 @@ class Program:
     def __init__(self, function):
         self._function = function
         self.compiled: dict[tuple, Callable] = {}
-        """By the shapes of the batch's arrays."""
+        """Compiled functions by the shapes of the batch's arrays."""
 
     def __call__(self, *arguments):
         self.prepare(*arguments)
         return self.compiled[_shapes(arguments)](*arguments)
 
     def prepare(self, *arguments, signals: StopSignals | None = None, rates: Rates | None = None) -> None:
-        """Compiles for arguments like these if that has not been done yet.
+        """Compile for arguments of these shapes if that has not been done yet.
 
         Args:
           signals: may end the wait.
-          rates: do not count it. The steps under way are waited for first, so that they are counted.
+          rates: paused during the compilation. The steps under way are waited for first, so that they are counted.
 
         Raises:
-          Stopped: by `signals`.
+          Stopped: raised by `signals`.
         """
         shapes = _shapes(arguments)
         if shapes in self.compiled:

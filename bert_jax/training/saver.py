@@ -1,4 +1,4 @@
-"""Saving the state of a run, also where its work directory was deleted or renamed since the last save."""
+"""Saving the state of a run, even if its work directory was deleted or renamed since the last save."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,18 +10,20 @@ from bert_jax.training.metrics import Metrics, Rates
 
 class Reporter(Protocol):
     def finish(self) -> None:
-        """Write what is still out of the steps before."""
+        """Write the metrics of earlier steps that are still pending."""
 
 
 class Saver:
-    """Saves the states of one run, and writes its directory again first if that was lost.
+    """Saves the states of one run, and first writes its directory again if that was lost.
 
     Args:
-      states: where they go.
-      others: what else the run writes below `workdir`.
+      workdir: the work directory of the run.
+      states: where the states are saved.
+      others: whatever else the run writes below `workdir`.
+      reporter: finishes the metrics of earlier steps before a save.
       rates: paused during a save.
-      config: the resolved configuration, of every checkpoint.
-      position: where the run stands after a step, once `reporter` has finished.
+      config: the resolved configuration, saved in every checkpoint.
+      position: returns the position of the run after a step, once `reporter` has finished.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Saver:
         self._reporter, self._rates, self._config, self._position = reporter, rates, config, position
 
     def secure(self) -> None:
-        """Write the directory again if it was deleted, renamed or replaced; called on every host before anything is saved.
+        """Write the directory again if it was deleted, renamed or replaced.
+
+        Every host must call this before anything is saved.
 
         Raises:
           UserError: another run or process has the directory now.
@@ -48,7 +52,7 @@ class Saver:
                 written.reload()
 
     def save(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
-        """Write, in the background, the state after `step` steps and the held-out metrics of that step.
+        """Write the state after `step` steps and the held-out metrics of that step, in the background.
 
         Raises:
           UserError: this save or the previous one could not be written.
@@ -59,7 +63,7 @@ class Saver:
             self._states.save(step, state, position=self._position(step), config=self._config, metrics=metrics)
 
     def save_for_good(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
-        """Do as `save`, and wait until the state is there."""
-        for _ in range(2):  # a directory that is lost while it is written to is noticed by the next save
+        """Save as `save` does, and wait until the state is written."""
+        for _ in range(2):  # the second save notices if the directory was lost during the first
             self.save(step, state, metrics)
             self._states.wait()

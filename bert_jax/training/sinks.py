@@ -1,4 +1,4 @@
-"""Where the metrics of a run go: console, metrics.jsonl and TensorBoard; each has write(step, kind, metrics) and close()."""
+"""Destinations of metrics, each with write(step, kind, metrics) and close(): console, metrics.jsonl, TensorBoard."""
 
 import json
 import math
@@ -19,10 +19,10 @@ UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is writt
 
 
 class JsonLines:
-    """metrics.jsonl: {"kind": "train" | "evaluation", "step": …, "loss": …} a line; floats read back exactly.
+    """metrics.jsonl: {"kind": "train" | "evaluation", "step": …, "loss": …} per line; floats read back exactly.
 
-    Rows after `start_step` belong to steps that will be taken again and are dropped, as is a line torn by a crash and, unless
-    `evaluated`, the evaluation of that step.
+    Rows after `start_step` belong to steps that will be taken again and are dropped, as are a line torn by a crash and,
+    unless `evaluated`, the evaluation of that step.
     """
 
     def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
@@ -64,17 +64,20 @@ class JsonLines:
 
 
 def read_rows(file: str | os.PathLike[str]) -> list[dict]:
-    """The rows of a metrics.jsonl in order, without a torn one; numbers as floats, non-finite ones included."""
+    """Return the rows of a metrics.jsonl in order, without a torn one; numbers are floats, non-finite ones included."""
     path = epath.Path(file)
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [row for line in lines if (row := _row(line))]
 
 
 class TensorBoard:
-    """Event files below `directory`; tags train/… and evaluation/…. Hides the events after `start_step` of an earlier start."""
+    """Event files below `directory`, with tags train/… and evaluation/….
+
+    Events of an earlier start after `start_step` are hidden.
+    """
 
     def __init__(self, directory: epath.Path, start_step: int):
-        from tensorboardX import SummaryWriter  # half a second
+        from tensorboardX import SummaryWriter  # the import takes half a second
 
         self._writer = SummaryWriter(
             os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30
@@ -82,7 +85,7 @@ class TensorBoard:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            if math.isfinite(value):  # tensorboardX draws no others, and warns of each on the console
+            if math.isfinite(value):  # tensorboardX draws no others, and warns about each on the console
                 self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
@@ -90,10 +93,13 @@ class TensorBoard:
 
 
 class ConsoleLines:
-    """A line for each written step: a live bar below them on a terminal, plain text elsewhere.
+    """A live bar on a terminal, elsewhere one line of plain text per written step; evaluations are always lines.
 
     Args:
-      terms: of what is trained for, whose figures are shown.
+      total_steps: last step of the run.
+      start_step: step at which the bar starts.
+      console: where to print; by default standard output.
+      terms: terms of the objective, whose figures are shown.
     """
 
     def __init__(self, total_steps: int, start_step: int, console: Console | None = None, terms: tuple[Term, ...] = ()):
@@ -117,7 +123,7 @@ class ConsoleLines:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
-            main = self._terms[:1]  # which fits beside the bar in 80 columns, with the rates
+            main = self._terms[:1]  # one term and the rates fit beside the bar in 80 columns
             names = [name for term in main if term.label for name in (term.loss, term.accuracy)]
             short = {name: metrics[name] for name in (*names, *BESIDE_BAR) if name in metrics}
             self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
@@ -133,7 +139,7 @@ class ConsoleLines:
 
 
 def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
-    """The parts of one console line, in reading order; only what is there."""
+    """Return the parts of one console line in reading order, for those metrics that are there."""
     parts = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
     parts += [f"{term.perplexity} {metrics[term.perplexity]:.2f}" for term in terms if term.perplexity in metrics]
     for term in terms:
@@ -159,7 +165,7 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
 
 
 def duration(seconds: float) -> str:
-    """2 d 03 h, 1 h 05 min, 3 min 20 s or 12 s."""
+    """Return a duration such as 2 d 03 h, 1 h 05 min, 3 min 20 s or 12 s."""
     if not math.isfinite(seconds):
         return "unknown"
     minutes, seconds = divmod(round(seconds), 60)
@@ -173,7 +179,7 @@ def duration(seconds: float) -> str:
 
 
 def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
-    """The TensorBoard sink, or none where tensorboardX lacks the client library of a remote store."""
+    """Return the TensorBoard sink, or none where tensorboardX lacks the client library of a remote store."""
     try:
         return [TensorBoard(directory, start_step)]
     except ImportError as error:
@@ -182,7 +188,7 @@ def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no NaN and no infinities; their names read back through float()."""
+    """Return a JSON value: JSON has no NaN and no infinity, but their names read back through float()."""
     value = float(value)
     return value if math.isfinite(value) else repr(value)
 

@@ -23,10 +23,11 @@ class TrainState:
 
 
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """ShapeDtypeStructs with shardings: what a checkpoint is restored into, and what `step` compiles for.
+    """Return ShapeDtypeStructs with shardings, into which a checkpoint is restored and for which a step is compiled.
 
     Raises:
-      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has another shape for it.
+      UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, or has a different shape
+        for it.
     """
     shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
 
@@ -47,25 +48,25 @@ def state_shardings(abstract: TrainState) -> TrainState:
 
 
 def create_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
-    """State at step 0, made in place: no device ever holds more than its own part."""
+    """Create the state at step 0 in place: no device ever holds more than its own part."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
     return jax.jit(lambda: _initial(model, optimizer, seed), out_shardings=where)()
 
 
 def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh):
-    """`create_state` for many seeds: a compiled function of a uint32 seed."""
+    """Return `create_state` for many seeds: a compiled function of a uint32 seed."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
     return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
 
 
 def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-    """Return `state` with the optimizer state that `optimizer.init` makes; step and parameters stay."""
+    """Return `state` with a fresh optimizer state from `optimizer.init`; step and parameters stay."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state.optimizer_state)
     fresh = jax.jit(optimizer.init, out_shardings=where)(state.params)
     return dataclasses.replace(state, optimizer_state=fresh)
 
 
 def _initial(model: Model, optimizer: optax.GradientTransformation, seed: int | jax.Array) -> TrainState:
-    # The steps' dropout keys are fold_in(key(seed), step); initialisation folds in a number that no int32 step reaches.
+    # The steps' dropout keys are fold_in(key(seed), step); initialization folds in a number that no int32 step reaches.
     params = model.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1)))
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer_state=optimizer.init(params))

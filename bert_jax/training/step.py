@@ -1,4 +1,4 @@
-"""One training step and one evaluation step, compiled for a mesh, for every objective (objectives/objective.py)."""
+"""One training step and one evaluation step for every objective (objectives/objective.py), compiled for a mesh."""
 
 from collections.abc import Callable
 
@@ -26,20 +26,25 @@ def make_train_step(
     schedule: Callable[[jax.Array], jax.Array] | None = None,
     seed: int = 0,
 ):
-    """Compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
+    """Return a compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
 
-    Without a schedule it is (state, batch, rate, seed) → (state, metrics): runs that differ in these share the program.
+    Without a schedule it is (state, batch, rate, seed) → (state, metrics), so that runs that differ in rate and seed
+    share the program.
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
     grad_norm (before clipping) and skipped. A loss or gradient that is not finite leaves parameters and optimizer state
-    as they were (skipped = 1); the step counter moves on all the same.
+    as they were (skipped = 1); the step counter advances all the same.
 
     Args:
-      shardings: of the state.
-      micro_batches: parts in which a batch is computed; they divide its rows on every device. Metrics and update are
-        those of the whole batch, but for what dropout drops.
-      schedule: the learning rate of the update that takes the state from a step to the next, by that step.
-      seed: what dropout follows from, with the step.
+      objective: holds the model and makes the loss.
+      optimizer: gives the direction of the update, without a learning rate.
+      mesh: the devices.
+      shardings: shardings of the state.
+      clip_norm: largest global norm of the gradient; 0 for no clipping.
+      micro_batches: number of parts in which a batch is computed; it divides the rows on every device. Metrics and
+        update are those of the whole batch, except for which elements dropout drops.
+      schedule: maps a step to the learning rate of the update from that step to the next.
+      seed: determines dropout, together with the step.
     """
 
     def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array | int) -> tuple[TrainState, dict]:
@@ -51,7 +56,7 @@ def make_train_step(
             return _gradients(objective, whole, rows, denominators, dropout_key, shardings.params)
 
         if micro_batches == 1:
-            # With a rate and a seed of its own, a run has always drawn from the key of the step itself.
+            # Where rate and seed are arguments, dropout has always been drawn from the key of the step itself.
             gradients, sums = part(batch, key if schedule is None else jax.random.fold_in(key, 0))
         else:
             rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, mesh), batch)
@@ -77,11 +82,12 @@ def make_train_step(
 
 
 def make_eval_step(function: Callable, mesh: Mesh, shardings):
-    """Compiled (params, batch) → `function(params, batch)`, the same on every device.
+    """Return a compiled (params, batch) → `function(params, batch)`, whose result is the same on every device.
 
     Args:
-      function: of the global batch, such as the `sums` of an objective; without a key there is no dropout.
-      shardings: the tree of the parameters' own.
+      function: takes the global batch, such as the `sums` of an objective; without a key there is no dropout.
+      mesh: the devices.
+      shardings: tree of the shardings of the parameters.
     """
 
     def eval_step(params, batch: Batch):
@@ -100,7 +106,7 @@ def updated(
     rate: jax.Array,
     clip_norm: float,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """The next state, and learning_rate, grad_norm (before clipping) and skipped.
+    """Return the next state, and the metrics learning_rate, grad_norm (before clipping) and skipped.
 
     A loss or gradient that is not finite leaves parameters and optimizer state as they were (skipped = 1).
     """
@@ -118,10 +124,10 @@ def updated(
 def _gradients(
     objective: Objective, params, rows: Batch, denominators: dict, dropout_key: jax.Array, shardings
 ) -> tuple:
-    """What `rows` add to the gradient of the mean loss of the whole batch, split like the parameters, and their sums.
+    """Return what `rows` add to the gradient of the mean loss of the batch, split like the parameters, and their sums.
 
     The weights of the whole batch are known before any of it is computed, so every micro-batch divides its sums by the
-    totals at once and the parts simply add up.
+    totals right away and the parts simply add up.
     """
 
     def loss(params):
@@ -135,7 +141,7 @@ def _gradients(
 
 
 def _sum_of_parts(part: Callable, rows: Batch, micro_batches: int):
-    """The sum of part(rows[i], i) over the micro-batches, of which only one at a time is in memory."""
+    """Return the sum of part(rows[i], i) over the micro-batches, only one of which is in memory at a time."""
     first = jax.tree.map(lambda x: x[0], rows)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, first, 0))
     return jax.lax.scan(
@@ -144,10 +150,10 @@ def _sum_of_parts(part: Callable, rows: Batch, micro_batches: int):
 
 
 def _split_rows(x: jax.Array, micro_batches: int, mesh: Mesh) -> jax.Array:
-    """[B, …] to [micro_batches, B / micro_batches, …] without moving a row to another device.
+    """Reshape [B, …] to [micro_batches, B / micro_batches, …] without moving a row to a different device.
 
-    Micro-batch i takes rows i, i + micro_batches, …: of the rows that a device holds, which are consecutive, each
-    micro-batch then gets the same number. Consecutive micro-batches would each lie on a few devices only.
+    Micro-batch i takes rows i, i + micro_batches, …: each micro-batch then gets the same number of the consecutive rows
+    that a device holds. Micro-batches of consecutive rows would each be on a few devices only.
     """
     parts = jnp.swapaxes(x.reshape(-1, micro_batches, *x.shape[1:]), 0, 1)
     return jax.lax.with_sharding_constraint(parts, NamedSharding(mesh, P(None, *sharding.BATCH)))

@@ -1,4 +1,4 @@
-"""What a run of fine-tuning says of its steps: rows of metrics.jsonl, and the sums that its record needs at the end."""
+"""The metrics of the steps of a fine-tuning run: rows of metrics.jsonl, and the sums that its record needs."""
 
 import math
 
@@ -9,13 +9,14 @@ from bert_jax.training.metrics import Metrics, Rates
 
 
 class Reporter:
-    """Rows are means over the steps since the last row, fetched once a row, so that the device never waits.
+    """Writes rows of means over the steps since the last row, fetched once per row so that the device never waits.
 
     Args:
+      metrics: where the rows go.
       every: steps between two rows.
       total: last step of the run.
-      tail: losses of this many last steps are averaged.
-      totals: of the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind that.
+      tail: number of last steps whose losses are averaged.
+      totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
     """
 
     def __init__(self, metrics: Metrics, every: int, total: int, tail: int, totals: dict | None = None):
@@ -26,7 +27,7 @@ class Reporter:
 
     @property
     def tail_loss(self) -> float:
-        """Mean over the steps of the tail whose loss is a number; NaN if there was none."""
+        """Mean over the steps of the tail whose loss is finite; NaN if there are none."""
         return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
 
     def dispatched(self, step: int, values: dict[str, jax.Array], shape: tuple[int, ...]) -> None:
@@ -38,7 +39,7 @@ class Reporter:
             self.finish()
 
     def finish(self) -> None:
-        """Fetches and writes what is still out."""
+        """Fetch and write the metrics that are still pending."""
         if not self._pending:
             return
         fetched, self._pending = jax.device_get(self._pending), []

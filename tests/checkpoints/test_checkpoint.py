@@ -68,7 +68,7 @@ def write_steps(directory, *steps: int, run_id: str | None = None) -> dict[int, 
 
 
 def test_saving_does_not_ask_about_preemption(tmp_path, monkeypatch):
-    """Hosts agree on the number of the last call: a step of Orbax's between two of the loop's would lose a notice (test_pod.py)."""
+    """Hosts agree on the number of the last call: a step of Orbax's between two of the loop's would lose a notice."""
     asked = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     write_steps(tmp_path, 1, 2)
@@ -418,7 +418,8 @@ import sys, jax.numpy as jnp, numpy as np
 from bert_jax.checkpoints.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1])
 for step in range(1, 1000):
-    checkpoints.save(step, {"x": jnp.full((2000, 2000), step, jnp.float32)}, position={"examples_seen": step}, config={})
+    state = {"x": jnp.full((2000, 2000), step, jnp.float32)}
+    checkpoints.save(step, state, position={"examples_seen": step}, config={})
     print(step, flush=True)
 """
 
@@ -461,7 +462,8 @@ with Checkpoints(directory) as checkpoints:
         saved = [checkpoints.save(step, state, position={"step": step}, config={}) for step in (1, 2)]
     else:
         restored = checkpoints.restore({"x": jax.ShapeDtypeStruct(full.shape, full.dtype, sharding=sharding)})
-        assert all((np.asarray(shard.data) == full[shard.index]).all() for shard in restored.state["x"].addressable_shards)
+        for shard in restored.state["x"].addressable_shards:
+            assert (np.asarray(shard.data) == full[shard.index]).all()
         saved = [restored.position, checkpoints.save(2, state, position={"step": 2}, config={})]
 print(saved)
 jax.distributed.shutdown()

@@ -1,4 +1,4 @@
-"""Whole runs whose work directory, or a step in it, is not what it was: deleted, taken by another process, copied, renamed."""
+"""Whole runs whose work directory, or a step in it, has changed: deleted, taken by another process, copied, renamed."""
 
 import dataclasses
 import json

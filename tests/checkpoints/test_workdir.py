@@ -1,4 +1,4 @@
-"""The work directory: one writer at a time, which changes may go on with a run, and refusals that leave nothing behind."""
+"""The work directory: one writer at a time, changes with which a run may resume, refusals that leave nothing behind."""
 
 import dataclasses
 import fcntl

@@ -1,4 +1,4 @@
-"""`bert-jax evaluate` of models that no run of ours has left: converted ones, whole and in parts, and what it refuses."""
+"""`bert-jax evaluate` of models from elsewhere: converted ones, whole and in parts, and what it refuses."""
 
 import dataclasses
 import json
@@ -177,7 +177,7 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
 
 
 def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, small_store, capsys):
-    """Its record once kept "pairs", which is no option of pre-training: `evaluate` said that, and not what is missing."""
+    """Its record once had "pairs", which is no option of pre-training: `evaluate` said so, not what is missing."""
     write_model(tmp_path / "tuned", "text", pairs=False)
     conversion.convert(tmp_path / "tuned", tmp_path / "encoder", to="bert_jax", parts="encoder")
     assert default_config(str(tmp_path / "encoder")).model.num_layers == CONFIG.num_layers

@@ -1,6 +1,7 @@
 """Files of a work directory, a store or a checkpoint with something changed: refused in one line, or read right.
 
-`python tests/commands/test_fuzz.py SUBJECT FIRST COUNT DIRECTORY` runs cases alone and leaves the directory of each failure there.
+`python tests/commands/test_fuzz.py SUBJECT FIRST COUNT DIRECTORY` runs cases alone and leaves the directory of each
+failure there.
 """
 
 import faulthandler

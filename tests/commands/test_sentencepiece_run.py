@@ -60,7 +60,7 @@ def test_the_store_holds_what_sentencepiece_itself_encodes(place):
 
 
 def test_whole_words_are_masked(place):
-    """A word is a piece with the mark of a space before it, or the first after a special, and the unmarked ones that follow."""
+    """A word is a piece marked with a space, or the first after a special, and the unmarked ones that follow."""
     store, config = open_store(place / "store"), from_dict(Config, json.loads((place / "config.json").read_text()))
     tokens = store.tokenizer().tokens
     examples = Examples(store, config)

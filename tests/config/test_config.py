@@ -122,5 +122,8 @@ def test_a_restart_cuts_the_schedule():
 
 def test_the_configuration_needs_the_standard_library_only():
     heavy = "jax flax numpy tensorflow optax orbax tyro absl rich"
-    code = f"import sys, bert_jax.config.checks, bert_jax.config.json_form; sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
+    code = (
+        "import sys, bert_jax.config.checks, bert_jax.config.json_form\n"
+        f"sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

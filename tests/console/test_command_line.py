@@ -300,7 +300,8 @@ def test_help_answers_without_the_heavy_libraries():
         "def run(*words):\n"
         "  try: assert cli._run(['bert-jax', *words]) == 0\n"
         "  except SystemExit as stop: assert not stop.code\n"
-        "for line in ('', '--version', 'finetune mrpc --help', 'pretrain configs/bert_base.py --help'): run(*line.split())\n"
+        "lines = ('', '--version', 'finetune mrpc --help', 'pretrain configs/bert_base.py --help')\n"
+        "for line in lines: run(*line.split())\n"
         "for command in cli.COMMANDS: run(command, '--help')\n"
         "heavy = ('jax', 'tensorflow', 'flax', 'optax', 'orbax', 'numpy', 'rich', 'etils', 'absl')\n"
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
@@ -360,7 +361,8 @@ def test_commands_of_the_guides_exist_with_their_options():
         ),
         (
             "convert a b --to=x",
-            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); see bert-jax convert --help",
+            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); "
+            "see bert-jax convert --help",
         ),
     ],
 )

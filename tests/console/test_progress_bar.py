@@ -1,4 +1,4 @@
-"""Progress: in a notebook a line of plain text that needs no ipywidgets, on a terminal rich's bar, elsewhere nothing."""
+"""Progress: a line of plain text in a notebook (no ipywidgets needed), rich's bar on a terminal, elsewhere nothing."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: loaded by the next process, the same to the bit; torn ones discarded, options respected."""
+"""Compiled programs on disk: loaded bit-identically by the next process, discarded if torn, as the options say."""
 
 import concurrent.futures
 import dataclasses
@@ -23,10 +23,10 @@ import json, sys, jax, numpy as np, bert_jax
 before, events = jax.config.jax_compilation_cache_dir, []
 jax.monitoring.register_event_listener(lambda event, **unused: events.append(event.split("/")[-1]))
 model = bert_jax.load(sys.argv[1])
-values = {"embed": model.embed(["the cat sat", "birds"]), "mlm": [c.probability for c in model.fill_mask("the [MASK]")[0]]}
-np.savez(sys.argv[2], **values)
-print(json.dumps({"before": before, "directory": jax.config.jax_compilation_cache_dir, "hits": events.count("cache_hits"),
-                  "misses": events.count("cache_misses")}))
+embedded = model.embed(["the cat sat", "birds"])
+np.savez(sys.argv[2], embed=embedded, mlm=[c.probability for c in model.fill_mask("the [MASK]")[0]])
+print(json.dumps({"before": before, "directory": jax.config.jax_compilation_cache_dir,
+                  "hits": events.count("cache_hits"), "misses": events.count("cache_misses")}))
 """
 
 
@@ -38,7 +38,7 @@ def model(tmp_path_factory) -> pathlib.Path:
 
 
 def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: str) -> tuple[dict, bytes, str]:
-    """A process of its own: what it did with the cache, the bytes of its results (saved in `values`), and what it said."""
+    """A separate process: what it did with the cache, the bytes of its results (saved in `values`), and its output."""
     options = {"XDG_CACHE_HOME": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **environment}
     kept = {name: value for name, value in os.environ.items() if "_CACHE_" not in name}  # not the cache of the tests
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What hosts tell each other: compared facts by themselves, and all the rest between two real processes without devices."""
+"""What hosts tell each other: comparisons of facts alone, the rest between two real processes without devices."""
 
 import dataclasses
 import json

@@ -173,7 +173,7 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
 
 
 def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):
-    """Ctrl-C on one host, in the second run, whose steps begin at 0 again, as a save of its second epoch is under way."""
+    """Ctrl-C on one host in the second run, whose steps begin at 0 again, while its second epoch is being saved."""
     work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
     first, second = (work / "runs" / f"batch16_rate0.002_epochs10_seed{seed}" for seed in (0, 1))
     arguments = task(pretrained, work, "--epochs=10")

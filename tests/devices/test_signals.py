@@ -1,4 +1,4 @@
-"""Being told to stop wherever a run may be, in processes of their own: at once, saying what is saved, losing nothing."""
+"""Stop signals anywhere in a run, in separate processes: they act at once, say what is saved, and lose nothing."""
 
 import itertools
 import json
@@ -59,7 +59,10 @@ class Process:
     def __init__(self, config, busy: str):
         file, self._log = (pathlib.Path(config.workdir).with_suffix(suffix) for suffix in (".json", ".log"))
         file.write_text(json.dumps(to_dict(config)))
-        code = f"{busy}\nimport sys\nfrom bert_jax.cli import main\nsys.argv = ['bert-jax', 'pretrain', {str(file)!r}]\nmain()"
+        code = (
+            f"{busy}\nimport sys\nfrom bert_jax.cli import main\n"
+            f"sys.argv = ['bert-jax', 'pretrain', {str(file)!r}]\nmain()"
+        )
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code], env=processes.one_device(), stdout=log, stderr=subprocess.STDOUT

@@ -1,4 +1,4 @@
-"""`bert_jax.finetune` in Python: examples in memory, options by keyword; the same run as with files and a configuration."""
+"""`bert_jax.finetune` in Python: examples in memory and options by keyword give the same run as files and a config."""
 
 import dataclasses
 import json

@@ -86,7 +86,7 @@ def features_of(labels, lengths=4):
     ],
 )
 def test_collapse_of_answers_in_windows(best, metrics, message):
-    """Two windows behind two tokens and behind one; each has its best start and end, and other second bests in the window."""
+    """Two windows after two tokens and after one; each has its own best start and end, and other second bests in it."""
     scores = [np.zeros((7, 2), np.float32) for _ in best]
     for row, (start, end), second in zip(scores, best, (2, 5)):
         row[start, 0] = row[end, 1] = 2

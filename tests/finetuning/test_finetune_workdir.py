@@ -99,7 +99,7 @@ def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path,
     (lost,) = {f"batch16_rate0.002_epochs1_seed{seed}" for seed in (0, 1)} - {chosen}
     finetune(dataclasses.replace(config, keep="all"))
     runs = tmp_path / "work" / "runs"
-    gone = "the weights of {} are gone, an earlier command kept the best only; {}"
+    gone = "the weights of {} are gone, an earlier command kept only the best; {}"
     assert gone.format(lost, f"remove {runs / lost} to train it again") in caplog.text
     assert gone.format(chosen, f"they are those of {tmp_path / 'work'} itself") in caplog.text
     shutil.rmtree(runs / lost)

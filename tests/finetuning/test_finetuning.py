@@ -85,7 +85,7 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
 
 
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
-    """The record says so, and that the model reads single texts; a directory from before either was recorded is resumed."""
+    """The record says so, and that the model reads single texts; a directory from before both records is resumed."""
     data = TaskDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
     config = run_config(pretrained, tmp_path / "work", data=data, epochs=1)
     results = finetune(config).results
@@ -361,7 +361,7 @@ def test_random_weights_take_only_shape_and_vocabulary(pretrained, tmp_path):
 
 
 def test_stabilisers(pretrained):
-    """Reinitialised layers, layer-wise rates, an encoder that only gives features: what becomes of parameters and updates."""
+    """Reinitialized layers, layer-wise rates, an encoder used for features only: effects on parameters and updates."""
     config = run_config(pretrained, "unused")
     model = dataclasses.replace(MODEL, vocab_size=40, num_layers=3)
     layer, hidden = Axis("layer", 3), Axis("hidden", 2)

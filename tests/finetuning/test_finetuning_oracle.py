@@ -1,4 +1,4 @@
-"""Twenty steps of fine-tuning beside torch and transformers: the same weights, order and hyper-parameters, the same losses.
+"""Twenty steps of fine-tuning give the losses of torch and transformers: same weights, order, hyper-parameters.
 
 The live test runs where they are installed, or with the Python that BERT_JAX_PEER names.
 """
@@ -66,8 +66,9 @@ def ours():
 def check(ours, path) -> None:
     losses, logits, _ = ours
     with np.load(path) as stored:
-        # Float32 against float64, over 20 updates that Adam divides by their own size. The distance is 1.4e-6 and 2.3e-6;
-        # without weight decay it would be 1.7e-5 and 1.6e-4, with the gradient clipped at 0.999 5.6e-6 and 2.8e-5.
+        # Float32 against float64, over 20 updates that Adam divides by their own size. The distance is 1.4e-6 and
+        # 2.3e-6; without weight decay it would be 1.7e-5 and 1.6e-4, with the gradient clipped at 0.999 5.6e-6 and
+        # 2.8e-5.
         np.testing.assert_allclose(losses, stored["losses"], rtol=0, atol=4e-6)
         np.testing.assert_allclose(logits, stored["logits"], rtol=0, atol=1e-5)
         assert stored["losses"].max() - stored["losses"].min() > 0.3  # a curve that moves, or it would show nothing

@@ -1,4 +1,4 @@
-"""Questions, tags and choices through the whole loop: learned, and predicted alike by the loop, the command and `load`."""
+"""Questions, tags and choices in the whole loop: learned, and predicted alike by the loop, the command and `load`."""
 
 import dataclasses
 import json

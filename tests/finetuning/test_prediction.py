@@ -1,5 +1,8 @@
-"""What `predict` and `finetune ax` refuse: tasks that the head of a model cannot answer, ensembles that were taught different
-things, and work directories that are taken."""
+"""What `predict` and `finetune ax` refuse.
+
+These are tasks that the head of a model cannot answer, ensembles that were taught different things, and work
+directories that are taken.
+"""
 
 import dataclasses
 import json

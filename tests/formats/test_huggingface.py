@@ -32,7 +32,7 @@ from bert_jax.formats.safetensors_files import FileTensor
     [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "base" else case for case in random_bert.CASES],
 )
 def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):
-    """Our float32 is as near to PyTorch's float64 as PyTorch's own float32 is: 32 samples and the norm of each array."""
+    """Our float32 is as close to PyTorch's float64 as PyTorch's float32 is: 32 samples and the norm of each array."""
     for quantity, found in huggingface_errors.compare(name, activation).items():
         assert found.error <= 8 * found.their_largest_error + 8 * 2**-23 * found.size, quantity
         if not quantity.endswith(

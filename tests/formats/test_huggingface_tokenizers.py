@@ -93,7 +93,7 @@ def test_too_many_entries_and_none(tmp_path):
     ],
 )
 def test_tokens_added_beside_a_vocabulary(tmp_path, file, content):
-    """transformers appends them to the vocabulary or puts them over its entries; without them their rows look like padding."""
+    """transformers appends them to the vocabulary or overwrites entries; without them their rows look like padding."""
     place = of_rows(tmp_path, 104)
     open_huggingface(place)
     (place / file).write_text(json.dumps(content))

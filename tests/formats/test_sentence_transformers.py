@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers: `embed` makes the vectors they say, by NumPy; what it cannot make is refused."""
+"""Directories of sentence-transformers: `embed` makes their vectors, compared with NumPy, and refuses other layouts."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Google's TF1 checkpoints: written here by TensorFlow under the original's names, held against the original's mathematics."""
+"""Google's TF1 checkpoints: written here by TensorFlow with the original's names, compared with its mathematics."""
 
 import dataclasses
 import json

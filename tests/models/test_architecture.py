@@ -1,4 +1,4 @@
-"""Architectures defined here, outside the package, from its pieces: layers that differ, that share parameters, other kernels."""
+"""Architectures defined outside the package from its pieces: layers that differ, layers that share, other kernels."""
 
 import dataclasses
 import functools
@@ -192,7 +192,7 @@ EVEN = dataclasses.replace(DEEP, hidden_size=24, num_heads=3, norm_position="pre
 
 @pytest.mark.parametrize("layers", ["scan", "loop"])
 def test_with_rotary_positions_a_text_in_a_packed_row_is_as_if_alone(layers):
-    """Only distances count and segments keep texts apart, so the states of a text do not depend on where it is in the row."""
+    """Only distances count and segments separate texts, so a text's states do not depend on its place in the row."""
     model = BertForPreTraining(EVEN, ComputeConfig(dtype="float32", layers=layers), (), modern)
     params = perturbed(model)
     assert "position" not in params["embeddings"] and "gate" in params["encoder"]["feed_forward"]

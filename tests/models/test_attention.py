@@ -34,7 +34,7 @@ PADDING = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0, 0]], np.int32)
 
 
 def numpy_attention(query, key, value, restrictions):
-    """One pair of positions at a time, float64: output [B, L, A, D], probabilities [B, A, L, L], positions that see nothing."""
+    """One pair of positions at a time, float64: output [B, L, A, D], probabilities [B, A, L, L], blind positions."""
     segments, window = restrictions.get("segments"), restrictions.get("window", LENGTH)
     bias = np.broadcast_to(restrictions.get("bias", np.zeros((1, 1, 1, 1))), (BATCH, HEADS, LENGTH, LENGTH))
     weights = np.zeros((BATCH, HEADS, LENGTH, LENGTH))

@@ -42,7 +42,7 @@ def no_rank_promotion():
 
 
 def example(seed=0):
-    """Parameters; and logits, labels, first, last of rows of 5, 0, 1, 2, 4 and 7 words, their positions anywhere in the row.
+    """Parameters; and logits, labels, first, last of rows of 5, 0, 1, 2, 4 and 7 words at any positions in the row.
 
     Rows have several sentences, and parts of sentences at either end.
     """
@@ -93,7 +93,7 @@ def all_paths(params, emissions, sentences):
 
 
 def allowed(path, sentences):
-    """Whether every I-X goes on from B-X or I-X; what went before a part that begins inside its sentence is not known."""
+    """Whether every I-X follows B-X or I-X; what precedes a part that begins inside its sentence is not known."""
     return all(
         not NAMES[label].startswith("I-") or (NAMES[part[t - 1]][1:] == NAMES[label][1:] if t else not begins)
         for part, begins, _ in cut(path, sentences)

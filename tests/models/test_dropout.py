@@ -52,7 +52,7 @@ def test_dropout_of_attention_falls_on_probabilities():
 
 
 def test_dropout_of_embeddings_and_residual_branches():
-    """Each of three sites drops single elements and scales the rest; pre-LN with one silenced branch shows them one by one."""
+    """Each of three sites drops single elements and scales the rest; pre-LN with one silent branch shows each alone."""
     config = dataclasses.replace(SMALL, norm_position="pre", num_layers=2, hidden_dropout=0.3, attention_dropout=0.0)
     model, batch = BertForPreTraining(config, FLOAT32), make_batch()
     params = perturbed(model)

@@ -44,7 +44,7 @@ CONFIG = google2018(
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
-    """Few predictions, so that 1e-5 more in the denominator shows in the loss; none on odd steps, so that it falls below 1."""
+    """Few predictions, so that 1e-5 in the denominator shows in the loss; none on odd steps, which are below 1."""
     random = np.random.default_rng(step)
     weights = np.arange(MASKED) < np.array([[1], [step % 3], [0], [0]]) * (step % 2 == 0)
     arrays = {

@@ -296,7 +296,10 @@ def test_refuses_what_it_cannot_run():
 
 
 def test_importing_the_model_does_not_import_tensorflow():
-    code = "import sys, bert_jax.models.bert, bert_jax.objectives.masked_language_model; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import sys, bert_jax.models.bert, bert_jax.objectives.masked_language_model\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

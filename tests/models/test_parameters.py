@@ -1,4 +1,4 @@
-"""The table of parameters: against the arrays that models make, and against the rules that were written by hand before it."""
+"""The table of parameters: compared with the arrays that models make, and with the rules written by hand before it."""
 
 import dataclasses
 import importlib

@@ -1,9 +1,9 @@
-"""Writes finetuning_oracle.npz: 20 steps of BertForSequenceClassification by torch and transformers, on pairs like MRPC's.
+"""Writes finetuning_oracle.npz: 20 steps of BertForSequenceClassification in torch, on pairs like those of MRPC.
 
     oracle/bin/python tests/oracles/make_finetuning_oracle.py          # oracle/ as in make_huggingface_oracle.py
 
-torch.optim.AdamW (no decay for biases and LayerNorm), clip_grad_norm_, get_linear_schedule_with_warmup, batches padded to
-their longest row, dropout off. Stored: the loss of each step and the logits afterwards, in float64.
+torch.optim.AdamW (no decay for biases and LayerNorm), clip_grad_norm_, get_linear_schedule_with_warmup, batches padded
+to their longest row, dropout off. Stored: the loss of each step and the logits afterwards, in float64.
 """
 
 import pathlib
@@ -96,7 +96,8 @@ def main() -> None:
     narrow, _ = run("float32")
     np.savez_compressed(path, losses=losses, logits=logits)
     print(
-        f"{path.name}: loss {losses[0]:.4f} to {losses[-1]:.4f}; torch's float32 is off by {np.abs(narrow - losses).max():.1e}"
+        f"{path.name}: loss {losses[0]:.4f} to {losses[-1]:.4f}; "
+        f"torch's float32 is off by {np.abs(narrow - losses).max():.1e}"
     )
 
 

@@ -1,11 +1,11 @@
-"""Writes huggingface_oracle.npz: BertForPreTraining of transformers on PyTorch, run on the parameters of tests/support/random_bert.py.
+"""Writes huggingface_oracle.npz: BertForPreTraining of transformers on the parameters of tests/support/random_bert.py.
 
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
     oracle/bin/python tests/oracles/make_huggingface_oracle.py
 
-Everything is computed twice, in float64, which is taken as the truth, and in float32, whose distance from it is the error
-that float32 arithmetic makes in an independent implementation. Stored of each quantity: its norm and samples in float64,
-and the largest error of PyTorch's float32, at the samples and over the whole array.
+Everything is computed twice, in float64, which is taken as the truth, and in float32, whose distance from it is the
+error that float32 arithmetic makes in an independent implementation. Stored of each quantity: its norm and samples in
+float64, and the largest error of PyTorch's float32, at the samples and over the whole array.
 """
 
 import pathlib

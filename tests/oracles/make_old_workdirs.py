@@ -1,17 +1,17 @@
-"""Writes old_workdirs.tar.gz: work directories that an earlier version left, which test_old_workdirs.py opens with this one.
+"""Writes old_workdirs.tar.gz: work directories of an earlier version, which test_old_workdirs.py opens with this one.
 
     python tests/oracles/make_old_workdirs.py CHECKOUT
 
-CHECKOUT is a checkout of the earlier version (the archive here is of commit 3256ffa), whose command line makes everything in a
-temporary directory, on one CPU device:
+CHECKOUT is a checkout of the earlier version (the archive here is of commit 3256ffa), whose command line makes
+everything in a temporary directory, on one CPU device:
 
 store/, texts/   a token store, and texts with labels
 pretraining/     a run of six steps that has kept the states of steps 4 and 6
 finetuned/       a finished command of fine-tuning
 finetuning/      the same command, stopped by a signal in its second epoch
 
-Paths are relative to that directory. Host names, the path of the program and what only people look at are taken out, and the
-script refuses to write an archive in which it still finds the name of this machine or of the directory.
+Paths are relative to that directory. Host names, the path of the program and what only people look at are taken out,
+and the script refuses to write an archive in which it still finds the name of this machine or of the directory.
 """
 
 import gzip

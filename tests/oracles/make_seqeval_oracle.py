@@ -18,7 +18,7 @@ TYPES = ("PER", "LOC", "creative-work")
 
 
 def cases() -> list[tuple[str, list[list[str]], list[list[str]]]]:
-    """(name, gold, predicted) with 40 sentences of 0 to 11 words each; prefixes are drawn without any regard to a scheme."""
+    """(name, gold, predicted) with 40 sentences of 0 to 11 words each; prefixes are drawn regardless of any scheme."""
     result = []
     for number, (name, prefixes) in enumerate(PREFIXES.items()):
         random = np.random.RandomState(number)

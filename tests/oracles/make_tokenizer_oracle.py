@@ -1,15 +1,15 @@
-"""Writes tokenizer_oracle.json: what the BERT tokenizers of Hugging Face transformers make of difficult and of real text.
+"""Writes tokenizer_oracle.json: the ids that the BERT tokenizers of transformers give for difficult and real text.
 
     python -m venv oracle && oracle/bin/pip install transformers==5.23.0
     oracle/bin/python tests/oracles/make_tokenizer_oracle.py WIKI.txt.gz UNCASED_VOCAB.txt CASED_VOCAB.txt
 
-transformers has two of them: `fast`, BertTokenizer, made of parts of the `tokenizers` library, which everybody gets, and
-`legacy`, BertTokenizerLegacy, Google's published Python carried on. Of the difficult text the file keeps the ids, of the
-first 10 MB of real text a hash of the ids of each thousand lines. Lines that `difficult_text.reasons` explains are left
-out of the hashes, so that the rest must agree to the last id.
+transformers has two of them: `fast`, BertTokenizer, made of parts of the `tokenizers` library, which everybody gets,
+and `legacy`, BertTokenizerLegacy, Google's published Python carried on. Of the difficult text the file keeps the ids,
+of the first 10 MB of real text a hash of the ids of each thousand lines. Lines that `difficult_text.reasons` explains
+are left out of the hashes, so that the rest must agree to the last id.
 
-`scripts/compare_tokenizers.py` runs this file as well, with `encode KIND VOCAB LOWERCASE`: JSON texts, one a line, on its
-standard input, JSON lists of ids on its output.
+`scripts/compare_tokenizers.py` runs this file as well, with `encode KIND VOCAB LOWERCASE`: JSON texts, one a line, on
+its standard input, JSON lists of ids on its output.
 """
 
 import gzip

@@ -2,8 +2,9 @@
 
     python open_with_transformers.py REQUEST.json RESULT.npz      # in an environment with torch and transformers
 
-REQUEST: {"models": [{"path", "class", "options"}], "tokenizers": [{"path", "texts"}], "inputs": {input_ids, …}}. RESULT: by
-number of the model its outputs, and in `report` as JSON the keys it missed or did not expect, all that was logged, and ids.
+REQUEST: {"models": [{"path", "class", "options"}], "tokenizers": [{"path", "texts"}], "inputs": {input_ids, …}}.
+RESULT: by number of the model its outputs, and in `report` as JSON the keys it missed or did not expect, all that was
+logged, and ids.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What fine-tuned models say: each kind of head against the scores that float64 NumPy computes for one input at a time."""
+"""Answers of fine-tuned models: each kind of head compared with scores that float64 NumPy computes per input."""
 
 import itertools
 

@@ -88,7 +88,7 @@ def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsy
 
 @pytest.mark.slow
 def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
-    """Interrupted at step 2 and gone on with after the source has disappeared: every figure as in the run without a break."""
+    """Interrupted at step 2 and resumed after the source disappeared: every figure as in the uninterrupted run."""
     command = continued(
         place, place / "extended", "whole", "--steps=4", "--checkpoint.every_steps=1", "--checkpoint.keep_last=5"
     )
@@ -115,7 +115,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
 
 
 def _check_rows(old, new) -> None:
-    """`new` has had one update at a learning rate of 0; a word that the old vocabulary could not spell begins as its [UNK]."""
+    """`new` has had one update at a learning rate of 0; a word that cannot be spelled of old begins as its [UNK]."""
     for path in ("embeddings/word/table", "mlm/bias"):
         before, after = (np.asarray(leaf_paths(model.params)[path]) for model in (old, new))
         np.testing.assert_array_equal(after[:200], before)

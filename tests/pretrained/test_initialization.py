@@ -70,7 +70,7 @@ def stored_model(values, config: ModelConfig = MODEL, tokenizer=TOKENIZER, reads
 
 
 def started(stored: StoredModel, tokenizer=TOKENIZER, mesh: MeshConfig = MeshConfig(data=1), **changes):
-    """(parameters by path, report, fresh ones by path, model, the tree) of a run with `tokenizer` and `changes` of MODEL."""
+    """(parameters by path, report, fresh ones by path, model, tree) of a run with `tokenizer` and MODEL `changes`."""
     model = BertForPreTraining(dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size, **changes))
     mesh = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     shapes, values = shapes_of(model.config), values_of(model.config, seed=99)
@@ -98,7 +98,7 @@ LARGER = {"max_position_embeddings": 30, "vocab_pad_multiple": 8}
 
 
 def test_extended_vocabulary_has_means_of_pieces():
-    """The pieces are those of Google's algorithm, written down independently; padded rows stay fresh, as they are no words."""
+    """The pieces are those of Google's algorithm, written independently; padded rows stay fresh: they are no words."""
     values = values_of(MODEL)
     params, report, fresh, *_ = started(stored_model(values), EXTENDED, **LARGER)
     assert EXTENDED.tokens[5:7] == ["unwanted", "cats"] and EXTENDED.tokens[17:] == ["aabb", "catz"]
@@ -119,7 +119,7 @@ def test_extended_vocabulary_has_means_of_pieces():
 
 
 def test_old_logits_stay_and_new_ones_are_means():
-    """Text of old words: the old model's logits for every old word, and for a new one the mean of its pieces' logits."""
+    """Text of old words: the old model's logits for every old word; for a new one, the mean of its pieces' logits."""
     values = values_of(MODEL)
     _, _, _, old, before = started(stored_model(values))
     _, _, _, new, after = started(stored_model(values), EXTENDED, **LARGER)

@@ -39,7 +39,7 @@ def workdir(tmp_path_factory):
 
 
 def flip_bits(step: pathlib.Path) -> None:
-    """In a hundred places of every file with arrays: which file holds parameters, and which optimizer state, is left to chance."""
+    """In a hundred places of every file with arrays; chance decides which files hold parameters."""
     for file in (step / "state" / "ocdbt.process_0" / "d").iterdir():
         contents = bytearray(file.read_bytes())
         for number in range(1, 101):
@@ -351,7 +351,8 @@ def exchange(directory: pathlib.Path) -> None:
 def test_another_tokenizer_beside_a_checkpoint_is_refused(recorded, below):
     assert load(recorded / below).tokenizer.fingerprint == TOKENIZER.fingerprint
     exchange(recorded)
-    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {TOKENIZER.fingerprint[:12]}.*Restore"
+    ours = TOKENIZER.fingerprint[:12]
+    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {ours}.*Restore"
     exchanged = load_tokenizer(recorded / "tokenizer")
     with pytest.raises(UserError, match=says.format(exchanged.fingerprint[:12], "lower case")) as caught:
         open_stored(recorded / below)  # which --init_from, convert and predict call too
@@ -418,7 +419,8 @@ def test_half_precision_becomes_float32():
 def test_loading_and_encoding_need_no_tensorflow(workdir):
     code = (
         "import sys, json, bert_jax\nmodel = bert_jax.load(sys.argv[1])\nmodel.embed('the cat')\n"
-        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch', 'transformers'})))"
+        "imported = {name.split('.')[0] for name in sys.modules}\n"
+        "print(json.dumps(sorted(imported & {'tensorflow', 'torch', 'transformers'})))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS

@@ -1,4 +1,4 @@
-"""Parameters edited in Python: they count at once, what does not fit is named, and `save` writes a model that every command opens."""
+"""Parameters edited in Python: they count at once, misfits are named, and every command opens what `save` writes."""
 
 import dataclasses
 import json

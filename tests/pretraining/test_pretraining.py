@@ -148,9 +148,9 @@ def test_nothing_is_left_to_do(finished, capsys):
 
 
 def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
-    """kill -9 at an arbitrary moment; every loss and metric of the resumed run equals the uninterrupted run's to the last bit.
+    """kill -9 at an arbitrary moment; all losses and metrics of the resumed run equal the uninterrupted run's exactly.
 
-    The uninterrupted run uses the plain loader, the killed one tf.data before and after: their batches are the same as well.
+    The uninterrupted run uses the plain loader, the killed one tf.data before and after: their batches are equal too.
     """
     changes = {
         "phases": (PhaseConfig(steps=200, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
@@ -228,7 +228,7 @@ def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
 
 
 def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_store, tmp_path, monkeypatch):
-    """Its step is saved before it, and the next start makes that evaluation, at the length of that phase, before it trains on."""
+    """Its step is saved first, and the next start makes that evaluation, at that phase's length, before it trains."""
     phases = (
         PhaseConfig(steps=3, batch_size=8, sequence_length=32),
         PhaseConfig(steps=9, batch_size=8, sequence_length=64),
@@ -265,7 +265,7 @@ def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_stor
 
 @pytest.mark.parametrize("broken_from, kept", [(7, [5, 6]), (1, [])])
 def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path, monkeypatch, broken_from, kept):
-    """Every step is due to be saved, and every evaluation; the run ends after ten steps in a row that could not be taken."""
+    """Every step and every evaluation is due to be saved; the run ends after ten steps in a row without an update."""
 
     def broken(*given, **options):
         for step, batch in enumerate(make(*given, **options), 1):
@@ -289,7 +289,7 @@ def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path
 
 
 def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypatch):
-    """The pipeline starts, a program is compiled, and states are saved, each in two seconds more: no row counts any of them."""
+    """The pipeline starts, a program compiles and states are saved, each in two seconds more: no row counts them."""
 
     def slow(function):
         def after_a_while(*given, **options):
@@ -322,7 +322,7 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
 
 
 def test_the_mesh_may_change_between_starts(small_store, tmp_path):
-    """Saved on a mesh of 8 × 1 × 1, continued on one of 2 × 2 × 2: the losses of one device up to the order of float32 sums."""
+    """Saved on a mesh of 8 × 1 × 1, resumed on 2 × 2 × 2: one device's losses up to the order of float32 sums."""
     changes = {"checkpoint": CheckpointConfig(every_steps=4, keep_last=5, keep_best=0)}
     config = run_config(small_store, tmp_path / "elastic", mesh=MeshConfig(data=8), **changes)
     pretraining.pretrain(config)

@@ -1,4 +1,4 @@
-"""Additions that docs/extending.md lists, made in a copy of the package: they work, and the files are those that it says."""
+"""The additions of docs/extending.md, made in a copy of the package: they work, in the files that the page lists."""
 
 import pathlib
 import re
@@ -67,7 +67,8 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             (
                 '    "sst2": GlueTask(',
                 '    "place": GlueTask(\n'
-                '        ("PLACE",),\n        ("sentence",),\n        ("indoors", "outdoors"),\n        ("accuracy",),\n'
+                '        ("PLACE",),\n        ("sentence",),\n'
+                '        ("indoors", "outdoors"),\n        ("accuracy",),\n'
                 '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask(',
             )
         ],

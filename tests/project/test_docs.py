@@ -1,7 +1,13 @@
-"""The pages: links, paths and names that they mention exist. `make docs` checks the rest, with every warning an error."""
+"""The pages: the links, paths and names in them exist. `make docs` checks the rest, with every warning an error."""
 
+import ast
+import inspect
+import itertools
 import pathlib
+import pydoc
 import re
+import textwrap
+import typing
 
 import pytest
 
@@ -49,14 +55,80 @@ def test_files_of_the_repository_that_a_page_names_exist(page):
         ), path
 
 
+def prose(page: pathlib.Path) -> list[str]:
+    """Lines of a page; those of code blocks are blank."""
+    without_code = re.sub(
+        r"^```.*?^```$",
+        lambda block: "\n" * block[0].count("\n"),
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return without_code.split("\n")
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_a_row_of_a_table_is_one_line(page):
+    """It ends with the bar of its last cell and has as many cells as the row above it."""
+    above = 0
+    for number, line in enumerate(prose(page), 1):
+        bars = re.sub(r"`[^`]*`", "", line).count("|") if line.startswith("|") else 0
+        assert not bars or line.endswith("|"), f"line {number}: {line}"
+        assert not bars or not above or bars == above, f"line {number}: {line}"
+        above = bars
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_lists_and_tables_follow_a_blank_line(page):
+    """Python-Markdown makes anything else part of the paragraph above it."""
+    above = ""
+    for number, line in enumerate(prose(page), 1):
+        if re.match(r" *([-*+]|\d+\.) ", line):
+            assert re.match(r" *([-*+]|\d+\.) |  |$", above), f"line {number}: {line}"
+        if line.startswith("|"):
+            assert above.startswith("|") or not above, f"line {number}: {line}"
+        above = line
+
+
 ORIGINALS = ("tokenization.py", "run_squad.py", "run_classifier.py", "create_pretraining_data.py", "evaluate-v2.0.py")
 """Files of google-research/bert and of SQuAD that the pages compare with."""
 
 
-def test_every_public_name_is_in_the_reference_once():
+def reference() -> list[str]:
+    """Paths of the objects that the Python reference shows."""
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
-    shown = re.findall(r"^::: bert_jax\.(\w+)$", "\n".join(page.read_text() for page in pages), re.MULTILINE)
+    return re.findall(r"^::: ([\w.]+)$", "\n".join(page.read_text() for page in pages), re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_reference_once():
+    shown = [path.removeprefix("bert_jax.") for path in reference() if path.count(".") == 1]
     assert sorted(shown) == sorted(bert_jax.__all__)
+
+
+@pytest.mark.parametrize("path", reference())
+def test_the_reference_leaves_nothing_of_a_class_out(path):
+    """It shows what has a docstring: every field, property and method whose name has no underscore must have one."""
+    shown = pydoc.locate(path)
+    assert shown is not None
+    if not inspect.isclass(shown):
+        return
+    definition = ast.parse(textwrap.dedent(inspect.getsource(shown))).body[0]
+    assert isinstance(definition, ast.ClassDef) and ast.get_docstring(definition)
+    for statement, below in itertools.zip_longest(definition.body, definition.body[1:]):
+        if isinstance(statement, ast.AnnAssign):
+            described = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            assert described, f"{path}: {ast.unparse(statement)}"
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            decorators = {ast.unparse(decorator) for decorator in statement.decorator_list}
+            another = {"overload", f"{statement.name}.setter"} & decorators
+            assert another or ast.get_docstring(statement), f"{path}.{statement.name}"
+
+
+@pytest.mark.parametrize("name", [name for name in bert_jax.__all__ if not inspect.isclass(getattr(bert_jax, name))])
+def test_what_a_public_function_returns_is_in_the_reference(name):
+    shown = [pydoc.locate(path) for path in reference()]
+    returned = typing.get_type_hints(getattr(bert_jax, name))["return"]
+    for part in (returned, *typing.get_args(returned)):
+        assert part in shown or not getattr(part, "__module__", "").startswith("bert_jax")
 
 
 def test_the_map_shows_every_folder_of_the_package_and_no_other():

@@ -26,8 +26,8 @@ def modules() -> dict[str, ast.Module]:
 def imported(node: ast.AST, names) -> list[str]:
     """The modules of ours that an import statement names, `from bert_jax import x` and `import bert_jax.x` included.
 
-    A name that is no module of ours comes from the module before it; if that is bert_jax itself, it is the public API, which
-    may import everything, so nothing inside may use it but for the version.
+    A name that is no module of ours comes from the module before it; if that is bert_jax itself, it is the public API,
+    which may import everything, so nothing inside may use it but for the version.
     """
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names if alias.name.split(".")[0] == "bert_jax"]
@@ -39,7 +39,7 @@ def imported(node: ast.AST, names) -> list[str]:
 
 
 def room(module: str) -> str:
-    """The line of the table that a module belongs to: its package, or its own name on the top level; parts of data apart."""
+    """The line of the table for a module: its package, or its own name on the top level; parts of data separately."""
     parts = module.split(".")[1:]
     if parts[:1] == ["data"]:
         return ".".join(parts[:2]) if f"bert_jax.{'.'.join(parts[:2])}" in packages() else "data"

@@ -13,7 +13,7 @@ SOURCE = pathlib.Path(bert_jax.__file__)
 
 
 def typed_names() -> dict[str, str]:
-    """What the TYPE_CHECKING block of the package imports: {public name: module, and name there where that is another}."""
+    """What the TYPE_CHECKING block of the package imports: {public name: module, and its name there if different}."""
     block = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
     return {
         alias.asname or alias.name: f"{node.module}:{alias.name}".removesuffix(f":{alias.asname or alias.name}")

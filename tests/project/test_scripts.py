@@ -1,4 +1,4 @@
-"""The scripts that run a whole benchmark, with a stub in the place of bert-jax: what they start, leave out and refuse."""
+"""The scripts that run a whole benchmark, with a stub for bert-jax: what they start, leave out and refuse."""
 
 import os
 import pathlib
@@ -9,13 +9,15 @@ import pytest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 STUB = """#!/bin/sh
 echo "$*" >> "$CALLS"
-case $* in finetune*) for word; do case $word in --workdir=*) mkdir -p "${word#--workdir=}/checkpoints" ;; esac; done ;; esac
+case $* in finetune*)
+  for word; do case $word in --workdir=*) mkdir -p "${word#--workdir=}/checkpoints" ;; esac; done ;;
+esac
 """  # finetune leaves a model in its work directory
 
 
 @pytest.fixture
 def run_script(tmp_path):
-    """Runs a script of the checkpoint `base` on tmp_path/data into tmp_path/out: its process, and the calls of bert-jax."""
+    """Run a script of the checkpoint `base` on tmp_path/data into tmp_path/out: its process, and its bert-jax calls."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "bin/bert-jax").write_text(STUB)
@@ -37,7 +39,7 @@ def run_script(tmp_path):
 
 @pytest.fixture
 def run_glue(run_script, tmp_path):
-    """Runs run_glue.sh on a GLUE of these directories: its process, and for each task that it fine-tuned where it began."""
+    """Run run_glue.sh on a GLUE of these directories: its process, and where each task that it fine-tuned began."""
 
     def run(*directories, **environment):
         for name in directories:

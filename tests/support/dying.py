@@ -1,4 +1,4 @@
-"""bert-jax in a process that is killed at an arbitrary moment after a step, by itself: nobody can be late to kill it."""
+"""bert-jax in a process that kills itself at an arbitrary moment after a step, so that nobody kills it too late."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """Directories to be damaged, written by the program's own writers, and everything that reads each of them.
 
-A reader returns what must not change: whatever answers or training depend on and the file has a checksum for. Without one
-(config.json of Hugging Face, vocab.txt and the arrays of safetensors, run.json, metrics, results) another valid content is
-another model or another report, and the reader returns what independent code reads there.
+A reader returns what must not change: whatever answers or training depend on and the file has a checksum for. Without
+one (config.json of Hugging Face, vocab.txt and the arrays of safetensors, run.json, metrics, results) another valid
+content is another model or another report, and the reader returns what independent code reads there.
 """
 
 import contextlib
@@ -51,7 +51,9 @@ from bert_jax.training.curves import draw_curves
 from bert_jax.training.sinks import JsonLines, read_rows
 from bert_jax.training.state import abstract_state
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new".split()
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new"
+).split()
 """25 entries, for no table is padded to as many rows: one with a line less is refused."""
 TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
 CONFIG = Config(

@@ -48,7 +48,7 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One quantity against the truth in float64: largest absolute errors at the samples, PyTorch's also over the whole array."""
+    """One quantity compared with float64: largest errors at the samples, PyTorch's also over the whole array."""
 
     error: float
     their_error: float

@@ -1,4 +1,4 @@
-"""BERT's forward pass and pre-training loss in float64 NumPy, written from the papers and sharing nothing with bert_jax.
+"""BERT's forward pass and pre-training loss in float64 NumPy, written from the papers, independently of bert_jax.
 
 Parameters are the same nested dict; matrices are flattened and heads run one at a time.
 """
@@ -42,7 +42,8 @@ def self_attention(x, p, allowed):
 def forward(params, config, batch, allowed=None):
     """Dict of hidden_states, last_hidden_state, attentions, pooled, mlm_logits [B, M, V] and next_sentence_logits.
 
-    `allowed`: per layer 1 where a position (the middle axis) may attend to another, [B, L, L]. None: everywhere but to padding.
+    `allowed`: per layer 1 where a position (the middle axis) may attend to another, [B, L, L]. None: everywhere but to
+    padding.
     """
     allowed = allowed or [batch["attention_mask"][:, None, :]] * config.num_layers
     p, epsilon = as_float64(params), config.layer_norm_epsilon

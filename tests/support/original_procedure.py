@@ -1,4 +1,4 @@
-"""The sequential procedure of the original example maker (google-research/bert, 2018), written from its described behaviour.
+"""The sequential procedure of the original example maker (google-research/bert, 2018), written from its description.
 
 Works on lengths alone: a document is a list of sentence lengths, a sentence is (document, place in it). An oracle for
 statistics, not for single examples.

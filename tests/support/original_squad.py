@@ -97,7 +97,7 @@ def most_context(chunks: list[tuple[int, int]], piece: int) -> int:
 
 
 def answer(context: str, windows: list[Window], logits: list, n_best: int, max_answer: int, with_null: bool, basic):
-    """(n-best list of (text, start score, end score), best text that is not empty, null odds); ("", None) where it crashed."""
+    """(n-best list of (text, start score, end score), best nonempty text, null odds); ("", None) where it crashed."""
     spans, null = [], None
     for number, (window, scores) in enumerate(zip(windows, logits)):
         starts, ends = ([float(pair[side]) for pair in scores] for side in (0, 1))
@@ -143,7 +143,7 @@ def read(context: str, window: Window, basic, start: int | None = None, end: int
 
 
 def project(predicted: str, original: str, basic) -> str:
-    """The heuristic of get_final_text: aligns the characters that are no spaces, gives up where their numbers differ."""
+    """The heuristic of get_final_text: aligns the characters other than spaces, gives up if their numbers differ."""
     tokenized = basic(original)
     at = tokenized.find(predicted)
     kept = [i for i, c in enumerate(original) if c != " "]

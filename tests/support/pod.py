@@ -23,7 +23,7 @@ def launch(config, hosts: int) -> list[subprocess.Popen]:
 
 
 def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
-    """One command of bert-jax on every host, the last one with the further options `last`; the hosts share four devices."""
+    """Run one command of bert-jax on every host, the last one with options `last`; the hosts share four devices."""
     port = free_port()
     processes = []
     for host in range(hosts):

@@ -1,4 +1,4 @@
-"""Processes that tests start: what they share, and waiting for them; a deadline only ends what hangs, not what is slow."""
+"""Processes that tests start: what they share, and waiting for them; a deadline ends what hangs, not what is slow."""
 
 import os
 import random
@@ -29,6 +29,6 @@ def free_port() -> int:
 
 
 def one_device(killed: bool = False) -> dict[str, str]:
-    """Return the environment of a process with one device; it adds to the cache of programs unless it is to be killed."""
+    """Return the environment of a process with one device; it adds to the program cache unless it is to be killed."""
     adds = {} if killed else {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     return {**os.environ, "XLA_FLAGS": "", **adds}

@@ -1,7 +1,7 @@
 """Randomly initialised BERTs and batches, drawn by NumPy alone: the same on both sides of a comparison with PyTorch.
 
-RandomState, because NumPy promises that its stream never changes. The names of Hugging Face stand here a second time, apart
-from the product's table, so that one checks the other.
+RandomState, because NumPy promises that its stream never changes. The names of Hugging Face stand here a second time,
+apart from the product's table, so that one checks the other.
 """
 
 import zlib

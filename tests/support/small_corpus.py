@@ -21,7 +21,8 @@ def documents(count: int, seed: int = 0) -> list[str]:
         for _ in range(generator.integers(4, 13)):
             first, second = generator.integers(5, size=2)
             lines.append(
-                f"The {nouns[first]} {verbs[first]} {PLACES[generator.integers(5)]} and the {nouns[second]} {verbs[second]}."
+                f"The {nouns[first]} {verbs[first]} {PLACES[generator.integers(5)]} "
+                f"and the {nouns[second]} {verbs[second]}."
             )
         texts.append("\n".join(lines))
     return texts

@@ -37,7 +37,7 @@ def compiled(function, **options):
 
 
 def perturbed(model):
-    """Parameters in which no bias is zero, no scale one and attention is not uniform, so that each shows in the outputs."""
+    """Parameters with no bias of zero, no scale of one and no uniform attention, so that each shows in the outputs."""
     random = np.random.default_rng(0)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree.map_with_path(

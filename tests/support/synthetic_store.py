@@ -1,4 +1,4 @@
-"""A token store in memory, with the attributes of bert_jax.data.store.store.Store, that records which tokens are read."""
+"""A token store in memory, with the attributes of bert_jax.data.store.store.Store, that records the tokens read."""
 
 import hashlib
 import json
@@ -61,7 +61,7 @@ class SyntheticStore:
 def random_documents(
     num_documents: int, seed: int = 0, mean_sentences: float = 20, mean_tokens: float = 22
 ) -> list[list[int]]:
-    """Lengths like those of articles, with the hard cases among them: a word, one sentence, sentences of many sequences."""
+    """Lengths like those of articles, including the hard cases: a word, one sentence, sentences of many sequences."""
     generator = np.random.default_rng(seed)
     documents = []
     for _ in range(num_documents):
@@ -71,7 +71,7 @@ def random_documents(
 
 
 def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_shard: int) -> pathlib.Path:
-    """Writes the same content in the format of bert_jax.data.store.store, independently of the code that prepares stores."""
+    """Write the same content in the format of bert_jax.data.store.store, independently of code that makes stores."""
     files, shards = {}, []
     for first in range(0, store.num_documents, documents_per_shard):
         last = min(first + documents_per_shard, store.num_documents)

@@ -21,7 +21,7 @@ def test_entities_and_scores_equal_seqeval(name):
 
 
 def conlleval(tags):
-    """Entities by the two tables of the CoNLL-2000 script conlleval (IOB only): does a chunk end before, or start at, a tag?"""
+    """Entities by the tables of CoNLL-2000's script conlleval (IOB only): does a chunk end before, start at, a tag?"""
     found, start, before, kind_before = [], 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")

@@ -1,4 +1,4 @@
-"""Texts from .txt files, standard input and the command line: read, answered as `load` does, refused where they do not fit."""
+"""Texts from .txt files, standard input and command line: read, answered as by `load`, refused if they do not fit."""
 
 import copy
 import dataclasses
@@ -270,7 +270,7 @@ def test_a_file_of_words_is_still_read_in_columns(models, tmp_path, capsys):
 
 
 def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
-    """Lines with and without one were once answered as single texts, without a word. In files of a directory it is layout."""
+    """Lines with and without one were once silently answered as single texts. In files of a directory it is layout."""
     (tmp_path / "lines.txt").write_text("a\tb\nc\n")
     pair, single = plain_text.read(str(tmp_path / "lines.txt"))
     assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None

@@ -1,4 +1,4 @@
-"""Oracle: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written down again; closed forms for cases made by hand."""
+"""Oracle: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written again; closed forms for hand-made cases."""
 
 import collections
 import random

@@ -1,4 +1,4 @@
-"""Oracle: original_squad.py, the published algorithm in its plain and slow form, on random documents and on real ones."""
+"""Oracle: original_squad.py, the published algorithm in plain, slow form, on random documents and on real ones."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Tagged words from file to sequences and back: CoNLL forms, windows against their definition, predictions that read back."""
+"""Tagged words from file to sequences and back: CoNLL forms, the definition of windows, predictions that read back."""
 
 import dataclasses
 import gzip
@@ -176,7 +176,7 @@ def test_other_errors(tmp_path):
 
 
 def brute_force_owner(first, end, ranges, starts):
-    """Of all windows that hold words first … end - 1, the one with most tokens on the poorer side, then on the richer."""
+    """Of all windows with words first … end - 1, the one with most tokens on the poorer side, then on the richer."""
     sides = {
         (low, high): sorted((starts[first] - starts[low], starts[high] - starts[end]))
         for low, high in ranges
@@ -305,7 +305,7 @@ class Emissions:
 
 
 def with_crf(examples, favoured):
-    """A model that favours these labels, by piece, and O elsewhere, with random parameters of a CRF; and its parameters."""
+    """A model that favors these labels, by piece, and O elsewhere, with random parameters of a CRF; and these."""
     random, count = np.random.default_rng(0), len(examples.labels)
     pieces = np.zeros((len(PIECES), count), np.float32)
     pieces[range(len(PIECES)), [examples.labels.index(favoured.get(piece, "O")) for piece in PIECES]] = 5

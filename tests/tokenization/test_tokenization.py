@@ -1,4 +1,4 @@
-"""Tokenizers and their files; the oracle of WordPiece is `google`, the published algorithm in google_tokenization.py."""
+"""Tokenizers and their files; WordPiece's oracle is `google`, the published algorithm in google_tokenization.py."""
 
 import gzip
 import json
@@ -285,7 +285,7 @@ def test_sentencepiece_round_trip(pieces_model, tmp_path):
 
 
 def test_sentencepiece_made_by_others(tmp_path):
-    """ALBERT's layout (<pad> <unk> [CLS] [SEP] [MASK]) is understood; user-defined specials do not leak out of plain text."""
+    """ALBERT's layout (<pad> <unk> [CLS] [SEP] [MASK]) is understood; user-defined specials stay out of plain text."""
     albert = load_tokenizer(
         foreign_model(
             tmp_path / "albert", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]"

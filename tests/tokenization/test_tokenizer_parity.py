@@ -1,7 +1,7 @@
 """Our WordPiece against Google's published algorithm and against the stored readings of Hugging Face transformers 5.23.
 
-Google's is equalled everywhere. Where transformers reads a text otherwise, `difficult_text.reasons` says why, and the tests
-hold it to that: with a reason the readings differ, without one they agree to the last id.
+Google's is equalled everywhere. Where transformers reads a text otherwise, `difficult_text.reasons` says why, and the
+tests hold it to that: with a reason the readings differ, without one they agree to the last id.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_published_facts_about_characters(character, pieces):
 
 
 def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tmp_path):
-    """As Google's validate_case_matches_checkpoint, on every road; a stray capital among many is no cased vocabulary."""
+    """As Google's validate_case_matches_checkpoint, for every way in; one capital among many is no cased vocabulary."""
     tokens = [*difficult_text.SPECIALS, "the", "The", "##s", "Cat"]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')

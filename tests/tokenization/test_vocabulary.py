@@ -85,8 +85,11 @@ def test_likelihood_merges_equal_the_definition(min_count, seed):
 
 
 def test_likelihood_score_by_hand():
-    """The Hugging Face course's corpus: ##gs comes first there too, at 5 / (20 · 5); then all pairs tie at 1/36 and ours
-    takes the most frequent, p·u. By frequency ##u·##g, 20 times, would have been first."""
+    """The Hugging Face course's corpus: ##gs comes first there too, at 5 / (20 · 5).
+
+    Then all pairs tie at 1/36 and ours takes the most frequent, p·u. By frequency ##u·##g, 20 times, would have been
+    first.
+    """
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
     alphabet = alphabet_of(words, 100)
     assert learn_pieces(words, alphabet, 2, 1) == ["##gs", "pu"]

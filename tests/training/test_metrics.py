@@ -1,4 +1,4 @@
-"""Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console lines, the picture."""
+"""Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console, picture."""
 
 import io
 import json

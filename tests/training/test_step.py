@@ -1,4 +1,4 @@
-"""The compiled step: one result on every mesh and for every number of micro-batches, and what it does when things go wrong."""
+"""The compiled step: the same result on every mesh and for every number of micro-batches; its behavior on failures."""
 
 import json
 import os

@@ -41,9 +41,10 @@ class Examples:
         split: str = "train",
         seed: int | None = None,
     ):
-        """Choose the documents and the length.
+        """Choose the documents of `store` (from `open_store`) and the length.
 
         Args:
+          config: options of the run; data and masking are used, and the phases if `phase` is a number.
           phase: phase of the run, or its number in `config.phases`.
           split: "train", "held_out" or "all" documents of the store.
           seed: seed of order, pairs and masks. None: `config.seed`, for every phase.

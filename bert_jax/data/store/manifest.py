@@ -77,14 +77,24 @@ class FileRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
+    """Content of a token store's `manifest.json`."""
+
     version: int
+    """Version of the format, 1."""
     dtype: str
+    """Type of the stored ids: uint16 or uint32."""
     counts: Counts
+    """Sums over all shards."""
     tokenizer: TokenizerRecord
+    """The vocabulary that made the ids."""
     options: Options
+    """The options of `prepare` that change what is stored."""
     sources: tuple[SourceRecord, ...]
+    """The files or data sets that the text came from."""
     shards: tuple[Shard, ...]
+    """Counts of each shard."""
     files: tuple[FileRecord, ...]
+    """Name and SHA-256 of every file."""
 
     @property
     def fingerprint(self) -> str:

@@ -68,7 +68,10 @@ SHORT_DOCUMENT = 256
 
 
 def run_prepare(config: PrepareConfig) -> Manifest:
-    """Make the token store, or finish one that was begun, and print a report; return its manifest.
+    """Make the token store, or finish one that was begun, and print a report.
+
+    Returns:
+      The manifest of the store.
 
     Raises:
       UserError: bad input (see readers.py and blocks.py) or vocabulary; a corpus without a token; an output that cannot

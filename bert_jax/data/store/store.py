@@ -20,7 +20,16 @@ from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
 class Store:
-    """Read access to a token store, made by `open_store`. Arrays stay on disk, except for one number per document."""
+    """Read access to a token store, made by `open_store`. Arrays stay on disk, except for one number per document.
+
+    Attributes:
+      path: local directory of the files.
+      manifest: what `prepare` recorded.
+      num_documents: number of documents, as num_sentences and num_tokens of sentences and tokens.
+      vocab_size: number of entries of the vocabulary.
+      fingerprint: SHA-256 over the contents, without their origin.
+      arrays: for each part (tokens, sentences, documents) one memory map per shard.
+    """
 
     def __init__(self, path: pathlib.Path, manifest: Manifest):
         self.path: pathlib.Path = path

@@ -14,15 +14,17 @@ MASKED_SCORE = -10_000.0
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionMask:
-    """Which positions attend to which, and what is added to their scores; every restriction that is given applies."""
+    """Which positions attend to which, and what is added to their scores; every given restriction applies."""
 
     padding: jax.Array
     """[B, L]: 1 for positions that may be attended to, 0 for padding."""
     segments: jax.Array | None = None
     """Integers [B, L]: a position attends only to those with its own number (several texts packed into one row)."""
     window: jax.Array | int | None = None
-    """Scalar: a position attends to those at most this far away on either side (local attention). A number of at least
-    L - 1 restricts nothing, so layers with and without a window can share one program."""
+    """Scalar: a position attends to those at most this far away on either side (local attention).
+
+    A number of at least L - 1 restricts nothing, so layers with and without a window can share one program.
+    """
     bias: jax.Array | None = None
     """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
 
@@ -42,9 +44,10 @@ class AttentionMask:
 class AttentionKernel(Protocol):
     """Scaled dot-product attention with dropout on its probabilities, the seam for faster kernels.
 
-    `kernels.xla.attention` defines the result. Without dropout every other kernel equals it up to rounding, in values and
-    in gradients (those of `mask.bias` included). With dropout it need not drop the same elements: the output has the same
-    distribution for a random key, is the same for an equal key, and the gradient is that of the elements that were dropped.
+    `kernels.xla.attention` defines the result. Without dropout, every other kernel equals it up to rounding, in values
+    and in gradients (including those of `mask.bias`). With dropout, a kernel need not drop the same elements: its
+    output has the same distribution for a random key and is the same for an equal key, and the gradient belongs to the
+    elements that were dropped.
     """
 
     def __call__(
@@ -57,18 +60,19 @@ class AttentionKernel(Protocol):
         rate: float = 0.0,
         collect: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return what each position reads, and with `collect` the probabilities it reads with.
+        """Return the mean of the values for each position and, with `collect`, the probabilities that weigh them.
 
         Args:
-            query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
-            key: as `query`.
-            value: as `query`.
-            mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.
-            dropout_key: None for no dropout.
-            rate: share of the probabilities that is dropped.
-            collect: whether to return the probabilities. A kernel that never holds them calls `kernels.xla.attention`.
+          query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
+          key: as `query`.
+          value: as `query`.
+          mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.
+          dropout_key: None for no dropout.
+          rate: fraction of the probabilities that is dropped.
+          collect: whether to return the probabilities. A kernel that never holds them calls `kernels.xla.attention`.
 
         Returns:
-            [B, L, A, D] in the dtype of `value`; probabilities before dropout, float32 [B, A, L (query), L (key)], or None.
+          [B, L, A, D] in the dtype of `value`; probabilities before dropout, float32 [B, A, L (query), L (key)], or
+          None.
         """
         ...

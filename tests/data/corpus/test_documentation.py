@@ -97,7 +97,8 @@ def test_a_module_is_a_document_and_nothing_is_run(library):
     write(
         library / "b.py",
         '"""The module is about the letter b."""\nraise SystemExit\n'
-        'class C:\n  """The class is documented in the module."""\n  def f(self):\n    """The method is in the class of it."""\n',
+        'class C:\n  """The class is documented in the module."""\n'
+        '  def f(self):\n    """The method is in the class of it."""\n',
     )
     write(library / "a" / "__init__.py", '"""The package comes before the module in the order."""')
     write(

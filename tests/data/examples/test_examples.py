@@ -134,7 +134,7 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
 
 
 def hard_documents():
-    """Sentences that are easily lost: short ones among long ones, more of them than a sequence has places, and any mixture."""
+    """Sentences that are easily lost: short ones among long ones, more than a sequence has places, and any mixture."""
     generator = np.random.default_rng(5)
     mixtures = [
         np.ceil(generator.pareto(0.7, size) + generator.random(size)).clip(1, 900).astype(int).tolist()

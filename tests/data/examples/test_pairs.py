@@ -30,7 +30,7 @@ def random_segments(generator, rows, sentences, longest):
 
 
 def truncate_one_by_one(pair, room):
-    """Lengths after the longer segment, or the other where its outer sentences have a token left each, lost one at a time."""
+    """Lengths after the longer segment, or the other if its outer sentences have tokens left, lost one at a time."""
     kept = [sum(segment) for segment in pair]
     least = [1 if len(segment) == 1 else sum(segment[1:-1]) + 2 for segment in pair]
     while sum(kept) > room:

@@ -189,7 +189,8 @@ blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
 prepare.RECORD_SECONDS = 0
 if __name__ == "__main__":
-    prepare.run_prepare(PrepareConfig(input=sys.argv[1], vocab=sys.argv[2], output=sys.argv[3], sentences="lines", workers=2))
+    corpus, vocab, output = sys.argv[1:]
+    prepare.run_prepare(PrepareConfig(input=corpus, vocab=vocab, output=output, sentences="lines", workers=2))
 """
 
 

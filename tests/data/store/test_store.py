@@ -36,7 +36,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alpha", "beta", "ga
 
 
 def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
-    """Writes a store from (token count, {position: id}, sentence starts, document starts) a shard; tokens are sparse files.
+    """Write a store of shards (token count, {position: id}, sentence starts, document starts); token files are sparse.
 
     Not hashed, it is for `unverified` alone: reading ten gigabytes of zeros takes long.
     """
