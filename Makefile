@@ -40,8 +40,9 @@ format: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# Compiling is most of the work of small models, so the core tests do it without optimization; the slow ones do it as users do.
 test: install
-	$(BIN)/python -m pytest $(PARALLEL)
+	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" $(BIN)/python -m pytest $(PARALLEL)
 
 test-all: install
 	$(BIN)/python -m pytest $(PARALLEL) -m slow

@@ -1,7 +1,7 @@
 """Makes a page of the site from each notebook of docs/, with the outputs that are stored in it. Nothing is executed.
 
-It is a hook of mkdocs, which mkdocs.yml names, so `make docs` runs it. Links to NAME.ipynb lead to the page on the site,
-and to the notebook everywhere else.
+It is a hook of mkdocs, which mkdocs.yml names, so `make docs` runs it. Links to NAME.ipynb lead to the page on the
+site, and to the notebook everywhere else.
 """
 
 import json

@@ -17,6 +17,7 @@ import pytest
 
 from bert_jax.devices.compilation_cache import use_compilation_cache
 
+jax.config.update("jax_numpy_rank_promotion", "raise")  # arrays of different ranks do not meet by accident
 use_compilation_cache()
 if jax.config.jax_compilation_cache_dir is not None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
@@ -39,6 +40,23 @@ def cache_of_the_tests(tmp_path_factory) -> None:
     """No test reads or writes the user's own cache directory; the processes that tests start inherit the variable."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_implicit_transfers() -> None:
+    """Guard every step and evaluation of the real loops: arrays come to the devices on purpose or not at all."""
+    from bert_jax.training.program import Program
+
+    call = Program.__call__
+
+    def guarded(self, *arguments):
+        self.prepare(*arguments)
+        with jax.transfer_guard("disallow"):
+            return call(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Program, "__call__", guarded)
         yield
 
 

@@ -137,6 +137,11 @@ def to_global(mesh: Mesh, host_batch: dict[str, np.ndarray], batch_size: int) ->
     }
 
 
+def on_every_device(mesh: Mesh, value: np.ndarray | np.generic) -> jax.Array:
+    """Return `value` as an array that every device holds whole; every process must give the same."""
+    return jax.make_array_from_callback(value.shape, replicated(mesh), lambda _: np.asarray(value))
+
+
 def table(mesh: Mesh, parameters: ParameterTable) -> Table:
     """Return the shape, partition, MiB per device (float32) and remarks for each parameter."""
     title = "mesh " + " × ".join(f"{axis}={size}" for axis, size in mesh.shape.items())

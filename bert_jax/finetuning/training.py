@@ -59,6 +59,7 @@ def train(run: Run, command: Command) -> dict:
     mine = sharding.host_rows(mesh, batches.rows)
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates = learning_rates(run, config.schedule, config.warmup_share, total)
+    dropout_seed = sharding.on_every_device(mesh, seed)
     record_config = settings(config, programs, command.data, run)
 
     with contextlib.ExitStack() as closing:
@@ -102,10 +103,11 @@ def train(run: Run, command: Command) -> dict:
                     break
                 batch = batches.batch(step)
                 batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
-                programs.train_step.prepare(state, batch, rates[step], seed, signals=signals, rates=reporter.rates)
+                rate = sharding.on_every_device(mesh, rates[step])
+                programs.train_step.prepare(state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates)
                 signals.check()
                 signals.saving = step + 1
-                state, values = programs.train_step(state, batch, rates[step], seed)
+                state, values = programs.train_step(state, batch, rate, dropout_seed)
                 reporter.dispatched(step + 1, values, batch["input_ids"].shape)
                 states.poll()
                 if (step + 1) % config.save_every_steps == 0:

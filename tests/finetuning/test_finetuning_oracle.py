@@ -57,10 +57,12 @@ def ours():
         )
         losses = []
         for step in range(steps):
-            state, values = programs.train_step(state, batches.batch(step), rates[step], np.uint32(0))
+            state, values = programs.train_step(
+                state, *jax.device_put((batches.batch(step), rates[step], np.uint32(0)))
+            )
             losses.append(float(values["loss"]))
         first = {name: value for name, value in batches.batch(0).items() if name not in ("labels", "weights")}
-    return np.array(losses), np.asarray(programs.predict_step(state.params, first)), programs
+    return np.array(losses), np.asarray(programs.predict_step(state.params, jax.device_put(first))), programs
 
 
 def check(ours, path) -> None:

@@ -50,9 +50,10 @@ def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
     programs = make_programs(config, MODEL, HEADS[kind], mesh)
     state, history = programs.fresh_state(np.uint32(0)), []
+    rate, seed = (sharding.on_every_device(mesh, value) for value in (np.float32(1e-3), np.uint32(0)))
     for step in range(3):
         batch = sharding.to_global(mesh, make_batch(kind, step), ROWS)
-        state, values = programs.train_step(state, batch, np.float32(1e-3), np.uint32(0))
+        state, values = programs.train_step(state, batch, rate, seed)
         history.append({name: float(value) for name, value in values.items()})
     return history, jax.device_get(state.params)
 

@@ -36,12 +36,6 @@ LOOP = ComputeConfig(dtype="float32", layers="loop")
 OTHER_WAYS = [ComputeConfig(dtype="float32", layers="scan", remat=remat) for remat in ("none", "full")]
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def with_stack(config: ModelConfig, compute: ComputeConfig, **changes) -> Architecture:
     usual = bert_architecture(config, compute)
     return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, **changes))

@@ -14,12 +14,6 @@ from bert_jax.models.kernels.contract import AttentionMask
 BATCH, LENGTH, HEADS, SIZE = 2, 7, 3, 4
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def projections(seed=0):
     """query, key, value [B, L, A, D]."""
     return np.random.default_rng(seed).standard_normal((3, BATCH, LENGTH, HEADS, SIZE)).astype(np.float32)

@@ -28,12 +28,6 @@ def states(seed=0):
     return list(np.random.default_rng(seed).standard_normal((LAYERS + 1, BATCH, LENGTH, HIDDEN)).astype(np.float32))
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def numpy_lstm(params, tokens):
     """One direction over the tokens of one sequence, [n, I] to [n, S], float64."""
     parts = [

@@ -35,12 +35,6 @@ def best_paths(params, *rows, names=None):
     return nnx.merge(STRUCTURE, params).best_paths(*rows, names)
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def example(seed=0):
     """Parameters; and logits, labels, first, last of rows of 5, 0, 1, 2, 4 and 7 words at any positions in the row.
 

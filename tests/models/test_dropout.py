@@ -15,12 +15,6 @@ from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionMask
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_statistics(rate):
     x = np.ones((64, 32, 65), np.float32)

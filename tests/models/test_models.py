@@ -24,12 +24,6 @@ from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionMask
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def all_outputs(model, params, batch):
     def outputs(params):
         ids = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])

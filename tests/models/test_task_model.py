@@ -30,12 +30,6 @@ HEADS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def make_batch(shape):
     """Random ids with padding at the end of the later rows."""
     random = np.random.default_rng(0)

@@ -24,12 +24,6 @@ def softmax(logits):
     return e / e.sum(-1, keepdims=True)
 
 
-@pytest.fixture(autouse=True)
-def no_rank_promotion():
-    with jax.numpy_rank_promotion("raise"):
-        yield
-
-
 def test_masked_sums_equal_the_formula():
     logits, ids, weights = masked_example()
     sums = masked_language_model.loss_sums(logits, ids, weights)

@@ -17,7 +17,8 @@ def batch(length: int) -> dict:
 
 def test_one_compilation_per_shape():
     program = Program(jax.jit(lambda scale, batch: scale * batch["x"].sum()))
-    assert [float(program(np.float32(2), batch(length))) for length in (3, 5, 3, 5)] == [12, 20, 12, 20]
+    arrays = [jax.device_put((np.float32(2), batch(length))) for length in (3, 5, 3, 5)]
+    assert [float(program(*given)) for given in arrays] == [12, 20, 12, 20]
     assert len(program.compiled) == 2
 
 

@@ -1,11 +1,13 @@
 """The token store: the corpus as token ids, once on disk, with random access to every sentence and document.
 
 A directory:
+
     manifest.json          contents of the store (`Manifest`); written last, so without it there is no store
-  tokenizer/             the vocabulary that made the ids
+    tokenizer/             the vocabulary that made the ids
     shard-00000.tokens     ids, little-endian uint16 (uint32 if the vocabulary needs it)
-  shard-00000.sentences  uint64: first token of each sentence, counted within the shard
-  shard-00000.documents  uint64: first sentence of each document, counted within the shard
+    shard-00000.sentences  uint64: first token of each sentence, counted within the shard
+    shard-00000.documents  uint64: first sentence of each document, counted within the shard
+
 A document is in one shard. All positions in the interface of this module are 64-bit positions in the whole store.
 """
 
