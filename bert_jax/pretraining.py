@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -30,13 +30,14 @@ from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective import Objective, main_term
+from bert_jax.objectives.pretraining import MakeObjective, default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.announcement import announce, announce_resumption, show
+from bert_jax.training.announcement import announce
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import Metrics, Rates
@@ -61,18 +62,15 @@ class Result:
 
 
 @ending_together
-def pretrain(
-    config: Config,
-    devices: sharding.Devices = None,
-    objective: Callable[[BertForPreTraining, Config], Objective] | None = None,
-) -> Result:
+def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
       config: every option of the run.
       devices: the devices of the mesh; by default every device of every process.
       objective: makes the training objective from the model and the configuration, whose vocabulary size is known by
-        then; None for `default_objective`. A resumed run must be given the same one.
+        then; None for `default_objective`. A resumed run must be given the same one, of the same names (which can still
+        be different formulas).
 
     Returns:
       The last step, its held-out metrics and an exit code.
@@ -93,51 +91,34 @@ def pretrain(
     tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
-    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source))
+    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective))
 
     result = Result(0, {}, 0)
     with StopSignals() as signals, contextlib.ExitStack() as closing:
-        workdir = closing.enter_context(
-            open_pretraining(config.workdir, config, store_fingerprint=corpus.store.fingerprint, tokenizer=tokenizer)
-        )
-        checkpoints = closing.enter_context(
-            Checkpoints(
-                workdir.checkpoints,
-                config.checkpoint,
-                run_id=workdir.run_id,
-                lost=workdir.is_lost,
-                best_metric=learner.objective.terms[0].loss,
-            )
-        )
+        workdir = closing.enter_context(_open_directory(config, corpus, learner, tokenizer))
+        checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
         # step 0; 3. fresh parameters, at step 0.
-        restored, report = checkpoints.restore(learner.abstract), None
-        if restored is None:
-            state, report = _first_state(learner, config.seed, source, tokenizer, signals)
+        if restored := checkpoints.restore(learner.abstract):
+            state, position, report = restored.state, restored.position, None
         else:
-            state = restored.state
-        position = {"phase": 0, "examples_seen": 0} if restored is None else restored.position
+            state, position, report = _first_state(learner, config.seed, source, tokenizer, signals)
         result = Result(int(state.step), {}, 0)
-        announce(config, corpus, learner.mesh, learner.objective.model.parameters)
-        if report is not None:
-            show(report.table())
-        announce_resumption(config, result.step)
+        origins = None if report is None else report.table()
+        announce(config, corpus, learner.mesh, learner.objective.model.parameters, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             return result
-        terms = learner.objective.terms
         metrics = closing.enter_context(
-            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=terms)
+            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=learner.objective.terms)
         )
         run = _Run(config, learner, corpus, workdir, checkpoints, metrics, signals)
         for phase in resolve_phases(config):
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
-                if result.step == phase.begin and phase.resets_moments:
-                    state = reset_moments(state, learner.optimizer)
                 seen = position["examples_seen"] if resumed else 0
                 state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
     return dataclasses.replace(result, exit_code=signals.exit_code)
@@ -151,12 +132,15 @@ class _Learner:
     optimizer: optax.GradientTransformation
     mesh: jax.sharding.Mesh
     abstract: TrainState
+    main: str
+    """Name of the held-out loss by which the best steps are kept."""
 
     @classmethod
-    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: Callable) -> "_Learner":
+    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: MakeObjective) -> "_Learner":
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
-        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh))
+        main = main_term(objective.terms).loss
+        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh), main)
 
     @property
     def shardings(self) -> TrainState:
@@ -186,21 +170,15 @@ def _train_phase(
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
     signals.saving = None  # the previous phase has saved its last step
+    if begin == phase.begin and phase.resets_moments:
+        state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = _train_step(run, phase)
     rates = Rates(_peak_flops(mesh))
     reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model.parameters)
-    saver = Saver(
-        run.workdir,
-        run.checkpoints,
-        (run.metrics,),
-        reporter,
-        rates,
-        config=to_dict(config),
-        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
-    )
-    step, evaluated, wanted, main = begin, {}, False, run.learner.objective.terms[0].loss
+    saver = _saver(run, phase, reporter, rates, begin, seen)
+    step, evaluated, wanted, main = begin, {}, False, run.learner.main
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
@@ -220,9 +198,8 @@ def _train_phase(
                     if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         saver.save(step, state, evaluated or None)
                         wanted = False
-                with (
-                    rates.paused() if step == begin else contextlib.nullcontext()
-                ):  # the first batch starts the pipeline
+                # The first batch starts the pipeline.
+                with rates.paused() if step == begin else contextlib.nullcontext():
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=signals, rates=rates)
                 signals.check()
@@ -241,6 +218,19 @@ def _train_phase(
         _draw(run, unigram)
     # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
     return state, Result(step, evaluated, signals.exit_code)
+
+
+def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin: int, seen: int) -> Saver:
+    """Return what saves the states of a phase that starts at step `begin`, after `seen` of its sequences."""
+    return Saver(
+        run.workdir,
+        run.checkpoints,
+        (run.metrics,),
+        reporter,
+        rates,
+        config=to_dict(run.config),
+        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
+    )
 
 
 def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
@@ -324,15 +314,39 @@ def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
     return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
+def _open_directory(config: Config, corpus: Corpus, learner: _Learner, tokenizer: Tokenizer) -> WorkDirectory:
+    """Take the work directory for this run."""
+    return open_pretraining(
+        config.workdir,
+        config,
+        store_fingerprint=corpus.store.fingerprint,
+        tokenizer=tokenizer,
+        own_names=own_names(learner.objective),
+        devices=list(learner.mesh.devices.flat),
+    )
+
+
+def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: _Learner) -> Checkpoints:
+    """Return the checkpoints of the run in `workdir`, to be closed at its end."""
+    return Checkpoints(
+        workdir.checkpoints,
+        config.checkpoint,
+        run_id=workdir.run_id,
+        lost=workdir.is_lost,
+        best_metric=learner.main,
+    )
+
+
 def _first_state(
     learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
-) -> tuple[TrainState, Report | None]:
-    """Return the state at step 0 and, if a `source` gives its parameters, a report on each of them."""
+) -> tuple[TrainState, dict[str, int], Report | None]:
+    """Return state and position at step 0 and, if a `source` gives the parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
+    position = {"phase": 0, "examples_seen": 0}
     if source is None:
-        return state, None
+        return state, position, None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
-    return dataclasses.replace(state, params=params), report
+    return dataclasses.replace(state, params=params), position, report
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
@@ -342,5 +356,5 @@ def _draw(run: _Run, unigram: dict[str, float] | None) -> None:
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    peak = hardware.hardware().peak_flops
+    peak = hardware.hardware(list(mesh.devices.flat)).peak_flops
     return None if peak is None else peak * mesh.size

@@ -1,6 +1,8 @@
 """The work directory of pre-training: which run it holds, and which settings that run may resume with."""
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from absl import logging
 from etils import epath
@@ -10,22 +12,35 @@ from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json,
 from bert_jax.config import Config
 from bert_jax.config.changes import is_harmless, lengthens
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 def open_pretraining(
-    path: str | os.PathLike[str], config: Config, *, store_fingerprint: str, tokenizer: Tokenizer
+    path: str | os.PathLike[str],
+    config: Config,
+    *,
+    store_fingerprint: str,
+    tokenizer: Tokenizer,
+    own_names: Mapping[str, str] = MappingProxyType({}),
+    devices: sharding.Devices = None,
 ) -> WorkDirectory:
     """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
 
+    Args:
+      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`).
+      devices: that the run computes on; None for those of all processes.
+
     Raises:
       UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
-        settings.
+        settings, another objective or another architecture. Equal names can still be different formulas.
     """
-    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint}
+    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint, **own_names}
     resumed = has_checkpoint(path)
-    return open_workdir(path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues)
+    return open_workdir(
+        path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues, devices=devices
+    )
 
 
 def has_checkpoint(path: str | os.PathLike[str]) -> bool:
@@ -45,6 +60,7 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
             f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
             "--init_from, and another --workdir"
         )
+    _check_own_names(path, identity)
     before, phases = to_dict(read_config(path)), len(settings["phases"])
     lines = refused_changes(path, identity, before, settings, is_harmless)
     for line in (line for line in lines if lengthens(line, phases)):
@@ -58,3 +74,19 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
             f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
             f"({path / 'config.json'}), or start this one in another --workdir"
         )
+
+
+def _check_own_names(path: epath.Path, identity: dict) -> None:
+    """Raise a UserError if the run in `path` has another objective or architecture; run.json lacks the default ones."""
+    saved = read_json(path / "run.json")
+    for name in ("objective", "architecture"):
+        before, now = saved.get(name), identity.get(name)
+        if before != now:
+            raise UserError(
+                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
+                "the same one (the objective that pretrain is given in Python), or start this one in another --workdir"
+            )
+
+
+def _shown(name: str, value: str | None) -> str:
+    return f"the default {name}" if value is None else f"the {name} {value}"

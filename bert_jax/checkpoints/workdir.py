@@ -17,6 +17,7 @@ from etils import epath
 
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences
+from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, from_first
 from bert_jax.devices.software import versions
 from bert_jax.errors import UserError
@@ -127,6 +128,7 @@ def open_workdir(
     *,
     resumed: bool,
     check: Callable[[epath.Path, dict, dict], None],
+    devices: sharding.Devices = None,
 ) -> WorkDirectory:
     """Take `path` (local or gs://) for any run; the first host writes run.json, config.json and tokenizer/.
 
@@ -136,6 +138,7 @@ def open_workdir(
       resumed: whether there is something to resume. A run that has saved nothing yet may be started again with any
         settings.
       check: called with the directory, `identity` and `settings` if there is; raises a UserError to prevent resuming.
+      devices: that the run computes on; None for those of all processes.
 
     Raises:
       UserError: `path` is not writable, another process writes to it, it holds something else, or `check` raises it.
@@ -152,7 +155,7 @@ def open_workdir(
         if resumed:
             check(path, identity, settings)
         saved = _saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
-        run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], _start()]}
+        run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], _start(devices)]}
         workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
         workdir.write()
         from_first(run)
@@ -253,13 +256,14 @@ def _saved_run(file: epath.Path) -> dict:
     return saved
 
 
-def _start() -> dict:
+def _start(devices: sharding.Devices) -> dict:
+    devices = jax.devices() if devices is None else devices
     return {
         "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "host": socket.gethostname(),
         "hosts": jax.process_count(),
-        "devices": jax.device_count(),
-        "device_kind": jax.devices()[0].device_kind,
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
         "command": shlex.join(sys.argv),
         "versions": versions(),
     }

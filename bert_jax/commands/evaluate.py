@@ -15,7 +15,8 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.opening import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.pretraining import MakeObjective, default_objective
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.evaluation import Evaluation
@@ -75,7 +76,12 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None) -> Evaluated:
+def run_evaluate(
+    workdir: str,
+    config: Config,
+    devices: sharding.Devices = None,
+    objective: MakeObjective | None = None,
+) -> Evaluated:
     """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
     On the store that it was trained on it is measured on the held-out documents; on any other store, on all documents.
@@ -86,16 +92,20 @@ def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None)
       workdir: of a pre-training run or of a converted model.
       config: the options; `default_config(workdir)` has those of the run.
       devices: devices of the mesh; by default every device of every process.
+      objective: as `pretrain` takes it; a run that was trained with one is measured with the same one.
 
     Raises:
-      UserError: there is no checkpoint or store, the store was made with a different vocabulary, or the model has no
-        head to measure.
+      UserError: there is no checkpoint or store, the store was made with a different vocabulary, the model has no
+        head to measure, or the run was trained for another objective.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
     model = load(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config
-    _check_measurable(model, trained.data.sentence_pairs)
+    if objective is None:
+        _check_measurable(model, trained.data.sentence_pairs)
+    measured = (objective or default_objective)(model.network, trained)
+    _check_objective(model, own_names(measured).get("objective"))
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
         raise UserError(
@@ -114,7 +124,7 @@ def run_evaluate(workdir: str, config: Config, devices: sharding.Devices = None)
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
-    evaluation = Evaluation(default_objective(model.network, config), config, last, store, split, mesh, shardings)
+    evaluation = Evaluation(measured, config, last, store, split, mesh, shardings)
     metrics = evaluation.run(model.params)
     training = Examples(store, config, last, split="train" if same else "all")
     evaluated = Evaluated(
@@ -143,6 +153,17 @@ def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
             f"{model.path} has no head for {wanted} "
             f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
             "convert the pre-trained model with --parts=all, or fine-tune this one"
+        )
+
+
+def _check_objective(model: PretrainedModel, given: str | None) -> None:
+    """Raise a UserError if the run was trained for an objective from outside, and another one would be measured."""
+    trained = (model.history.get("run") or {}).get("objective")
+    if trained not in (None, given):
+        raise UserError(
+            f"{model.path} was trained for the objective {trained}, but evaluate was given "
+            f"{f'the objective {given}' if given else 'none and would measure masked words and sentence pairs'}; call "
+            "bert_jax.evaluate(workdir, config, objective=…) in Python with the one that pretrain was given"
         )
 
 

@@ -197,7 +197,8 @@ class ObjectiveConfig:
     """Weights of the losses in the sum that is minimized; the paper adds them without weights."""
 
     mlm_weight: float = 1.0
-    """Weight of the loss of the masked words."""
+    """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
+    lowest loss of the second objective."""
     next_sentence_weight: float = 1.0
     """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
 
@@ -293,8 +294,8 @@ class CheckpointConfig:
     keep_last: int = 3
     """Number of newest checkpoints to keep."""
     keep_best: int = 1
-    """Number of further checkpoints to keep: those with the lowest held-out MLM loss of the latest phase, since the
-    losses of different phases are not comparable."""
+    """Number of further checkpoints to keep: those with the lowest held-out MLM loss (if objective.mlm_weight=0, that
+    of the second objective) of the latest phase, since the losses of different phases are not comparable."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 
-from bert_jax.config import Config, MaskingConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config import Config, MaskingConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
 HEAD_SIZE = 64  # the same in every published BERT
@@ -60,6 +60,7 @@ def google2018(config: Config) -> Config:
             config.data, held_out=0.0, sentence_pairs="nsp", short_sequence_probability=0.1, copies=10
         ),
         masking=MaskingConfig(loss_epsilon=1e-5),
+        objective=ObjectiveConfig(),
         optimizer=OptimizerConfig(name="adamw_bert"),
         schedule=ScheduleConfig(),
         compute=dataclasses.replace(config.compute, dtype="float32"),

@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 
 import jax
 from absl import logging
@@ -73,16 +74,18 @@ class Hardware:
         return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
 
-def hardware() -> Hardware:
-    """Describe the devices of all processes; this starts JAX's backend if nothing has yet."""
-    device = jax.local_devices()[0]
+def hardware(devices: Sequence[jax.Device] | None = None) -> Hardware:  # pyright: ignore[reportInvalidTypeForm]
+    """Describe these devices, by default those of all processes; this starts JAX's backend if nothing has yet."""
+    devices = jax.devices() if devices is None else devices
+    own = [device for device in devices if device.process_index == jax.process_index()]
+    device = (own or jax.local_devices())[0]
     stats = device.memory_stats() or {}
     return Hardware(
         platform=device.platform,
         kind=device.device_kind,
-        num_devices=jax.device_count(),
-        num_local_devices=jax.local_device_count(),
-        num_processes=jax.process_count(),
+        num_devices=len(devices),
+        num_local_devices=len(own),
+        num_processes=len({device.process_index for device in devices}),
         peak_flops=peak_flops(device.device_kind),
         memory_bytes=stats.get("bytes_limit"),
     )

@@ -20,6 +20,7 @@ from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json,
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.json_form import first_lines, is_among
+from bert_jax.devices import sharding
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.finetuning.results import best, finished_runs
@@ -32,7 +33,12 @@ _CHANGES = FINETUNING.below("finetune")
 
 
 def open_finetuning(
-    path: str, settings: dict, features: str, parameters: str | None, tokenizer: Tokenizer
+    path: str,
+    settings: dict,
+    features: str,
+    parameters: str | None,
+    tokenizer: Tokenizer,
+    devices: sharding.Devices = None,
 ) -> WorkDirectory:
     """Take `path` for fine-tuning; the runs in it must have begun with the same data, parameters and settings.
 
@@ -42,6 +48,7 @@ def open_finetuning(
       features: fingerprint of the data.
       parameters: fingerprint of the parameters that are fine-tuned; None for fresh ones.
       tokenizer: the vocabulary of the model.
+      devices: the devices of the runs; None for those of all processes.
 
     Raises:
       UserError: the directory is not writable, another process writes to it, or it holds something else, or runs with
@@ -55,7 +62,7 @@ def open_finetuning(
     directory = epath.Path(path)
     saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
     resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
-    return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues)
+    return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues, devices=devices)
 
 
 def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:

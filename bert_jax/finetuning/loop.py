@@ -118,7 +118,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     results: dict = {}
     with StopSignals() as signals, _open_directory(config, stored, data, programs) as workdir:
         command = Command(config, data, stored, programs, workdir, signals)
-        _announce(config, data, stored.model.max_position_embeddings, note)
+        _announce(command, note)
         _train_runs(command)
         signals.check()
         results = _conclude(command)
@@ -154,7 +154,8 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
         },
         FINETUNING.below("settings.finetune").where,
     )
-    return open_finetuning(config.workdir, wanted, features, parameters, stored.need_tokenizer())
+    devices = list(programs.mesh.devices.flat)
+    return open_finetuning(config.workdir, wanted, features, parameters, stored.need_tokenizer(), devices)
 
 
 def _train_runs(command: Command) -> None:
@@ -206,17 +207,18 @@ def _sizes(data: TaskData) -> dict[str, int]:
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
-def _announce(config: FinetuneConfig, data: TaskData, positions: int, note: str) -> None:
+def _announce(command: Command, note: str) -> None:
+    config, data = command.config, command.data
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
-    say_hardware()
+    say_hardware(command.programs.mesh)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
     )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
-            say(uncut.advise(name, positions))
+            say(uncut.advise(name, command.stored.model.max_position_embeddings))
     if note:
         say(note)
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

@@ -31,10 +31,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     run) and run (run.json).
 
     Raises:
-      UserError: there is no checkpoint yet, all are damaged, a newer version has written one, or the tokenizer is not
-        the one that run.json names.
+      UserError: there is no checkpoint yet, all are damaged, a newer version has written one, the tokenizer is not
+        the one that run.json names, or its architecture is not BERT.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    _check_architecture(path.parent.parent if is_step(path) else path)
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
     refused = {}
     for step in reversed(steps):
@@ -120,6 +121,16 @@ def _run(home: epath.Path) -> dict | None:
     """Return the run.json of a work directory or, for one run of fine-tuning (DIR/runs/NAME), that of DIR."""
     homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
     return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
+
+
+def _check_architecture(home: epath.Path) -> None:
+    """Raise a UserError if the parameters are those of an architecture from outside: as a BERT they would mislead."""
+    if architecture := (_run(home) or {}).get("architecture"):
+        raise UserError(
+            f"{home} holds a model of the architecture {architecture}, and only a BERT can be opened: other pieces "
+            "would read its parameters as something else. Resume its run with pretrain and the same objective, or "
+            "build the model in Python and restore its state with bert_jax.checkpoints.checkpoint.Checkpoints"
+        )
 
 
 def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:

@@ -101,7 +101,7 @@ def _settings(stored: StoredModel) -> dict:
 def _origin(stored: StoredModel, by: str) -> dict:
     """Return the contents of run.json: the source, with its own source, and the data and vocabulary of the training."""
     run = stored.history.get("run") or {}
-    known = {name: run[name] for name in ("store_fingerprint",) if name in run}
+    known = {name: run[name] for name in ("store_fingerprint", "objective") if name in run}
     if stored.tokenizer is not None:
         known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
     source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}

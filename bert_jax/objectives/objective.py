@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 
+from bert_jax.errors import UserError
 from bert_jax.models.model import Model
 
 Batch = dict[str, jax.Array]
@@ -70,7 +71,7 @@ class Objective(Protocol):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Terms in the order in which they are added and shown; the loss of the first decides which step is best."""
+        """Terms in the order in which they are added and shown; the loss of `main_term` decides which step is best."""
         ...
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
@@ -83,3 +84,21 @@ class Objective(Protocol):
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         """Return the sums of each term, by name, over a batch or some of its rows; dropout_key=None: no dropout."""
         ...
+
+
+def main_term(terms: tuple[Term, ...]) -> Term:
+    """Return the first term that is trained for, with a weight above 0, by whose held-out loss the best step is kept.
+
+    Raises:
+      UserError: no term has one.
+    """
+    if main := next((term for term in terms if term.weight > 0), None):
+        return main
+    raise UserError(
+        f"no term of the objective has a weight above 0 ({_weights(terms)}), so there is nothing to learn; "
+        "give one a positive weight"
+    )
+
+
+def _weights(terms: tuple[Term, ...]) -> str:
+    return ", ".join(f"{term.name or term.loss}: {term.weight:g}" for term in terms) or "it has no terms"

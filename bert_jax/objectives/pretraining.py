@@ -1,14 +1,15 @@
 """The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import Config, ObjectiveConfig
-from bert_jax.models.bert import PRETRAINING_PARTS, BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model, next_sentence
-from bert_jax.objectives.objective import Batch, Sums, Term
+from bert_jax.objectives.objective import Batch, Objective, Sums, Term
 
 MASKED_WORDS = Term(
     name="mlm",
@@ -19,14 +20,13 @@ MASKED_WORDS = Term(
     of_words=True,
 )
 SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs", panels=("accuracy",))
-TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective:
     """Masked words and sentence pairs (see `Objective`); batches without next_sentence_labels have masked words only.
 
-    A model from elsewhere may lack one of the two heads; there are no sums for it then (evaluation only: no dropout).
+    A model from elsewhere may lack one of the two heads; there are no sums for it then.
     """
 
     model: BertForPreTraining
@@ -59,11 +59,15 @@ class PretrainingObjective:
         return sums
 
     def _logits(self, params, batch: Batch, dropout_key) -> tuple[jax.Array | None, jax.Array | None]:
-        if set(PRETRAINING_PARTS) <= set(self.model.parts):
-            return self.model.apply(params, batch, dropout_key)
-        if "mlm" in self.model.parts:
-            return self.model.mlm_logits(params, batch), None
-        return None, self.model.next_sentence_logits(params, batch)
+        model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+        encoded = model.encode(params, *inputs, dropout_key)
+        words = model.mlm_logits(params, batch, encoded) if "mlm" in model.parts else None
+        pairs = {"pooler", "next_sentence"} <= set(model.parts)
+        return words, model.next_sentence_logits(params, batch, encoded) if pairs else None
+
+
+MakeObjective = Callable[[BertForPreTraining, Config], Objective]
+"""Makes what is trained for, or measured, from the model and the configuration."""
 
 
 def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:

@@ -17,9 +17,11 @@ def say(text: str) -> None:
         Console(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def say_hardware() -> None:
+def say_hardware(mesh: Mesh) -> None:
     """Print the hardware in use, and any accelerator that is present but cannot be used."""
-    say(f"{hardware.hardware()}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
+    say(
+        f"{hardware.hardware(list(mesh.devices.flat))}" + (f"; {note}" if (note := hardware.idle_accelerator()) else "")
+    )
 
 
 def show(table: Table) -> None:
@@ -29,9 +31,16 @@ def show(table: Table) -> None:
         (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
 
 
-def announce(config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable) -> None:
-    """Print every derived quantity of a pre-training run that people check before leaving it alone."""
-    say_hardware()
+def announce(
+    config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable, origins: Table | None, step: int
+) -> None:
+    """Print every derived quantity of a pre-training run that people check before leaving it alone.
+
+    Args:
+      origins: what became of each array of init_from.
+      step: where the run resumes; 0 for a fresh one.
+    """
+    say_hardware(mesh)
     say(
         f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
@@ -49,9 +58,12 @@ def announce(config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTa
         )
     if mesh.size > 1:
         show(sharding.table(mesh, parameters))
+    if origins is not None:
+        show(origins)
+    _announce_resumption(config, step)
 
 
-def announce_resumption(config: Config, step: int) -> None:
+def _announce_resumption(config: Config, step: int) -> None:
     """Print where a run resumes, or that there is nothing left to do; nothing for a fresh one."""
     if step:
         say(

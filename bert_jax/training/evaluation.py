@@ -60,15 +60,18 @@ class Evaluation:
     def unigram(self, training: Examples) -> dict[str, float]:
         """Return the metrics that a model ignoring the context reaches on the same masks, for terms that predict words.
 
-        It knows the word frequencies of `training`, with add-one smoothing.
+        It knows the word frequencies of `training`, with add-one smoothing; {} if no term predicts words.
         """
+        predicting = [term.name for term in self.terms if term.of_words]
+        if not predicting:
+            return {}
         counts = np.ones(training.store.vocab_size)
         size = min(256, training.num_examples(0))
         for batch in batches(training, 0, size, np.arange(size), UNIGRAM_SEQUENCES // size, loader="plain"):
             counts += np.bincount(batch["masked_ids"][batch["masked_weights"] > 0], minlength=len(counts))
         targets = np.concatenate([batch["masked_ids"][batch["masked_weights"] > 0] for batch in self._batches()])
         sums = masked_language_model.frequency_sums(counts, targets)
-        return evaluation_metrics(self.terms, {term.name: sums for term in self.terms if term.of_words})
+        return evaluation_metrics(self.terms, dict.fromkeys(predicting, sums))
 
     def _batches(self):
         # Always the plain loader: no second TensorFlow pipeline beside the training one, and the batches are the same.

@@ -114,6 +114,41 @@ def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(ru
         start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
 
 
+def test_another_objective_or_architecture_does_not_continue_a_run(tmp_path, tokenizer):
+    def begin(**names):
+        return open_pretraining(
+            tmp_path,
+            CONFIG,
+            store_fingerprint="store-1",
+            tokenizer=tokenizer,
+            own_names=names,
+            devices=jax.devices()[:3],
+        )
+
+    with begin(objective="mine.Smooth (smooth)") as workdir, Checkpoints(workdir.checkpoints) as checkpoints:
+        checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert facts["objective"] == "mine.Smooth (smooth)" and "architecture" not in facts
+    assert facts["starts"][0]["devices"] == 3
+    for names, said in (
+        ({}, r"the objective mine.Smooth \(smooth\), but this start has the default objective"),
+        ({"objective": "mine.Sharp (sharp)"}, r"mine.Smooth \(smooth\), but .* the objective mine.Sharp \(sharp\)"),
+        ({"objective": "mine.Smooth (smooth)", "architecture": "mine.local"}, "but .* the architecture mine.local"),
+    ):
+        with pytest.raises(UserError, match=said):
+            begin(**names)
+    assert json.loads((tmp_path / "run.json").read_text()) == facts
+    begin(objective="mine.Smooth (smooth)").release()
+
+
+def test_a_run_with_the_default_objective_does_not_continue_with_another(run, tokenizer):
+    assert not {"objective", "architecture"} & json.loads((run / "run.json").read_text()).keys()
+    with pytest.raises(UserError, match="holds a run with the default objective, but .* the objective mine.Smooth"):
+        open_pretraining(
+            run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer, own_names={"objective": "mine.Smooth"}
+        )
+
+
 HARMLESS = {
     "workdir": "/elsewhere",
     "log_every_steps": 3,

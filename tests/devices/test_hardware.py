@@ -53,6 +53,11 @@ def test_report_of_this_machine():
     assert str(found) == "8 × cpu"  # which has no peak to tell
 
 
+def test_report_of_some_of_the_devices():
+    found = hardware.hardware(jax.devices()[2:5])
+    assert (found.num_devices, found.num_local_devices, str(found)) == (3, 3, "3 × cpu")
+
+
 @pytest.mark.parametrize(
     "peak, memory, text",
     [

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import pathlib
 import re
+import typing
 
 import jax
 import numpy as np
@@ -144,6 +145,42 @@ def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
         phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, learning_rate=3e-4)),
     )
     assert check(google2018(given)) == google2018(plain)
+
+
+ARGUMENTS = {  # what its commands took, and what its checkpoints named
+    "model": {
+        "vocab_size",
+        "hidden_size",
+        "num_layers",
+        "num_heads",
+        "intermediate_size",
+        "hidden_dropout",
+        "attention_dropout",
+        "initializer_range",
+        "max_position_embeddings",
+        "type_vocab_size",
+    },
+    "masking": set(),
+    "objective": set(),
+    "optimizer": set(),
+    "schedule": set(),
+}
+
+
+def another(value, annotation):
+    """A different value of an option of this type."""
+    if choices := [choice for choice in typing.get_args(annotation) if isinstance(choice, str) and choice != value]:
+        return choices[0]
+    return not value if isinstance(value, bool) else (value or 0) + 1
+
+
+@pytest.mark.parametrize("group", ARGUMENTS)
+def test_nothing_else_that_decides_what_is_learned_is_left_open(group):
+    config, part = google2018(Config()), getattr(Config(), group)
+    types = typing.get_type_hints(type(part))
+    for name in types.keys() - ARGUMENTS[group]:
+        changed = dataclasses.replace(part, **{name: another(getattr(part, name), types[name])})
+        assert google2018(dataclasses.replace(Config(), **{group: changed})) == config, f"{group}.{name}"
 
 
 def documented() -> list[str]:

@@ -9,7 +9,7 @@ from bert_jax.config import Config, DataConfig, ObjectiveConfig
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 from bert_jax.objectives.means import evaluation_metrics, mean_loss, training_metrics
-from bert_jax.objectives.objective import Sums, Term
+from bert_jax.objectives.objective import Sums, Term, main_term
 from bert_jax.objectives.pretraining import PretrainingObjective
 
 FIRST, SECOND = Term(name="first", weight=0.5, perplexity="surprise"), Term(name="second", weight=3.0)
@@ -23,7 +23,42 @@ DENOMINATORS = {"first": jnp.float32(8.0), "second": jnp.float32(5.0)}
 def test_the_loss_is_the_weighted_sum_of_the_means():
     assert float(mean_loss((FIRST, SECOND), SUMS, DENOMINATORS)) == 0.5 * 6 / 8 + 3 * 2.5 / 5
     assert float(mean_loss((FIRST, SECOND), {"second": SUMS["second"]}, DENOMINATORS)) == 3 * 2.5 / 5
-    assert float(mean_loss((Term(name="second"),), SUMS, DENOMINATORS)) == 0.5
+    assert float(mean_loss((Term(name="second"),), {"second": SUMS["second"]}, {"second": jnp.float32(5.0)})) == 0.5
+
+
+@pytest.mark.parametrize(
+    "terms, sums, denominators, said",
+    [
+        ((FIRST, SECOND), {"first": 1, "secnd": 1}, {"first": 1, "second": 1}, "the sums .* have 'secnd', .*'second'"),
+        ((FIRST, SECOND), {"first": 1}, {"first": 1, "secnd": 1}, "the denominators .* have 'secnd', .*'second'"),
+        ((FIRST, SECOND), {"first": 1, "second": 1}, {"first": 1}, "sums of 'second' but no denominator"),
+        ((FIRST, SECOND), {}, {"first": 1}, "returns no sums of any of its terms"),
+        ((FIRST, FIRST), {"first": 1}, {"first": 1}, "two terms of the objective have the name 'first'"),
+        ((), {}, {}, "returns no sums of any of its terms"),
+    ],
+)
+def test_an_objective_that_contradicts_itself_is_refused(terms, sums, denominators, said):
+    """A misspelt term would not be trained, and nobody would be told."""
+    sums = {name: Sums(jnp.float32(2.5), jnp.float32(5.0)) for name in sums}
+    denominators = {name: jnp.float32(5.0) for name in denominators}
+    with pytest.raises(UserError, match=said):
+        mean_loss(terms, sums, denominators)
+
+
+def test_a_misspelt_term_is_refused_when_it_is_measured_too():
+    with pytest.raises(UserError, match="the sums of the objective have 'frist'"):
+        evaluation_metrics((FIRST, SECOND), {"frist": Sums(6.0, 4.0)})
+    with pytest.raises(UserError, match="nothing to train or to measure"):
+        evaluation_metrics((FIRST, SECOND), {})
+
+
+def test_the_main_term_is_the_first_that_is_trained_for():
+    assert main_term((FIRST, SECOND)) is FIRST
+    assert main_term((Term(name="shown", weight=0.0), SECOND)) is SECOND
+    assert main_term(PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.0)).terms).loss == "next_sentence_loss"
+    for terms in ((), (Term(name="shown", weight=0.0),)):
+        with pytest.raises(UserError, match="no term of the objective has a weight above 0"):
+            main_term(terms)
 
 
 def test_metrics_of_a_step_are_those_of_the_terms_as_they_are_and_their_weighted_sum():

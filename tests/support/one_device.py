@@ -25,5 +25,5 @@ def run_predict(workdirs: str, config):
     return prediction.run_predict(workdirs, config, devices=jax.devices()[:1])
 
 
-def run_evaluate(workdir: str, config):
-    return evaluate.run_evaluate(workdir, config, devices=jax.devices()[:1])
+def run_evaluate(workdir: str, config, **options):
+    return evaluate.run_evaluate(workdir, config, devices=jax.devices()[:1], **options)

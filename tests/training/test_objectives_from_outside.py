@@ -2,21 +2,31 @@
 
 import dataclasses
 import functools
+import json
 import pathlib
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 import tiny_run
+from one_device import pretrain, run_evaluate
 from outside_objective import SMOOTHING, OutsideObjective
 
+import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model
+from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective import Term
+from bert_jax.objectives.pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
-from bert_jax.pretraining import pretrain
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
@@ -84,8 +94,7 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
         evaluation=EvaluationConfig(every_steps=6, sequences=32, batch_size=16),
         checkpoint=CheckpointConfig(every_steps=6),
     )
-    one_device = jax.devices()[:1]
-    result = pretrain(config, one_device, objective=lambda model, config: OutsideObjective(model))
+    result = pretrain(config, objective=lambda model, config: OutsideObjective(model))
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     train, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "evaluation"))
     assert [row["step"] for row in train] == list(range(1, 13)) and len(evaluations) == 2
@@ -98,3 +107,76 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
     assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
     (newest,) = pathlib.Path(config.workdir, "checkpoints").glob("step_*12")
     assert rank(read_record(newest / "record"), "smooth_loss") == (0, result.evaluation["smooth_loss"])
+
+    (start,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
+    assert start["devices"] == 1 and said.startswith("1 × cpu\n")
+    _is_measured_and_resumed_by_its_own_objective_alone(config, result)
+
+
+def _is_measured_and_resumed_by_its_own_objective_alone(config: Config, result) -> None:
+    name = re.escape("outside_objective.OutsideObjective (smooth, replaced)")
+    with pytest.raises(UserError, match=f"holds a run with the objective {name}, but this start has the default"):
+        pretrain(config)
+    with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
+        run_evaluate(config.workdir, config)
+    own = run_evaluate(config.workdir, config, objective=lambda model, config: OutsideObjective(model))
+    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6) and own.unigram == {}
+    bert_jax.convert(config.workdir, f"{config.workdir}-converted", to="bert_jax")
+    with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
+        run_evaluate(f"{config.workdir}-converted", config)
+    assert pretrain(config, objective=lambda model, config: OutsideObjective(model)).step == result.step
+
+
+def test_the_frequencies_of_words_are_not_counted_for_terms_without_words(small_store, tmp_path):
+    assert Evaluation.unigram(types.SimpleNamespace(terms=OutsideObjective.terms), training=None) == {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Misspelt(OutsideObjective):
+    def sums(self, *arguments):
+        sums = super().sums(*arguments)
+        return {"smooth": sums["smooth"], "replacd": sums["replaced"]}
+
+
+def test_a_misspelt_term_is_refused_before_the_first_step():
+    for micro_batches in (1, 4):
+        with pytest.raises(UserError, match="have 'replacd', which is none of its terms"):
+            one_step(micro_batches, Misspelt)
+
+
+def test_names_of_objectives_and_architectures():
+    model, config = tiny_run.tiny()
+    assert own_names(default_objective(model, config)) == {}
+    partial = functools.partial(windowed, window=3)
+    other = default_objective(dataclasses.replace(model, architecture=partial), config)
+    assert own_names(other) == {"architecture": f"{__name__}.windowed"}
+    assert own_names(OutsideObjective(Wrapped(**vars(model)))) == {
+        "objective": "outside_objective.OutsideObjective (smooth, replaced)",
+        "architecture": f"{__name__}.Wrapped",
+    }
+    unnamed = types.SimpleNamespace(model=model, terms=(Term(),))
+    assert own_names(unnamed) == {"objective": "types.SimpleNamespace (loss)"}
+
+
+def windowed(config, compute, window):
+    return bert_architecture(config, compute)
+
+
+class Wrapped(BertForPreTraining):
+    pass
+
+
+@pytest.mark.parametrize("part, parts", [("mlm", ("mlm",)), ("next_sentence", ("pooler", "next_sentence"))])
+def test_a_model_with_one_head_is_trained_with_dropout_as_the_whole_one_is(part, parts):
+    whole, config = tiny_run.tiny(dropout=0.3)
+    params, batch, key = tiny_run.initial_parameters(whole), tiny_run.batch(0), jax.random.key(7)
+    some = default_objective(dataclasses.replace(whole, parts=parts), config)
+    own = {name: params[name] for name in ("embeddings", "encoder", *parts)}
+    sums = jax.jit(some.sums)(own, batch, key)
+    assert list(sums) == [part]
+    whole_sums = jax.jit(default_objective(whole, config).sums)(params, batch, key)
+    found, expected, undropped = (
+        [float(value) for value in each[part]] for each in (sums, whole_sums, jax.jit(some.sums)(own, batch))
+    )
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert found[0] != pytest.approx(undropped[0], rel=1e-4)

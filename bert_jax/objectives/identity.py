@@ -1,0 +1,33 @@
+"""The names by which a run notices that it is resumed, or opened, with another objective or architecture."""
+
+import functools
+from typing import Any
+
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.pretraining import PretrainingObjective
+
+
+def own_names(objective: Objective) -> dict[str, str]:
+    """Return the names of an objective, with its terms, and of the architecture of its model; {} for those of BERT.
+
+    Each is only there if it is not the default. Equal names can still be different formulas: one that was edited, or
+    that has other arguments.
+    """
+    names, model = {}, objective.model
+    if type(objective) is not PretrainingObjective:
+        terms = ", ".join(term.name or term.loss for term in objective.terms)
+        names["objective"] = f"{_qualified(type(objective))} ({terms})"
+    architecture = model.architecture if type(model) is BertForPreTraining else type(model)
+    if architecture is not bert_architecture:
+        names["architecture"] = _qualified(architecture)
+    return names
+
+
+def _qualified(named: Any) -> str:
+    while isinstance(named, functools.partial):
+        named = named.func
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    return f"{named.__module__}.{named.__qualname__}"
