@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 from etils import epath
 
@@ -47,7 +48,7 @@ def cache_directory() -> pathlib.Path:
         return pathlib.Path(tempfile.gettempdir()) / f"bert_jax-{os.getuid()}"
 
 
-def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") -> dict:
+def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") -> dict[str, Any]:
     """Return the JSON object in an untrusted file.
 
     Raises:
@@ -65,7 +66,7 @@ def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") ->
         raise UserError(f"{file} {error}; {remedy}") from None
 
 
-def parse_object(text: bytes) -> dict:
+def parse_object(text: bytes) -> dict[str, Any]:
     """Return the JSON object in UTF-8 `text`.
 
     Raises:
@@ -97,7 +98,7 @@ def _float(digits: str) -> float:
     return value
 
 
-def _unique(pairs: list[tuple]) -> dict:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         ((name, count),) = collections.Counter(name for name, _ in pairs).most_common(1)
@@ -105,12 +106,12 @@ def _unique(pairs: list[tuple]) -> dict:
     return values
 
 
-def sealed(values: dict) -> dict:
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
     """Return `values`, which JSON can represent, with a "checksum" of all of them, which `unsealed` checks."""
     return {**values, "checksum": checksum(values)}
 
 
-def unsealed(values: dict) -> dict:
+def unsealed(values: dict[str, Any]) -> dict[str, Any]:
     """Return `values` without their "checksum", which those written by earlier versions lack.
 
     Raises:
@@ -122,6 +123,6 @@ def unsealed(values: dict) -> dict:
     return contents
 
 
-def checksum(values: dict) -> str:
+def checksum(values: dict[str, Any]) -> str:
     """Return the SHA-256 of values that JSON can represent, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

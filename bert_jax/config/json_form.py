@@ -4,12 +4,12 @@ import dataclasses
 import difflib
 import types
 import typing
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.errors import UserError
 
 
-def to_dict(config) -> dict:
+def to_dict(config: Any) -> dict[str, Any]:
     """Return the nested plain dict (JSON types) of a configuration; `from_dict` is the inverse."""
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
@@ -20,7 +20,7 @@ def _plain(value):
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def from_dict(cls, values: dict, path: str = ""):
+def from_dict(cls: Any, values: dict[str, Any], path: str = "") -> Any:
     """Return the instance of dataclass `cls` that a nested dict describes.
 
     Raises:
@@ -45,7 +45,7 @@ def from_dict(cls, values: dict, path: str = ""):
     return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
 
 
-def options_recorded(values: dict) -> dict:
+def options_recorded(values: dict[str, Any]) -> dict[str, Any]:
     """Return those entries of a work directory's config.json that are options of pre-training (`Config`).
 
     The file of a saved or converted model also says how it embeds texts, that of a fine-tuned one also its head and
@@ -79,7 +79,7 @@ def _typed(hint, value, path: str):
     return value
 
 
-def differences(old: dict, new: dict, path: str = "") -> list[str]:
+def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
     """Return a line `key: old → new` for every leaf in which two nested dicts differ."""
     lines = []
     for key in sorted({*old, *new}):

@@ -6,6 +6,7 @@ Networks of a few bits favour some orders, so a small range is simply sorted by 
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bert_jax.data.randomness import Stream, bits
 
@@ -13,17 +14,23 @@ _ROUNDS = 6
 _SMALL = 64
 
 
-def permute(indices, size: int, key, stream: Stream = Stream.ORDER) -> np.ndarray:
+def permute(
+    indices: ArrayLike, size: int, key: int | np.integer | np.ndarray, stream: Stream = Stream.ORDER
+) -> np.ndarray:
     """Return the images (int64, same shape) of `indices` in [0, size) under the permutation of an integer `key`."""
     return _walk(indices, size, key, stream, range(_ROUNDS), inverse=False)
 
 
-def invert(images, size: int, key, stream: Stream = Stream.ORDER) -> np.ndarray:
+def invert(
+    images: ArrayLike, size: int, key: int | np.integer | np.ndarray, stream: Stream = Stream.ORDER
+) -> np.ndarray:
     """Return the indices whose images under `permute` are `images`."""
     return _walk(images, size, key, stream, range(_ROUNDS)[::-1], inverse=True)
 
 
-def _walk(indices, size: int, key, stream: Stream, rounds: range, inverse: bool) -> np.ndarray:
+def _walk(
+    indices: ArrayLike, size: int, key: int | np.integer | np.ndarray, stream: Stream, rounds: range, inverse: bool
+) -> np.ndarray:
     indices = np.asarray(indices, np.int64)
     if indices.size and not (0 <= indices.min() and indices.max() < size):
         raise ValueError(f"indices from {indices.min()} to {indices.max()} are not all in [0, {size})")

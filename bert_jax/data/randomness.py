@@ -8,6 +8,7 @@ the counter, then a bijective 64-bit finalizer, so counters that differ in one b
 import enum
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -34,7 +35,7 @@ class Stream(enum.IntEnum):
     SPAN_LENGTH = 15
 
 
-def bits(key, stream: Stream, *counters) -> np.ndarray:
+def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:
     """Return 64 random bits for each `key` (a seed, or earlier bits) and integer counters ≥ 0, which broadcast."""
     state = np.asarray(int(key) & 0xFFFFFFFFFFFFFFFF if isinstance(key, int) else key).astype(np.uint64)
     for counter in (int(stream), *counters):
@@ -47,7 +48,7 @@ def uniform(words: np.ndarray) -> np.ndarray:
     return (words >> np.uint64(11)) * 2.0**-53
 
 
-def integers(words: np.ndarray, bound) -> np.ndarray:
+def integers(words: np.ndarray, bound: ArrayLike) -> np.ndarray:
     """Return int64 in [0, bound), bound ≥ 1 broadcasting; the bias of the remainder is below bound / 2^64."""
     return (words % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 

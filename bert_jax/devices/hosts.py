@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from absl import logging
@@ -23,6 +24,9 @@ WARNING_SECONDS = 30
 FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change numbers, and that the environment of a single host may set."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _meetings = itertools.count()  # all hosts take part in all meetings, in the same order
 
 
@@ -30,7 +34,7 @@ class Ended(UserError):
     """Raised on every host: the hosts differ, or one of them has failed."""
 
 
-def from_first(value):
+def from_first(value: R) -> R:
     """Return `value` of the first host, on every host; it may be anything that JSON can represent.
 
     Use it for what is read from a file that the first host writes: on a network file system the other hosts may still
@@ -73,7 +77,7 @@ def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
     _meet("check_alike", {**facts(), **software}, lambda values: refuse_differences(values, own))
 
 
-def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
+def refuse_differences(facts: list[dict[str, Any]], own: tuple[str, ...] = ()) -> None:
     """Raise `Ended` for the first fact, not among `own`, in which a host (an index of the list) differs from host 0."""
     for host, other in enumerate(facts):
         for line in differences(facts[0], other):
@@ -86,14 +90,14 @@ def refuse_differences(facts: list[dict], own: tuple[str, ...] = ()) -> None:
                 )
 
 
-def ending_together(run):
+def ending_together(run: Callable[P, R]) -> Callable[P, R]:
     """Decorate a run so that an exception that ends it on one host is raised on the others at their next meeting.
 
     They meet in the functions above: before anything is written, when the work directory is taken, and at every save.
     """
 
     @functools.wraps(run)
-    def wrapped(*arguments, **options):
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
         try:
             return run(*arguments, **options)
         except Ended:
@@ -106,7 +110,7 @@ def ending_together(run):
     return wrapped
 
 
-def _meet(kind: str, value, conclude: Callable[[list], object]):
+def _meet(kind: str, value: Any, conclude: Callable[[list[Any]], Any]) -> Any:
     """Return, on every host, the result of `conclude` on the values of all hosts, which the first host calls.
 
     Waits for all hosts.

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 from etils import epath
@@ -61,9 +62,9 @@ class Result:
 def finetune(
     task: FinetuneConfig | str,
     *,
-    train: str | os.PathLike[str] | Iterable | None = None,
-    dev: str | os.PathLike[str] | Iterable | None = None,
-    test: str | os.PathLike[str] | Iterable | None = None,
+    train: str | os.PathLike[str] | Iterable[Any] | None = None,
+    dev: str | os.PathLike[str] | Iterable[Any] | None = None,
+    test: str | os.PathLike[str] | Iterable[Any] | None = None,
     devices: sharding.Devices = None,
     **options: object,
 ) -> Result:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from etils import epath
 from rich.console import Console
@@ -19,7 +20,11 @@ from bert_jax.formats.writing import check_destination, new_directory, write_ber
 
 
 def convert(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, to: str, parts: str = "all"
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: Literal["bert_jax", "huggingface", "tf1"],
+    parts: Literal["all", "mlm", "encoder"] = "all",
 ) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 

@@ -5,6 +5,8 @@ writer starts from the same description.
 """
 
 import dataclasses
+import os
+from typing import Any
 
 from absl import logging
 
@@ -39,7 +41,7 @@ class StoredModel:
     """How `embed` pools by default."""
     ignored: tuple[str, ...] = ()
     """Names of stored arrays that have no counterpart in our model (optimizer slots, buffers)."""
-    history: dict = dataclasses.field(default_factory=dict)
+    history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 
     def need_tokenizer(self) -> Tokenizer:
@@ -80,7 +82,7 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
     )
 
 
-def check_vocabulary(entries: int, rows: int, path) -> None:
+def check_vocabulary(entries: int, rows: int, path: str | os.PathLike[str]) -> None:
     """Raise a UserError unless a word table of `rows` has a row per entry, or that number rounded up; see PADDED_TO."""
     padding = rows - entries
     if padding and not any(0 < padding < multiple and rows % multiple == 0 for multiple in PADDED_TO):
@@ -95,7 +97,7 @@ def check_vocabulary(entries: int, rows: int, path) -> None:
         )
 
 
-def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path) -> ModelConfig:
+def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path: str | os.PathLike[str]) -> ModelConfig:
     """Return `model` with the tokenizer's vocabulary size; warn that the remaining rows are cut off as padding.
 
     Raises:

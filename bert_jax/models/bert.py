@@ -97,7 +97,7 @@ class BertForPreTraining:
     architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if unknown := set(self.parts) - set(PRETRAINING_PARTS):
             raise UserError(
                 f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(PRETRAINING_PARTS)}"

@@ -67,19 +67,19 @@ class TaggedWord(tuple[str, str]):
     end: int
     """Character after the word's last."""
 
-    def __new__(cls, word: str, tag: str, span: tuple[int, int]):
+    def __new__(cls, word: str, tag: str, span: tuple[int, int]) -> "TaggedWord":
         found = super().__new__(cls, (word, tag))
         found.start, found.end = span
         return found
 
-    def __getnewargs__(self):
-        return *self, (self.start, self.end)
+    def __getnewargs__(self) -> tuple[str, str, tuple[int, int]]:
+        return self[0], self[1], (self.start, self.end)
 
     def __repr__(self) -> str:
         return f"TaggedWord({self[0]!r}, {self[1]!r}, {(self.start, self.end)})"
 
 
-def predict(model, inputs, scores: Scores) -> list:
+def predict(model: Any, inputs: Iterable[Any], scores: Scores) -> list[Any]:
     """Return an answer to each of `inputs`; PretrainedModel.predict describes the forms of both."""
     kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
     return kinds[model.head.kind](model, inputs, scores)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 
@@ -48,11 +49,12 @@ class Collector:
         chosen, attended = len(layers or ()), config.num_layers if attentions else 0
         _check_memory(4 * (np.prod(states, dtype=float) * (1 + chosen) + np.prod(maps, dtype=float) * attended), n)
         self._features, self._layers = features, layers
-        self.last, self.pooled = np.zeros(states, np.float32), None
-        self.states = tuple(np.zeros(states, np.float32) for _ in range(chosen))
-        self.maps = tuple(np.zeros(maps, np.float32) for _ in range(attended))
+        self.last: np.ndarray = np.zeros(states, np.float32)
+        self.pooled: np.ndarray | None = None
+        self.states: tuple[np.ndarray, ...] = tuple(np.zeros(states, np.float32) for _ in range(chosen))
+        self.maps: tuple[np.ndarray, ...] = tuple(np.zeros(maps, np.float32) for _ in range(attended))
 
-    def add(self, numbers: np.ndarray, output: dict) -> None:
+    def add(self, numbers: np.ndarray, output: dict[str, Any]) -> None:
         """Add `output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
         for row, number in enumerate(numbers):
             size = len(self._features.input_ids[number])

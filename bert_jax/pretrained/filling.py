@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import overload
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -29,15 +29,15 @@ Filled = list[list[Candidate]]
 
 @overload
 def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
-    model, texts: str, top_k: int = 5, batch_size: int = 32
+    model: Any, texts: str, top_k: int = 5, batch_size: int = 32
 ) -> Filled: ...
 
 
 @overload
-def fill_mask(model, texts: Iterable[str], top_k: int = 5, batch_size: int = 32) -> list[Filled]: ...
+def fill_mask(model: Any, texts: Iterable[str], top_k: int = 5, batch_size: int = 32) -> list[Filled]: ...
 
 
-def fill_mask(model, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
+def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
     """Return the `top_k` most likely pieces for each [MASK], in order, of one text, or of each of several.
 
     Every mask is predicted with the other masks in place.

@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterable, Sequence
-from typing import overload
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.config import ComputeConfig
+from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.console.progress_bar import track
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.data.sequences.features import Features
@@ -55,27 +55,30 @@ class PretrainedModel:
     `predict`, which takes every text literally, as fine-tuning did.
     """
 
-    def __init__(self, stored: StoredModel, params: dict, mesh: Mesh, compute: ComputeConfig = ComputeConfig()):
-        self.config, self.head, self.tokenizer, self.embedding = (
-            stored.model,
-            stored.head,
-            stored.tokenizer,
-            stored.embedding,
-        )
-        self.path, self.kind, self.history, self.mesh = stored.path, stored.kind, stored.history, mesh
+    def __init__(
+        self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()
+    ):
+        self.config: ModelConfig = stored.model
+        self.head: HeadConfig | None = stored.head
+        self.tokenizer: Tokenizer | None = stored.tokenizer
+        self.embedding: EmbeddingConfig = stored.embedding
+        self.path: str = stored.path
+        self.kind: str = stored.kind
+        self.history: dict[str, Any] = stored.history
+        self.mesh: Mesh = mesh
         parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
-        self.network = BertForPreTraining(stored.model, compute, parts)
+        self.network: BertForPreTraining = BertForPreTraining(stored.model, compute, parts)
         self._parameters = Parameters(params)
         self._runner = Runner(self.network, stored.head, self._parameters, mesh)
 
     @property
-    def params(self) -> dict:
+    def params(self) -> dict[str, Any]:
         """The parameters, a nested dict of float32 arrays; docs/checkpoints.md lists the paths. They may be edited and
         assigned; a UserError follows from those that do not fit."""
         return self._parameters.tree
 
     @params.setter
-    def params(self, params) -> None:
+    def params(self, params: dict[str, Any]) -> None:
         self._parameters.replace(params)
 
     @property
@@ -215,7 +218,7 @@ class PretrainedModel:
                 found[number] = float(share)
         return found[0] if single else found
 
-    def predict(self, inputs, *, batch_size: int = 32, progress: bool | None = None) -> list:
+    def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
         """Return the answer of the task head to each of `inputs`, one or a list of:
 
         - classification: a text or a pair (tuple) → Label; regression: the same → float;
@@ -292,7 +295,7 @@ class PretrainedModel:
     def __repr__(self) -> str:
         return describe(self)
 
-    def _stored(self, params: dict) -> StoredModel:
+    def _stored(self, params: dict[str, Any]) -> StoredModel:
         arrays = {
             path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
             for path, leaf in leaf_paths(params).items()

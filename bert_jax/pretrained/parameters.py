@@ -1,5 +1,7 @@
 """The parameters of a loaded model, which notebooks edit and train: checked and placed before anything reads them."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -10,17 +12,17 @@ from bert_jax.errors import UserError
 class Parameters:
     """A nested dict `tree` of float32 arrays, whose entries may be exchanged, and all of it by `replace`."""
 
-    def __init__(self, tree: dict):
-        self.tree = tree
+    def __init__(self, tree: dict[str, Any]):
+        self.tree: dict[str, Any] = tree
         self._structure = jax.tree.structure(tree)
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
         self._wanted = {path: _kind(leaf) for path, leaf in leaf_paths(tree).items()}
 
-    def replace(self, tree) -> None:
+    def replace(self, tree: dict[str, Any]) -> None:
         """Replace the parameters with `tree`, a pytree of NumPy or JAX arrays with the same names, shapes and dtype."""
         self.tree = self._placed(tree)
 
-    def current(self) -> dict:
+    def current(self) -> dict[str, Any]:
         """Return `tree` in its current state, on the devices of the model.
 
         Raises:
@@ -28,7 +30,7 @@ class Parameters:
         """
         return self._placed(self.tree)
 
-    def _placed(self, tree) -> dict:
+    def _placed(self, tree: dict[str, Any]) -> dict[str, Any]:
         leaves = leaf_paths(tree)
         self._check({path: _kind(leaf) for path, leaf in leaves.items()})
         return jax.device_put(
@@ -46,7 +48,7 @@ class Parameters:
             )
 
 
-def not_finite(tree: dict) -> list[str]:
+def not_finite(tree: dict[str, Any]) -> list[str]:
     """Return the paths of the arrays in which a value is NaN or infinite."""
     return [path for path, leaf in leaf_paths(tree).items() if not np.isfinite(np.asarray(leaf)).all()]
 

@@ -6,7 +6,7 @@ import functools
 import io
 import math
 import os
-from typing import overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Layer:
     config: ModelConfig
     index: int
     """Number of the layer; 0 is the one above the embeddings."""
-    params: dict
+    params: dict[str, Any]
     """As params["encoder"] of the model, without the leading axis: attention/query/kernel is [H, A, D]."""
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
@@ -46,10 +46,10 @@ class Layer:
         return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
 
 
-class Layers(collections.abc.Sequence):
+class Layers(collections.abc.Sequence[Layer]):
     """The layers of a model: layers[3], len(layers), for layer in layers."""
 
-    def __init__(self, config: ModelConfig, stacked: dict):
+    def __init__(self, config: ModelConfig, stacked: dict[str, Any]):
         self._config, self._stacked = config, stacked
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ All prediction uses these, so that new inputs are cut, windowed and answered as 
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.json_form import from_dict, to_dict
@@ -14,18 +15,18 @@ from bert_jax.tasks.glue.facts import GLUE_TASKS
 from bert_jax.tasks.squad import tuned
 
 
-def recorded_task(history: dict) -> str:
+def recorded_task(history: dict[str, Any]) -> str:
     """Return the task that the model of `history` (StoredModel.history) was fine-tuned on; "" if not recorded."""
     return _settings(history).get("task", "")
 
 
-def recorded_data(history: dict) -> TaskDataConfig:
+def recorded_data(history: dict[str, Any]) -> TaskDataConfig:
     """Return names of columns and the like, without the files."""
     data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
     return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="", dev_share=0.0)
 
 
-def recorded_pairs(history: dict) -> bool | None:
+def recorded_pairs(history: dict[str, Any]) -> bool | None:
     """Return whether the model was fine-tuned on pairs of texts; None if not recorded, or the task has no texts."""
     task = recorded_task(history)
     if task in GLUE_TASKS:
@@ -36,7 +37,7 @@ def recorded_pairs(history: dict) -> bool | None:
     return True if recorded_data(history).pair_column else recorded if isinstance(recorded, bool) else None
 
 
-def check_pairs(history: dict, features: Features, named: Callable[[int], str], path: str) -> None:
+def check_pairs(history: dict[str, Any], features: Features, named: Callable[[int], str], path: str) -> None:
     """Raise a UserError about a pair for a model that was fine-tuned on single texts, and the reverse.
 
     Args:
@@ -54,7 +55,7 @@ def check_pairs(history: dict, features: Features, named: Callable[[int], str], 
         )
 
 
-def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
+def recorded_options(history: dict[str, Any], task: str, positions: int) -> TaskOptions:
     """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
 
     For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case.
@@ -69,7 +70,7 @@ def recorded_options(history: dict, task: str, positions: int) -> TaskOptions:
     )
 
 
-def without_metrics(history: dict) -> dict:
+def without_metrics(history: dict[str, Any]) -> dict[str, Any]:
     """Return `history` for parameters that may differ from those evaluated; a threshold tuned on dev is kept."""
     settings = _settings(history)
     if "options" in settings:
@@ -78,5 +79,5 @@ def without_metrics(history: dict) -> dict:
     return history | {"metrics": None}
 
 
-def _settings(history: dict) -> dict:
+def _settings(history: dict[str, Any]) -> dict[str, Any]:
     return (history.get("config") or {}).get("finetune") or {}

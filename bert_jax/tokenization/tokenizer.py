@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import os
+from collections.abc import Iterable
 
 import numpy as np
 import sentencepiece
@@ -73,7 +74,15 @@ class Tokenizer(abc.ABC):
     """wordpiece or sentencepiece."""
 
     def __init__(self, tokens: list[str], special_ids: tuple[int, ...], lowercase: bool, fingerprint: str):
-        self.tokens, self.special_ids, self.lowercase, self.fingerprint = tokens, special_ids, lowercase, fingerprint
+        self.tokens: list[str] = tokens
+        self.special_ids: tuple[int, ...] = special_ids
+        self.lowercase: bool = lowercase
+        self.fingerprint: str = fingerprint
+        self.pad_id: int
+        self.unk_id: int
+        self.cls_id: int
+        self.sep_id: int
+        self.mask_id: int
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
 
     @property
@@ -90,7 +99,7 @@ class Tokenizer(abc.ABC):
         """Return the ids and, for each, the (start, end) characters of `text` that it came from."""
 
     @abc.abstractmethod
-    def decode(self, ids) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Return readable text; special tokens appear by name."""
 
     @abc.abstractmethod
@@ -109,7 +118,9 @@ class Tokenizer(abc.ABC):
     def _encode_glued(self, text: str) -> list[int]:
         """Return the ids of a text that follows a mask without a space between them."""
 
-    def __call__(self, texts, max_length: int | None = None) -> dict[str, np.ndarray]:
+    def __call__(
+        self, texts: str | tuple[str, str] | Iterable[str | tuple[str, str]], max_length: int | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the model's input for `texts`, as its `encode` does: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
 
         Args:
@@ -182,7 +193,7 @@ class WordPieceTokenizer(Tokenizer):
         encoding = self._encoder.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
-    def decode(self, ids) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         return " ".join(self.tokens[i] for i in ids).replace(" ##", "")
 
     def continues_word(self) -> np.ndarray:
@@ -235,7 +246,7 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         return self.encode(text), self._processor.encode(text, return_type="offset_mapping")["offsets"]
 
-    def decode(self, ids) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         parts = []
         for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
             parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031

@@ -18,6 +18,7 @@ sentence.
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Chunks:
     num_sentences: np.ndarray  # 1 + sentences that start strictly inside; a cut sentence counts as one
     target: np.ndarray  # tokens that the two segments should have together
 
-    def __getitem__(self, where) -> "Chunks":
+    def __getitem__(self, where: Any) -> "Chunks":
         return Chunks(*(getattr(self, field.name)[where] for field in dataclasses.fields(self)))
 
 

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from bert_jax.data.held_out import held_out_documents
+from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
 
 
@@ -15,7 +16,7 @@ class Documents:
     end_sentences (global sentence indices). The store has no empty sentences and a document begins with a sentence.
     """
 
-    def __init__(self, store, split: str, held_out: float):
+    def __init__(self, store: Store, split: str, held_out: float):
         numbers = _numbers(store.num_documents, split, held_out)
         numbers = numbers[store.document_tokens[numbers + 1] > store.document_tokens[numbers]]
         if not numbers.size:
@@ -24,11 +25,11 @@ class Documents:
                 f"documents in all, data.held_out={held_out}); prepare a corpus with more text"
             )
         self.store = store
-        self.numbers = numbers
-        self.token_starts = store.document_tokens[numbers]
-        self.num_tokens = store.document_tokens[numbers + 1] - self.token_starts
-        self.first_sentences = store.document_sentences[numbers]
-        self.end_sentences = store.document_sentences[numbers + 1]
+        self.numbers: np.ndarray = numbers
+        self.token_starts: np.ndarray = store.document_tokens[numbers]
+        self.num_tokens: np.ndarray = store.document_tokens[numbers + 1] - self.token_starts
+        self.first_sentences: np.ndarray = store.document_sentences[numbers]
+        self.end_sentences: np.ndarray = store.document_sentences[numbers + 1]
 
     def __len__(self) -> int:
         return len(self.numbers)

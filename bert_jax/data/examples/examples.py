@@ -1,6 +1,7 @@
 """Training examples as a pure function of (seed, position): the position alone determines text, pair and masks."""
 
 import threading
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from bert_jax.data.examples.packing import PackedStream
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_rows, sentence_order_pairs
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream, bits
+from bert_jax.data.store.store import Store
 from bert_jax.data.store.token_rows import SPECIAL, Rows
 from bert_jax.errors import UserError
 
@@ -31,7 +33,14 @@ class Examples:
     every epoch has the text of epoch 0, and epoch e has masks number e mod N. Safe to call from several threads.
     """
 
-    def __init__(self, store, config: Config, phase: Phase | int = 0, split: str = "train", seed: int | None = None):
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        phase: Phase | int = 0,
+        split: str = "train",
+        seed: int | None = None,
+    ):
         """Choose the documents of `store` (from `open_store`) and the length.
 
         Args:
@@ -47,13 +56,14 @@ class Examples:
         data = config.data
         self.store = store
         self.split = split
-        self.vocab_size = store.vocab_size
-        self.sequence_length = phase.sequence_length
-        self.sentence_pairs = data.sentence_pairs
-        self.static_masks = config.masking.static_masks
-        self.text_epochs = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
-        self.seed = config.seed if seed is None else seed
-        self.documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
+        self.vocab_size: int = store.vocab_size
+        self.sequence_length: int = phase.sequence_length
+        self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
+        self.static_masks: int = config.masking.static_masks
+        self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
+        self.seed: int = config.seed if seed is None else seed
+        self.documents: Documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
+        self.source: PackedStream | DocumentChunks
         if self.sentence_pairs == "none":
             self.source = PackedStream(self.documents, self.sequence_length, self.seed)
         else:

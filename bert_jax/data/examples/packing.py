@@ -23,10 +23,10 @@ class PackedStream:
     def __init__(self, documents: Documents, sequence_length: int, seed: int):
         self.documents = documents
         self.sequence_length = sequence_length
-        self.cell_size = sequence_length - 2
+        self.cell_size: int = sequence_length - 2
         self.seed = seed
-        self.ends = np.cumsum(documents.num_tokens + 1)
-        self.starts = self.ends - documents.num_tokens - 1
+        self.ends: np.ndarray = np.cumsum(documents.num_tokens + 1)
+        self.starts: np.ndarray = self.ends - documents.num_tokens - 1
 
     def count(self, epoch: int) -> int:
         """Return the number of sequences of an epoch, which is the same for all."""

@@ -6,6 +6,7 @@ the segment does, then the other segment. Chunks and pairs are made such that th
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +32,10 @@ class Segments:
         both = self.first_end - self.begin + self.end - self.last_begin - 2
         return np.maximum(np.minimum(both, self.length - 1), 0)
 
-    def __getitem__(self, where) -> "Segments":
+    def __getitem__(self, where: Any) -> "Segments":
         return Segments(self.begin[where], self.end[where], self.first_end[where], self.last_begin[where])
 
-    def __setitem__(self, where, values: "Segments") -> None:
+    def __setitem__(self, where: Any, values: "Segments") -> None:
         for field in dataclasses.fields(self):
             getattr(self, field.name)[where] = getattr(values, field.name)
 

@@ -47,9 +47,12 @@ class TrainingBatches:
     """
 
     def __init__(self, features: Features, batch_size: int, *, window: int = 1, seed: int = 0, multiple: int = 1):
-        self.features, self.batch_size, self.window, self.seed = features, batch_size, window, seed
-        self.rows = round_up(batch_size, multiple)
-        self.lengths = sequence_lengths(features)
+        self.features: Features = features
+        self.batch_size: int = batch_size
+        self.window: int = window
+        self.seed: int = seed
+        self.rows: int = round_up(batch_size, multiple)
+        self.lengths: np.ndarray = sequence_lengths(features)
         self._epoch: tuple[int, list[np.ndarray]] = -1, []
 
     @property

@@ -1,6 +1,7 @@
 """The output of every task family: token sequences with their answers, not yet padded."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from bert_jax.data.sequences.lengths import Uncut
 class Features:
     """E sequences of at most `max_length` tokens, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; batching pads them."""
 
-    input_ids: list
+    input_ids: list[Any]
     """int32 [L] each; for choice a list of K such arrays per example."""
-    token_type_ids: list
+    token_type_ids: list[Any]
     """As `input_ids`: 0 for [CLS] A [SEP], 1 for B [SEP]."""
     labels: np.ndarray | list[np.ndarray] | None
     """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,

@@ -8,7 +8,7 @@ from bert_jax.data.sequences.batching import Batch, evaluation_batches, padded
 from bert_jax.data.sequences.features import Features
 
 
-def as_features(rows: list[tuple], longest: int) -> Features:
+def as_features(rows: list[tuple[np.ndarray, np.ndarray]], longest: int) -> Features:
     """Return pairs of ids and token types, not padded and without labels, as Features; one row per example."""
     return Features(
         [ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest

@@ -34,10 +34,13 @@ class Store:
     """
 
     def __init__(self, path: pathlib.Path, manifest: Manifest):
-        self.path, self.manifest = path, manifest
-        self.num_tokens, self.num_sentences = manifest.counts.tokens, manifest.counts.sentences
-        self.num_documents = manifest.counts.documents
-        self.vocab_size, self.fingerprint = manifest.tokenizer.vocab_size, manifest.fingerprint
+        self.path: pathlib.Path = path
+        self.manifest: Manifest = manifest
+        self.num_tokens: int = manifest.counts.tokens
+        self.num_sentences: int = manifest.counts.sentences
+        self.num_documents: int = manifest.counts.documents
+        self.vocab_size: int = manifest.tokenizer.vocab_size
+        self.fingerprint: str = manifest.fingerprint
         self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
         self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
         dtypes = {
@@ -45,7 +48,7 @@ class Store:
             "sentences": np.dtype(np.uint64),
             "documents": np.dtype(np.uint64),
         }
-        self.arrays = {
+        self.arrays: dict[str, list[np.ndarray]] = {
             part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS
         }
 

@@ -23,7 +23,7 @@ class Rows:
         """int64 [B]: number of places in use, [CLS] and [SEP] included."""
         return (self.token_index != PADDING).sum(1)
 
-    def __getitem__(self, where) -> "Rows":
+    def __getitem__(self, where: np.ndarray) -> "Rows":
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return Rows(*(_at(value, where) for value in values))
 
