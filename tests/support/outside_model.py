@@ -91,7 +91,7 @@ class ReplacedTokens:
         }
         wanted, weights = outside_objective.replaced(corrupted), real.astype(jnp.float32)
         states = self.model.encode(params, corrupted["input_ids"], types, real, dropout_key).last_hidden_state
-        scores = (states.astype(jnp.float32) @ params["found"]["kernel"] + params["found"]["bias"])[:, :, 0]
+        scores = (states.astype(jnp.float32) @ params["found"]["kernel"])[:, :, 0] + params["found"]["bias"][0]
         losses = jax.nn.softplus(jnp.where(wanted, -scores, scores))
         found = Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * ((scores > 0) == wanted)))
         return {"mlm": words, "found": found}

@@ -108,7 +108,7 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
         models.append(TwoEncoders(model.config))
         return ReplacedTokens(models[0])
 
-    result = pretrain(config, jax.devices()[:1], objective=objective)
+    result = pretrain(config, objective=objective)
     train = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
     assert train[-1]["mlm_loss"] < train[0]["mlm_loss"] and train[-1]["found_loss"] < train[0]["found_loss"]
     assert train[-1]["loss"] == pytest.approx(train[-1]["mlm_loss"] + 50 * train[-1]["found_loss"], rel=1e-6)
