@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the 
     from bert_jax.config.predicting import InputFormConfig, PredictConfig
     from bert_jax.config.presets import model_config
     from bert_jax.data.examples.examples import Examples
-    from bert_jax.data.store.opening import open_store
+    from bert_jax.data.store.access import open_store
     from bert_jax.data.store.prepare import run_prepare as prepare
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
@@ -76,7 +76,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "load": "pretrained.loading",
     "load_tokenizer": "tokenization.tokenizer",
     "model_config": "config.presets",
-    "open_store": "data.store.opening",
+    "open_store": "data.store.access",
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.store.prepare:run_prepare",
     "pretrain": "pretraining",

@@ -14,7 +14,7 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.checkpoints.pretraining import has_checkpoint, open_pretraining
+from bert_jax.checkpoints.run_directory import has_checkpoint, open_pretraining
 from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.changes import PRETRAINING
@@ -30,9 +30,9 @@ from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.objectives.pretraining import MakeObjective, default_objective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows

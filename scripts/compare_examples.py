@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.config import Config, DataConfig, PhaseConfig
 from bert_jax.data.examples.epoch_report import epoch_report
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.store import Store
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))

@@ -6,14 +6,7 @@ Errors name key, value and remedy.
 import dataclasses
 import math
 
-from bert_jax.config import (
-    Config,
-    MeshConfig,
-    OptimizerConfig,
-    PhaseConfig,
-    ScheduleConfig,
-    resolve_phases,
-)
+from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.errors import UserError
 
 

@@ -25,8 +25,8 @@ from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, pu
 from bert_jax.finetuning.plan import check_cooldown, plan
 from bert_jax.finetuning.prediction import diagnose
 from bert_jax.finetuning.programs import Programs, fitting_head, make_programs
-from bert_jax.finetuning.record import settings
 from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
+from bert_jax.finetuning.run_record import settings
 from bert_jax.finetuning.training import Command, train
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored

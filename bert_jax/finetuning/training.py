@@ -19,7 +19,7 @@ from bert_jax.finetuning.directory import LATEST
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.prediction import predict_logits
 from bert_jax.finetuning.programs import Programs, first_state
-from bert_jax.finetuning.record import run_record, settings
+from bert_jax.finetuning.run_record import run_record, settings
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.announcement import say

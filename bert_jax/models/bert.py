@@ -16,14 +16,8 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
-from bert_jax.models.model import EncoderOutput, Params, arrays, structure
-from bert_jax.models.parameters import (
-    PRETRAINING_PARTS,
-    Axis,
-    ParameterTable,
-    pretraining_parameters,
-    with_axis,
-)
+from bert_jax.models.parameters import PRETRAINING_PARTS, Axis, ParameterTable, pretraining_parameters, with_axis
+from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.stack import run_stack, stacked_blocks
 
 

@@ -8,8 +8,8 @@ from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, truncated_normal
-from bert_jax.models.model import EncoderOutput
 from bert_jax.models.parameters import POOLED
+from bert_jax.models.protocol import EncoderOutput
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 

@@ -16,8 +16,8 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.model import EncoderOutput, Params, arrays, structure
 from bert_jax.models.parameters import POOLED, ParameterTable, task_parameters
+from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 
 
 @dataclasses.dataclass(frozen=True)

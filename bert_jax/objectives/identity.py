@@ -5,8 +5,8 @@ from typing import Any
 
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.pretraining import PretrainingObjective
 
 
 def own_names(objective: Objective) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.models.model import Model
+from bert_jax.models.protocol import Model
 
 Batch = dict[str, jax.Array]
 """input_ids [B, L] and whatever else an objective reads, all with B rows."""
@@ -59,7 +59,7 @@ class Term:
 
 
 class Objective(Protocol):
-    """The interface that `make_train_step` and `Evaluation` use; objectives/pretraining.py is one implementation.
+    """The interface that `make_train_step` and `Evaluation` use; objectives/bert_pretraining.py is one implementation.
 
     A term for which a batch has no labels, or the model no head, is absent from both dicts.
     """

@@ -14,7 +14,7 @@ from absl import logging
 from bert_jax.config.finetuning import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
-from bert_jax.data.sequences.texts import as_features
+from bert_jax.data.sequences.text_batches import as_features
 from bert_jax.errors import UserError
 from bert_jax.tasks import ner, plain_text, squad
 from bert_jax.tasks.ner.conll import Sentence

@@ -7,7 +7,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from bert_jax.data.sequences.texts import as_features, batches
+from bert_jax.data.sequences.text_batches import as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.tokenization.texts import check_utf8
 from bert_jax.tokenization.tokenizer import Tokenizer

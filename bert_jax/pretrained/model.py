@@ -16,7 +16,7 @@ from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelCon
 from bert_jax.console.progress_bar import track
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.texts import as_features, batches
+from bert_jax.data.sequences.text_batches import as_features, batches
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
@@ -25,9 +25,9 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.pretrained.answers import predict
+from bert_jax.pretrained.edited_parameters import Parameters, not_finite
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
-from bert_jax.pretrained.parameters import Parameters, not_finite
 from bert_jax.pretrained.runner import Runner
 from bert_jax.pretrained.view import Layers, describe
 from bert_jax.tasks.recorded import without_metrics

@@ -15,11 +15,11 @@ from bert_jax.config import HeadConfig
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.model import EncoderOutput
 from bert_jax.models.pooling import Combination, combine, pool
+from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions
-from bert_jax.pretrained.parameters import Parameters
+from bert_jax.pretrained.edited_parameters import Parameters
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 

@@ -20,7 +20,7 @@ from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
 from bert_jax.formats.stored import describe_embedding
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.model import structure
+from bert_jax.models.protocol import structure
 
 TABLE_WIDTH = 110  # columns
 

@@ -5,7 +5,7 @@ from absl import logging
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.errors import UserError
-from bert_jax.models.model import Model
+from bert_jax.models.protocol import Model
 from bert_jax.training.metrics import Metrics, Rates
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up

@@ -9,8 +9,8 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
-from bert_jax.models.model import Model
 from bert_jax.models.parameters import check_complete, entries, state_entries
+from bert_jax.models.protocol import Model
 
 
 @jax.tree_util.register_dataclass

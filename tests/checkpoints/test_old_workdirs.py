@@ -9,7 +9,7 @@ from one_device import finetune, pretrain
 
 import bert_jax
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.pretraining import read_config
+from bert_jax.checkpoints.run_directory import read_config
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.training.sinks import read_rows

@@ -23,7 +23,7 @@ from processes import wait_until
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.pretraining import open_pretraining, read_config
+from bert_jax.checkpoints.run_directory import open_pretraining, read_config
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError

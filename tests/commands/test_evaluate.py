@@ -13,13 +13,13 @@ from bert_jax import cli
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.console.command_line import load_config
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats import conversion
 from bert_jax.formats.huggingface import write_huggingface
 from bert_jax.formats.writing import write_bert_jax
 from bert_jax.models.parameters import entries
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 

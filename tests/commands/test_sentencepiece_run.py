@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.pretrained.loading import load
 
 STEPS = 12

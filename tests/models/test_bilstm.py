@@ -12,7 +12,7 @@ from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import fitting_head
 from bert_jax.models.bilstm import BiLstmTagger
-from bert_jax.models.model import arrays
+from bert_jax.models.protocol import arrays
 from bert_jax.models.task import BertForTask
 
 BATCH, LENGTH, HIDDEN, LAYERS, SIZE = 3, 6, 8, 5, 4

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bert_jax.models import crf
-from bert_jax.models.model import arrays, structure
+from bert_jax.models.protocol import arrays, structure
 
 NAMES = ("O", "B-X", "I-X", "I-Y")
 BATCH, LENGTH, LABELS = 6, 7, len(NAMES)

@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from bert_jax import cli
 from bert_jax.config import HeadConfig, TrainVocabConfig
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface, sentencepiece_files
 from bert_jax.formats.conversion import convert, select

@@ -12,7 +12,7 @@ from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.checkpoints.pretraining import open_pretraining
+from bert_jax.checkpoints.run_directory import open_pretraining
 from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict

@@ -33,12 +33,12 @@ from bert_jax.config import (
 )
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.prepare import run_prepare
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.pretraining import default_objective
+from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load

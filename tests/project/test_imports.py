@@ -142,3 +142,8 @@ def test_the_pre_training_loop_loads_no_task():
 def test_options_load_neither_jax_nor_numpy():
     ours = loaded_by("import bert_jax, bert_jax.config")
     assert "bert_jax.config" in ours and not {"jax", "numpy", "flax"} & ours
+
+
+def test_no_file_has_the_name_of_another():
+    names = [file.name for file in (ROOT / "bert_jax").rglob("*.py") if file.name != "__init__.py"]
+    assert sorted(names) == sorted(set(names))

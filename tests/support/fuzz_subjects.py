@@ -25,7 +25,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.pretraining import open_pretraining
+from bert_jax.checkpoints.run_directory import open_pretraining
 from bert_jax.checkpoints.workdir import id_below, write_json
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
@@ -33,7 +33,7 @@ from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import directory as finetune_workdir
@@ -42,7 +42,7 @@ from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task

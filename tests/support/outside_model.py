@@ -8,8 +8,8 @@ import outside_objective
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.model import EncoderOutput, Params
 from bert_jax.models.parameters import Axis, ParameterTable, linear, table
+from bert_jax.models.protocol import EncoderOutput, Params
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.objective import Batch, Sums, Term
 

@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 from rich.console import Console
 
-from bert_jax.objectives.pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
 from bert_jax.training.curves import draw_curves, smoothed
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows

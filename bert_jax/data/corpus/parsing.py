@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from bert_jax.data.corpus.blocks import Block
+from bert_jax.data.corpus.text_blocks import Block
 from bert_jax.errors import UserError
 
 _UNWANTED = dict.fromkeys(map(ord, "\0\ufeff"))

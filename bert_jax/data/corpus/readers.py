@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.data.corpus import documentation, tfds_documents
-from bert_jax.data.corpus.blocks import Source, read_blocks
 from bert_jax.data.corpus.parsing import parse_block
+from bert_jax.data.corpus.text_blocks import Source, read_blocks
 from bert_jax.errors import UserError
 
 FILE_FORMATS = ("text", "jsonl", "wikiextractor")

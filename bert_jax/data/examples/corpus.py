@@ -4,7 +4,7 @@ import dataclasses
 
 from bert_jax.config import Config, resolve_phases
 from bert_jax.data.examples.examples import Examples, check_epoch
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.data.corpus.blocks import Block
 from bert_jax.data.corpus.parsing import parse_block
 from bert_jax.data.corpus.sentences import SentenceSplitter
+from bert_jax.data.corpus.text_blocks import Block
 from bert_jax.data.corpus.wrapping import join_lines
 from bert_jax.data.store.manifest import dtype_for
 from bert_jax.errors import UserError

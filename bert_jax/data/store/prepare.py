@@ -24,11 +24,12 @@ from bert_jax.config import DataConfig, PrepareConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.corpus import wrapping
-from bert_jax.data.corpus.blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
 from bert_jax.data.corpus.readers import find_sources, read_lines
 from bert_jax.data.corpus.sentences import make_splitter
+from bert_jax.data.corpus.text_blocks import BLOCK_BYTES, Block, Position, Source, read_blocks
 from bert_jax.data.held_out import held_out_documents
 from bert_jax.data.store import writer as store_writer
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.manifest import (
     VERSION,
     FileRecord,
@@ -40,7 +41,6 @@ from bert_jax.data.store.manifest import (
     hash_file,
     read_manifest,
 )
-from bert_jax.data.store.opening import open_store
 from bert_jax.data.store.progress import (
     PROGRESS,
     MadeFrom,

@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
-from bert_jax.data.corpus.blocks import Position
+from bert_jax.data.corpus.text_blocks import Position
 from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import VERSION, Options, SourceRecord, TokenizerRecord, dtype_for
 from bert_jax.data.store.writer import WriterState

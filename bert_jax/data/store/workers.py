@@ -9,8 +9,8 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data.corpus.blocks import Block
 from bert_jax.data.corpus.sentences import make_splitter
+from bert_jax.data.corpus.text_blocks import Block
 from bert_jax.data.store.encoding import EncodedBlock, Encoder
 from bert_jax.data.store.manifest import Options
 from bert_jax.tokenization.tokenizer import load_tokenizer

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import blocks, documentation, parsing, sentences
-from bert_jax.data.corpus.blocks import read_blocks
+from bert_jax.data.corpus import documentation, parsing, sentences, text_blocks
 from bert_jax.data.corpus.parsing import parse_block
 from bert_jax.data.corpus.readers import find_sources, read_documents
+from bert_jax.data.corpus.text_blocks import read_blocks
 from bert_jax.errors import UserError
 
 DOCUMENTS = [
@@ -60,7 +60,7 @@ def read(input, **options):
 )
 @pytest.mark.parametrize("block_bytes", [1 << 20, 40])
 def test_every_form_gives_the_same_documents(tmp_path, monkeypatch, name, content, block_bytes):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
     path = write(tmp_path / name, content)
     got = read(path)
     if block_bytes == 40:  # a line longer than a block is cut; nothing else may differ
@@ -85,7 +85,7 @@ def test_explicit_format_and_field(tmp_path):
 
 @pytest.mark.parametrize("form", ["text", "jsonl", "wikiextractor"])
 def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 64)
     rng = random.Random(0)
     texts = ["\n".join("word " * rng.randrange(1, 40) for _ in range(rng.randrange(1, 5))) for _ in range(20)]
     content = {
@@ -94,36 +94,36 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
         "wikiextractor": "\n".join(f'<doc id="1">\n{text}\n</doc>' for text in texts),
     }[form]
     [source] = find_sources(write(tmp_path / "corpus.gz", content), form)
-    whole = list(blocks.read_blocks(source))
+    whole = list(text_blocks.read_blocks(source))
     assert len(whole) > 10
     assert b"".join(block.payload for block in whole) == content.encode()
     for index, block in enumerate(whole):
         assert block.end.line == content.encode()[: block.end.offset].count(b"\n")
-        assert list(blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1 : index + 3]
+        assert list(text_blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1 : index + 3]
 
 
 def test_blocks_of_documents_resume_at_every_position(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 64)
     texts = [f"Document number {number} of\n\0{'some ' * number}." for number in range(30)]
     monkeypatch.setattr(documentation, "documents", lambda: ((text, (i + 1) / 30) for i, text in enumerate(texts)))
-    source = blocks.Source("docs:", "docs", 3000, "1")
-    whole = list(blocks.read_blocks(source))
+    source = text_blocks.Source("docs:", "docs", 3000, "1")
+    whole = list(text_blocks.read_blocks(source))
     assert len(whole) > 10 and whole[-1].consumed == 3000
     for index, block in enumerate(whole):
-        assert list(blocks.read_blocks(source, start=block.end)) == whole[index + 1 :]
+        assert list(text_blocks.read_blocks(source, start=block.end)) == whole[index + 1 :]
     pieces = [piece for block in whole for piece in parsing.parse_block(block).pieces[1:]]
     assert ["\n".join(piece) for piece in pieces] == [text.replace("\0", "") for text in texts]
 
 
 def test_one_long_line_is_cut_after_sentences_and_never_inside_a_character(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100)
     text = "This sentence is a little shorter. " * 50
     [source] = find_sources(write(tmp_path / "a.txt", text))
-    parts = list(blocks.read_blocks(source))
+    parts = list(text_blocks.read_blocks(source))
     assert all(block.payload.endswith(b"shorter. ") for block in parts) and len(parts) > 20
     assert [block.continues for block in parts] == [False] + [True] * (len(parts) - 1)
     [source] = find_sources(write(tmp_path / "b.txt", "é語😀" * 100))
-    assert "".join(block.payload.decode() for block in blocks.read_blocks(source)) == "é語😀" * 100
+    assert "".join(block.payload.decode() for block in text_blocks.read_blocks(source)) == "é語😀" * 100
 
 
 def fails(match, input, **options):
@@ -146,7 +146,7 @@ def test_nothing_matches(tmp_path):
 
 
 def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 32)
     good = "Eine Zeile mit Wörtern.\n" * 10
     path = write(tmp_path / "latin.txt", good.encode() + "Bröt".encode("latin-1") + b" more.\n")
     fails(rf"latin.txt: byte {len(good.encode()) + 2} .*0xf6.* not UTF-8", path)
@@ -156,12 +156,12 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
 
 def test_replaced_bytes_are_counted(tmp_path):
     [source] = find_sources(write(tmp_path / "a.txt", b"a\xff b\xfe and a true \xef\xbf\xbd"))
-    [block] = blocks.read_blocks(source)
+    [block] = text_blocks.read_blocks(source)
     assert parsing.parse_block(block, bad_utf8="replace").replaced == 2
 
 
 def test_json_errors_name_the_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 32)
     good = '{"text": "fine"}\n' * 7
     fails("a.jsonl:8: not a JSON object", write(tmp_path / "a.jsonl", good + '{"text": "cut\n'))
     fails(
@@ -171,7 +171,7 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
     fails("c.jsonl:8: the field 'text' holds 3", write(tmp_path / "c.jsonl", good + '{"text": 3}\n'))
     fails("d.jsonl:8: no field 'text', the record is not an object", write(tmp_path / "d.jsonl", good + "[1]\n"))
     fails("e.jsonl:8: not a JSON", write(tmp_path / "e.jsonl", good + "[" * 100_000 + "\n"))
-    monkeypatch.setattr(blocks, "MAX_JSON_LINE_BYTES", 64)
+    monkeypatch.setattr(text_blocks, "MAX_JSON_LINE_BYTES", 64)
     fails("f.jsonl:8: a line of more than", write(tmp_path / "f.jsonl", good + '{"text": "' + "x" * 200 + '"}'))
 
 

@@ -12,7 +12,7 @@ from bert_jax.data.examples.chunks import SHORT_CYCLE, DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.epoch_report import epoch_report
 from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.token_rows import PADDING, SPECIAL
 from bert_jax.errors import UserError
 

@@ -17,10 +17,10 @@ import pytest
 from processes import wait_until
 
 from bert_jax.config import PrepareConfig
-from bert_jax.data.corpus import blocks, documentation
+from bert_jax.data.corpus import documentation, text_blocks
 from bert_jax.data.store import encoding, prepare, progress
 from bert_jax.data.store import writer as store_writer
-from bert_jax.data.store.opening import open_store
+from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]
@@ -36,7 +36,7 @@ def vocab(tmp_path):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(prepare, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)
 
@@ -183,9 +183,9 @@ def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch)
 KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
-from bert_jax.data.corpus import blocks
+from bert_jax.data.corpus import text_blocks
 from bert_jax.data.store import prepare, writer
-blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
+text_blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
 prepare.RECORD_SECONDS = 0
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from etils import epath
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.store import prepare, verification
+from bert_jax.data.store.access import open_store
 from bert_jax.data.store.manifest import (
     Counts,
     FileRecord,
@@ -27,7 +28,6 @@ from bert_jax.data.store.manifest import (
     read_manifest,
     shard_file,
 )
-from bert_jax.data.store.opening import open_store
 from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import unsealed
