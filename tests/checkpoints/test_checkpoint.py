@@ -427,17 +427,12 @@ for step in range(1, 1000):
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3])
 def test_kill_during_a_save_leaves_whole_steps_only(tmp_path, delay):
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
-    while int(process.stdout.readline()) < 4:
-        pass
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    command, environment = [sys.executable, "-c", KILLED, str(tmp_path)], {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        while int(process.stdout.readline()) < 4:
+            pass
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
     with Checkpoints(tmp_path) as checkpoints:
         restored = checkpoints.restore({"x": jax.ShapeDtypeStruct((2000, 2000), jnp.float32)})
         assert restored.step >= 3 and restored.position == {"examples_seen": restored.step}

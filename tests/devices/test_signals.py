@@ -73,6 +73,7 @@ class Process:
 
     def __exit__(self, *unused):
         self._process.kill()
+        self._process.wait()
 
     @property
     def output(self) -> str:

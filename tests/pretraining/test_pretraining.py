@@ -71,6 +71,7 @@ def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS) 
         return process.wait(seconds), log_of(config).read_text()
     finally:
         process.kill()
+        process.wait()
 
 
 def wait_for_row(config: Config, step: int, process: subprocess.Popen):

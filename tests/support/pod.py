@@ -60,3 +60,4 @@ def finish(processes, config, seconds: float = SECONDS) -> list[int]:
     finally:
         for process in processes:
             process.kill()
+            process.wait()
