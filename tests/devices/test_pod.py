@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 def no_host_outlives_its_test():
     yield
     while STARTED:
-        STARTED.pop().kill()
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
 
 
 def pod_config(store, workdir, **changes):
