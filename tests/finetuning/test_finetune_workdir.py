@@ -70,7 +70,7 @@ def test_predictions_that_are_gone_are_made_again(two_seeds, tmp_path):
     file.unlink()
     finetune(config)
     assert file.read_bytes() == before
-    assert [start["devices"] for start in json.loads((work / "run.json").read_text())["starts"]] == [1, 1]
+    assert {start["devices"] for start in json.loads((work / "run.json").read_text())["starts"]} == {1}
 
 
 def test_a_run_that_was_trained_again_elsewhere_is_published_again(two_seeds, tmp_path):

@@ -233,7 +233,7 @@ def test_an_architecture_from_outside_is_partitioned_by_its_table(architecture):
 
 def test_layers_that_share_parameters_have_no_depth():
     model = BertForPreTraining(DEEP, FLOAT32, architecture=shared)
-    with pytest.raises(UserError, match=r"layer_decay=0.9 .* 3 layers, and encoder/.* is \[2, "):
+    with pytest.raises(UserError, match=r"layer_decay=0.9 .* 3 layers, but encoder/.* is \[2, "):
         scale_by_depth(0.9, 3, model.parameters)
 
 

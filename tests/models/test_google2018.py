@@ -89,7 +89,7 @@ def by_hand():
         losses.append(float(loss))
         return [np.asarray(leaf) for leaf in jax.tree.leaves(gradients)]
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):  # the transcription is NumPy, which promotes
         return published(bert_2018, initial_parameters(BertForPreTraining(CONFIG.model)), gradients_at), losses
 
 

@@ -1,5 +1,7 @@
 """GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -282,7 +284,7 @@ def test_submissions(task, split, file, expected, order, tmp_path):
     logits = [row[::order] if row.ndim else row for row in rows]
     written = glue.write_predictions(examples, None, logits, str(tmp_path / "out"), split)
     assert written == [str(tmp_path / "out" / file)]
-    assert open(written[0]).read() == f"index\tprediction\n3\t{expected[0]}\n4\t{expected[1]}\n"
+    assert pathlib.Path(written[0]).read_text() == f"index\tprediction\n3\t{expected[0]}\n4\t{expected[1]}\n"
 
 
 def test_heads():
@@ -319,7 +321,7 @@ def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path
     (file,) = glue.write_predictions(
         examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test"
     )
-    assert open(file).read().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
+    assert pathlib.Path(file).read_text().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
 
 
 def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):

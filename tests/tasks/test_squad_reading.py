@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import pathlib
 import types
 
 import numpy as np
@@ -256,7 +257,7 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
     assert files == [
         str(tmp_path / f"{name}.json") for name in ["predictions", "nbest", "null_odds"][: 2 + (task == "squad_v2")]
     ]
-    predictions, nbest, *odds = (json.loads(open(file).read()) for file in files)
+    predictions, nbest, *odds = (json.loads(pathlib.Path(file).read_text()) for file in files)
     assert list(predictions) == list(nbest) == [q.id for q in examples.questions]
     assert [predictions["q0"], predictions["q1"]] == ["cab", "É" if task == "squad_v1" else ""]
     assert (
@@ -283,7 +284,7 @@ def test_a_given_threshold_decides(tmp_path):
         for row, (start, end), null in zip(logits, features.labels, (5, 6)):
             row[0], row[start, 0], row[end, 1] = null, 4, 3  # null odds 3 and 5
         file = squad.write_predictions(examples, features, logits, tmp_path, "dev")[0]
-        assert list(json.loads(open(file).read()).values()) == said
+        assert list(json.loads(pathlib.Path(file).read_text()).values()) == said
         metrics = squad.score(examples, features, logits)
         assert metrics["f1"] == said.count("cab") / 2 and metrics["best_f1"] == 1 and metrics["best_f1_thresh"] == 5
         assert squad.tuned(options, metrics).null_threshold == (5 if threshold is None else threshold)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -219,7 +220,8 @@ def test_scores_features_and_predictions(tmp_path):
     assert scores == {"accuracy": 0.75, "matthews": pytest.approx(1 / np.sqrt(3))}
     assert families.main_metric("text", examples.labels) == "accuracy"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path / "out"), "dev")
-    assert open(file).read().split("\n")[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
+    lines = pathlib.Path(file).read_text().split("\n")
+    assert lines[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
     write(tmp_path, "train.tsv", "text\tlabel\na\t1\nb\t2\nc\t4")
     examples = load(tmp_path, regression=True)
     logits = [np.float32(0.5), np.float32(1), np.float32(2)]
@@ -227,7 +229,7 @@ def test_scores_features_and_predictions(tmp_path):
     assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
     assert families.main_metric("text", examples.labels) == "pearson"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path), "test")
-    assert open(file).read() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
+    assert pathlib.Path(file).read_text() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
 
 
 def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path):
@@ -241,12 +243,12 @@ def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path
         family = families.family(task)
         examples = family.load(task, TaskDataConfig(dir=str(tmp_path), **options), "dev")
         (file,) = family.write_predictions(examples, None, logits, str(tmp_path / task), "dev")
-        found = [float(line.split("\t")[1]) for line in open(file).read().splitlines()[1:]]
+        found = [float(line.split("\t")[1]) for line in pathlib.Path(file).read_text().splitlines()[1:]]
         scores = family.score(examples, None, logits)
         assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, found).statistic, rel=1e-13)
         assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, found).statistic, rel=1e-13)
     (submitted,) = family.write_predictions(examples, None, logits, str(tmp_path), "test")
-    assert open(submitted).read().splitlines()[:4] == [
+    assert pathlib.Path(submitted).read_text().splitlines()[:4] == [
         "index\tprediction",
         "0\t0.000",
         "1\t5.000",
