@@ -11,6 +11,7 @@ from typing import Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
+from bert_jax.config.options import LayersRead
 from bert_jax.errors import UserError
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -126,16 +127,7 @@ class FinetuneConfig:
     """Dropout rate of the encoder, both hidden and attention. None: that of the checkpoint's configuration."""
     crf: bool = False
     """ner: whether the head has a linear-chain CRF on its scores."""
-    features: Literal[
-        "",
-        "embeddings",
-        "last",
-        "second_to_last",
-        "sum_last_four",
-        "concat_last_four",
-        "weighted_last_four",
-        "weighted_all",
-    ] = ""
+    features: LayersRead = ""
     """ner: layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning
     rate such as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768

@@ -11,6 +11,19 @@ from typing import Literal
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
 
 
+LayersRead = Literal[
+    "",
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "weighted_last_four",
+    "weighted_all",
+]
+"""Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The encoder of Devlin et al. 2018, section 3; the defaults are BERT-base."""
@@ -84,16 +97,7 @@ class HeadConfig:
     """Dropout rate on the input of the head."""
     crf: bool = False
     """tagging: whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C])."""
-    features: Literal[
-        "",
-        "embeddings",
-        "last",
-        "second_to_last",
-        "sum_last_four",
-        "concat_last_four",
-        "weighted_last_four",
-        "weighted_all",
-    ] = ""
+    features: LayersRead = ""
     """tagging: freeze the encoder and feed these of its layers to a two-layer BiLSTM, whose parameters are in head/ too
     (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
     lstm_size: int = 768
