@@ -2,14 +2,12 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 from collections.abc import Generator
 
 import jax
 import numpy as np
-import optax
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -29,24 +27,20 @@ from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
-from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.optim.optimizers import optimizer as make_optimizer
-from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.program import Program
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
-from bert_jax.training.state import TrainState, abstract_state, create_state, reset_moments, state_shardings
-from bert_jax.training.step import make_train_step
+from bert_jax.training.state import TrainState, create_state, reset_moments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +82,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
-    tokenizer, learner = corpus.store.tokenizer(), _Learner.of(config, mesh, objective or default_objective)
+    tokenizer, learner = corpus.store.tokenizer(), Learner.of(config, mesh, objective or default_objective)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
     check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective))
@@ -125,34 +119,11 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
 
 
 @dataclasses.dataclass(frozen=True)
-class _Learner:
-    """What is trained, and how its state is placed on the devices."""
-
-    objective: Objective
-    optimizer: optax.GradientTransformation
-    mesh: jax.sharding.Mesh
-    abstract: TrainState
-    main: str
-    """Name of the held-out loss by which the best steps are kept."""
-
-    @classmethod
-    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: MakeObjective) -> "_Learner":
-        objective = make_objective(BertForPreTraining(config.model, config.compute), config)
-        optimizer = make_optimizer(config.optimizer, objective.model.parameters)
-        main = main_term(objective.terms).loss
-        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh), main)
-
-    @property
-    def shardings(self) -> TrainState:
-        return state_shardings(self.abstract)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Run:
     """What the phases of a run share."""
 
     config: Config
-    learner: _Learner
+    learner: Learner
     corpus: Corpus
     workdir: WorkDirectory
     checkpoints: Checkpoints
@@ -174,7 +145,7 @@ def _train_phase(
         state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
-    train_step = _train_step(run, phase)
+    train_step = Program(run.learner.train_step(config, phase))
     rates = Rates(_peak_flops(mesh))
     reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model)
     saver = _saver(run, phase, reporter, rates, begin, seen)
@@ -242,22 +213,6 @@ def _evaluation(run: _Run, phase: Phase) -> Evaluation | None:
     return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings)
 
 
-def _train_step(run: _Run, phase: Phase) -> Program:
-    config, learner = run.config, run.learner
-    return Program(
-        make_train_step(
-            learner.objective,
-            learner.optimizer,
-            learner.mesh,
-            learner.shardings,
-            clip_norm=config.optimizer.clip_norm,
-            micro_batches=phase.micro_batches,
-            schedule=functools.partial(learning_rate, config),
-            seed=config.seed,
-        )
-    )
-
-
 def _stream(run: _Run, phase: Phase, seen: int, steps: int) -> Generator[dict[str, np.ndarray], None, None]:
     """Return this host's part of the next `steps` batches, after `seen` sequences of the phase."""
     return batches(
@@ -314,7 +269,7 @@ def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
     return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
-def _open_directory(config: Config, corpus: Corpus, learner: _Learner, tokenizer: Tokenizer) -> WorkDirectory:
+def _open_directory(config: Config, corpus: Corpus, learner: Learner, tokenizer: Tokenizer) -> WorkDirectory:
     """Take the work directory for this run."""
     return open_pretraining(
         config.workdir,
@@ -326,7 +281,7 @@ def _open_directory(config: Config, corpus: Corpus, learner: _Learner, tokenizer
     )
 
 
-def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: _Learner) -> Checkpoints:
+def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner) -> Checkpoints:
     """Return the checkpoints of the run in `workdir`, to be closed at its end."""
     return Checkpoints(
         workdir.checkpoints,
@@ -338,7 +293,7 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: _Learner)
 
 
 def _first_state(
-    learner: _Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
+    learner: Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
 ) -> tuple[TrainState, dict[str, int], Report | None]:
     """Return state and position at step 0 and, if a `source` gives the parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
