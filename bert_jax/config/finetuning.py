@@ -12,7 +12,7 @@ from typing import Literal
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
 from bert_jax.config.options import LayersRead
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
@@ -210,6 +210,9 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
+    data = config.data
+    for path in (config.init_from, config.workdir, data.dir, data.train, data.dev, data.test, data.tfds_dir):
+        need_cloud_storage(path)
     _check_data(config.task, config.data)
     for name in (
         "epochs",

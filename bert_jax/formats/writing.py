@@ -13,7 +13,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import write_atomically
 from bert_jax.formats.opening import place
 from bert_jax.formats.stored import StoredModel
@@ -23,6 +23,7 @@ def check_destination(destination: str | os.PathLike[str]) -> None:
     """Raise a UserError unless `destination` is absent or an empty directory."""
     if not os.fspath(destination).strip() or "\0" in os.fspath(destination):
         raise UserError(f"the destination {os.fspath(destination)!r} is not a path; give a new directory to write to")
+    need_cloud_storage(os.fspath(destination))
     path = epath.Path(destination)
     if path.exists() and not path.is_dir():
         raise UserError(f"{destination} is a file; give a new directory to write to")

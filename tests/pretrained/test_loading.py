@@ -1,7 +1,6 @@
 """`load`: kinds of directories recognised, our checkpoints read by slices and checked, arrays placed on any mesh."""
 
 import dataclasses
-import importlib.util
 import json
 import pathlib
 import shutil
@@ -310,14 +309,6 @@ def test_other_places_are_refused(path):
     with pytest.raises(UserError) as caught:
         load(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
-
-
-def test_a_bucket_without_its_package_is_one_line(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r"^gs://bucket/bert needs gcsfs, .* pip install 'bert_jax\[gcs\]' installs it$"
-    ):
-        load("gs://bucket/bert")
 
 
 def test_a_bucket_out_of_reach_is_one_line(monkeypatch):

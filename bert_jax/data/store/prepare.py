@@ -53,7 +53,7 @@ from bert_jax.data.store.progress import (
 )
 from bert_jax.data.store.workers import encoded_blocks
 from bert_jax.data.store.writer import StoreWriter, WriterState
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import cache_directory, sealed, write_atomically
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
@@ -78,6 +78,8 @@ def run_prepare(config: PrepareConfig) -> Manifest:
         be written or holds something else. Bad input leaves nothing behind; a lack of space or memory leaves a state
         from which the same command resumes.
     """
+    for path in (config.input, config.vocab, config.output):
+        need_cloud_storage(path)
     make_splitter(config.sentences, config.language)
     if config.workers < 0:
         raise UserError(f"workers={config.workers}: give the number of processes, or 0 for one per core")
