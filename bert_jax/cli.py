@@ -4,20 +4,16 @@ The docstring of a command is its help: its usage, what it does, what its words 
 outside brackets are required.
 """
 
-import difflib
 import io
 import itertools
-import os
 import sys
-import threading
-import traceback
 
 from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.console.help import described, overview, usage, version
-from bert_jax.console.log import quiet_libraries, show_libraries
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.console.help import described, usage
+from bert_jax.console.running import leave, no_flags, run_command
+from bert_jax.errors import UserError
 
 
 def demo(arguments: list[str]) -> int:
@@ -286,90 +282,8 @@ COMMANDS = {
 }
 
 
-def _command(name: str):
-    """Return the command with this name; raise a UserError that suggests the nearest one if there is none."""
-    if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        raise UserError(
-            f"unknown command {name!r}"
-            + (f"; perhaps you meant {close[0]}" if close else "")
-            + f"; commands: {', '.join(COMMANDS)}"
-        )
-    return COMMANDS[name]
-
-
-def _answer(words: list[str]) -> int:
-    """Run the command in `words`, or print the help or version that they ask for; return the exit status."""
-    if not words or words[0] in ("-h", "--help") or words[0] == "help" and (not words[1:] or asks_for_help(words[1:2])):
-        print(overview(COMMANDS.values()))
-    elif words[0] == "--version":
-        print(version())
-    elif words[0] == "help":
-        return _command(words[1])([*words[2:], "--help"])
-    else:
-        command = _command(words[0])
-        if words[0] not in ("info", "config") and not asks_for_help(words):  # these open no path of the options
-            for word in words[1:]:
-                need_cloud_storage(word)
-        return command(words[1:])
-    return 0
-
-
 def _run(argv: list[str]) -> int:
-    debug = "--debug" in argv
-    words = [word for word in argv[1:] if word != "--debug"]
-    try:
-        return _answer(words)
-    except UserError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `bert-jax … | head`
-        return 0
-    except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
-        if debug:
-            traceback.print_exc()
-        print(
-            f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr
-        )
-        return 2
-    except Exception as error:
-        if debug or not _of_cloud_storage(error, words):
-            raise
-        print(
-            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the "
-            "network and your credentials (--debug shows the whole traceback)",
-            file=sys.stderr,
-        )
-        return 2
-
-
-def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
-    """Return whether `error` comes from a library that reads gs://, each of which has its own classes of errors."""
-    library = type(error).__module__.split(".")[0]
-    return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
-
-
-def _left(status: int) -> int:
-    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait."""
-    # The name is signals.COMPILING, whose import would import jax.
-    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status
-
-
-def _no_flags(argv: list[str]) -> list[str]:
-    from absl import flags
-
-    flags.FLAGS.mark_as_parsed()  # tyro parses the options; absl only handles logging and exit
-    show_libraries() if "--debug" in argv else quiet_libraries()
-    return argv
+    return run_command(COMMANDS, argv)
 
 
 def main() -> None:
@@ -377,7 +291,7 @@ def main() -> None:
 
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 shows ? in place of a traceback
         sys.stdout.reconfigure(errors="replace")
-    app.run(lambda argv: _left(_run(argv)), argv=sys.argv, flags_parser=_no_flags)
+    app.run(lambda argv: leave(_run(argv)), argv=sys.argv, flags_parser=no_flags)
 
 
 if __name__ == "__main__":
