@@ -34,6 +34,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
@@ -90,7 +91,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     result = Result(0, {}, 0)
     with StopSignals() as signals, contextlib.ExitStack() as closing:
         workdir = closing.enter_context(_open_directory(config, corpus, learner, tokenizer))
-        checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner))
+        events = closing.enter_context(Events(workdir.path, signals))
+        checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
@@ -100,6 +102,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         else:
             state, position, report = _first_state(learner, config.seed, source, tokenizer, signals)
         result = Result(int(state.step), {}, 0)
+        events.start(result.step, list(mesh.devices.flat), resumed=restored is not None)
         origins = None if report is None else report.table()
         announce(config, corpus, learner.mesh, learner.objective.model.parameters, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
@@ -109,7 +112,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         metrics = closing.enter_context(
             Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=learner.objective.terms)
         )
-        run = _Run(config, learner, corpus, workdir, checkpoints, metrics, signals)
+        run = _Run(config, learner, corpus, workdir, checkpoints, metrics, events, signals)
         for phase in resolve_phases(config):
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
@@ -128,6 +131,7 @@ class _Run:
     workdir: WorkDirectory
     checkpoints: Checkpoints
     metrics: Metrics
+    events: Events
     signals: StopSignals
 
 
@@ -147,7 +151,7 @@ def _train_phase(
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = Program(run.learner.train_step(config, phase))
     rates = Rates(_peak_flops(mesh))
-    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model)
+    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model, run.events)
     saver = _saver(run, phase, reporter, rates, begin, seen)
     step, evaluated, wanted, main = begin, {}, False, run.learner.main
     try:
@@ -157,7 +161,9 @@ def _train_phase(
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
                     with rates.paused():
-                        evaluated = evaluation.run(state.params, signals)
+                        with run.events.timed("evaluated", step) as details:
+                            evaluated = evaluation.run(state.params, signals)
+                            details |= evaluated
                         run.metrics.write(step, evaluated, kind="evaluation")
                         _draw(run, unigram)
                 if step == phase.end:
@@ -172,9 +178,9 @@ def _train_phase(
                 # The first batch starts the pipeline.
                 with rates.paused() if step == begin else contextlib.nullcontext():
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
-                train_step.prepare(state, batch, signals=signals, rates=rates)
+                train_step.prepare(state, batch, signals=signals, rates=rates, events=run.events)
                 signals.check()
-                signals.saving = step + 1
+                signals.saving = run.events.step = step + 1
                 state, values = train_step(state, batch)
                 reporter.dispatched(step + 1, values)
                 run.checkpoints.poll()
@@ -196,7 +202,7 @@ def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin
     return Saver(
         run.workdir,
         run.checkpoints,
-        (run.metrics,),
+        (run.metrics, run.events),
         reporter,
         rates,
         config=to_dict(run.config),
@@ -281,7 +287,7 @@ def _open_directory(config: Config, corpus: Corpus, learner: Learner, tokenizer:
     )
 
 
-def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner) -> Checkpoints:
+def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, events: Events) -> Checkpoints:
     """Return the checkpoints of the run in `workdir`, to be closed at its end."""
     return Checkpoints(
         workdir.checkpoints,
@@ -289,6 +295,7 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner) 
         run_id=workdir.run_id,
         lost=workdir.is_lost,
         best_metric=learner.main,
+        committed=lambda step, seconds: events.write("saved", step, seconds=seconds),
     )
 
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ class Checkpoints:
       run_id: id in every step of the run; a step with a different id is not restored.
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.
+      committed: called with the step and the seconds since `save`, once it is known that a step has been written.
     """
 
     def __init__(
@@ -59,11 +61,12 @@ class Checkpoints:
         run_id: str | None = None,
         lost: Callable[[], bool] = lambda: False,
         best_metric: str = "",
+        committed: Callable[[int, float], None] = lambda step, seconds: None,
     ):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
         self.run_id, self._config = run_id, config
-        self._lost, self._best_metric = lost, best_metric
+        self._lost, self._best_metric, self._committed = lost, best_metric, committed
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
@@ -114,6 +117,7 @@ class Checkpoints:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         if step in self.steps():
             return False
+        self._begun = time.monotonic()
         content = make_record(step, state, position, config, metrics, self.run_id)
         if (found := rank(content, self._best_metric)) is not None:
             self._ranks[step] = found
@@ -147,6 +151,7 @@ class Checkpoints:
                 return
             raise self._write_error(step, error) from error
         self._saved = step
+        self._committed(step, time.monotonic() - self._begun)
 
     def reload(self) -> None:
         """Forget the steps that no longer exist because the directory was deleted or renamed."""

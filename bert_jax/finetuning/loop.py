@@ -35,6 +35,7 @@ from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import say, say_hardware
+from bert_jax.training.events import Events
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +117,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     programs = make_programs(config, stored.model, data.head, mesh)
 
     results: dict = {}
-    with StopSignals() as signals, _open_directory(config, stored, data, programs) as workdir:
-        command = Command(config, data, stored, programs, workdir, signals)
+    with (
+        StopSignals() as signals,
+        _open_directory(config, stored, data, programs) as workdir,
+        Events(workdir.path, signals) as events,
+    ):
+        command = Command(config, data, stored, programs, workdir, events, signals)
         _announce(command, note)
         _train_runs(command)
         signals.check()

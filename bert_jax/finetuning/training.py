@@ -23,6 +23,7 @@ from bert_jax.finetuning.run_record import run_record, settings
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.announcement import say
+from bert_jax.training.events import Events
 from bert_jax.training.metrics import Metrics
 from bert_jax.training.saver import Saver
 from bert_jax.training.state import TrainState
@@ -41,6 +42,7 @@ class Command:
     """The model that is fine-tuned."""
     programs: Programs
     workdir: WorkDirectory
+    events: Events
     signals: StopSignals
 
 
@@ -53,6 +55,7 @@ def train(run: Run, command: Command) -> dict:
       Stopped: a signal ended the run, after its state was saved.
     """
     config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
+    events = command.events
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     batches, clock = _batches(run, command), time.perf_counter()
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
@@ -69,13 +72,14 @@ def train(run: Run, command: Command) -> dict:
         state = _first_state(command, np.uint32(run.seed)) if restored is None else restored.state
         begin, position = int(state.step), {} if restored is None else restored.position
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
+        events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
         metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
         reporter = TaskReporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
         saver = Saver(
             workdir,
             states,
-            (weights, metrics),
+            (weights, metrics, events),
             reporter,
             reporter.rates,
             config=record_config,
@@ -117,7 +121,7 @@ def _train_steps(
     Raises:
       Stopped: a signal ended the run, after its state was saved.
     """
-    config, programs, signals = command.config, command.programs, command.signals
+    config, programs, signals, events = command.config, command.programs, command.signals, command.events
     mesh, begin = programs.mesh, int(state.step)
     dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
     mine = sharding.host_rows(mesh, batches.rows)
@@ -137,9 +141,11 @@ def _train_steps(
             batch = batches.batch(step)
             batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
             rate = sharding.on_every_device(mesh, rates[step])
-            programs.train_step.prepare(state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates)
+            programs.train_step.prepare(
+                state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates, events=events
+            )
             signals.check()
-            signals.saving = step + 1
+            signals.saving = events.step = step + 1
             state, values = programs.train_step(state, batch, rate, dropout_seed)
             reporter.dispatched(step + 1, values, batch["input_ids"].shape)
             states.poll()
@@ -203,9 +209,11 @@ class _Evaluations:
     def make(self, step: int, params, is_last: bool) -> None:
         """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
         command, main = self._command, self._command.data.main_metric
-        scores, ignored = evaluate(
-            command.data, command.programs, params, command.config.eval_batch_size, command.signals
-        )
+        with command.events.timed("evaluated", step) as details:
+            scores, ignored = evaluate(
+                command.data, command.programs, params, command.config.eval_batch_size, command.signals
+            )
+            details |= scores
         earlier = [entry["metrics"][main] for entry in self._found.values()]
         self._saver.secure()
         is_best = scores[main] > max(earlier, default=-np.inf)

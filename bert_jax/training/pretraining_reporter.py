@@ -6,6 +6,7 @@ from absl import logging
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.errors import UserError
 from bert_jax.models.protocol import Model
+from bert_jax.training.events import Events
 from bert_jax.training.metrics import Metrics, Rates
 
 MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
@@ -14,9 +15,9 @@ MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a
 class PhaseReporter:
     """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
 
-    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase, model: Model):
+    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase, model: Model, events: Events):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        self._metrics, self._rates, self._config = metrics, rates, config
+        self._metrics, self._rates, self._config, self._events = metrics, rates, config, events
         self._sequences, self._tokens = phase.batch_size, phase.tokens_per_step
         self._flops = phase.batch_size * model.training_flops(phase.sequence_length, phase.max_predictions)
         self._phase_end = phase.end
@@ -49,6 +50,9 @@ class PhaseReporter:
     def _guard(self, step: int, values: dict[str, float]) -> None:
         self._skipped = self._skipped + 1 if values["skipped"] else 0
         if self._skipped:
+            self._events.write(
+                "skipped", step, loss=values["loss"], grad_norm=values["grad_norm"], in_a_row=self._skipped
+            )
             logging.warning(
                 "step %d: loss %s, gradient norm %s; the update was skipped", step, values["loss"], values["grad_norm"]
             )

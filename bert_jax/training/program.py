@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 
 from bert_jax.devices.signals import StopSignals
+from bert_jax.training.events import Events
 from bert_jax.training.metrics import Rates
 
 
@@ -25,12 +26,19 @@ class Program:
         self.prepare(*arguments)
         return self.compiled[_shapes(arguments)](*arguments)
 
-    def prepare(self, *arguments, signals: StopSignals | None = None, rates: Rates | None = None) -> None:
+    def prepare(
+        self,
+        *arguments,
+        signals: StopSignals | None = None,
+        rates: Rates | None = None,
+        events: Events | None = None,
+    ) -> None:
         """Compile for arguments of these shapes if that has not been done yet.
 
         Args:
           signals: may end the wait.
           rates: paused during the compilation. The steps under way are waited for first, so that they are counted.
+          events: where the compilation is noted.
 
         Raises:
           Stopped: raised by `signals`.
@@ -39,7 +47,11 @@ class Program:
         if shapes in self.compiled:
             return
         jax.block_until_ready(arguments)
-        with contextlib.nullcontext() if rates is None else rates.paused():
+        with contextlib.ExitStack() as measured:
+            if rates is not None:
+                measured.enter_context(rates.paused())
+            if events is not None:
+                measured.enter_context(events.timed("compiled", events.step))
             compile_ = self._function.lower(*arguments).compile
             self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
 

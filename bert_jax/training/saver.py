@@ -5,6 +5,7 @@ from typing import Protocol
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import WorkDirectory
+from bert_jax.training.events import Events
 from bert_jax.training.metrics import Metrics, Rates
 
 
@@ -30,7 +31,7 @@ class Saver:
         self,
         workdir: WorkDirectory,
         states: Checkpoints,
-        others: tuple[Checkpoints | Metrics, ...],
+        others: tuple[Checkpoints | Metrics | Events, ...],
         reporter: Reporter,
         rates: Rates,
         config: dict,

@@ -1,0 +1,174 @@
+"""What happened to a run and when, in `workdir`/events.jsonl: starts, compilations, saves, faults, ends.
+
+One JSON object per line: {"time": …, "event": …, "step": …, details}. Unlike metrics, no row is dropped when a run
+resumes: this is the history of all its starts, and a step can occur in it several times.
+
+    start             hosts, devices, device_kind, versions, resumed, in fine-tuning run; training starts at `step`
+    compiled          seconds
+    evaluated         seconds, and the held-out metrics
+    saved             seconds from the call until the checkpoint was committed
+    skipped           loss, grad_norm, in_a_row: an update that was not finite
+    stopped           signal, exit_code: a signal ended the start
+    failed            error: an exception ended the start
+    finished          nothing is left to do
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from absl import logging
+from etils import epath
+
+from bert_jax.devices.signals import StopSignals
+from bert_jax.devices.software import versions
+from bert_jax.files import parse_object, write_atomically
+
+FILE = "events.jsonl"
+UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
+
+
+class Events:
+    """Adds rows to events.jsonl of a work directory, local or gs://; on the first host only.
+
+    What an earlier start wrote stays, without a last line that a crash has torn. The end of the `with` block writes the
+    last row: `stopped`, `failed` or `finished`.
+
+    Args:
+      workdir: directory of the run.
+      signals: say whether a signal has ended the block.
+
+    Attributes:
+      step: the last step that has begun, for the last row.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], signals: StopSignals):
+        self.step, self._signals = 0, signals
+        self._file, self._stream, self._uploaded = epath.Path(workdir) / FILE, None, -math.inf
+        self._writes, self._remote = jax.process_index() == 0, "://" in os.fspath(workdir)
+        self._text = self._read() if self._writes else b""
+        if self._writes:
+            self._open()
+
+    def write(self, event: str, step: int, **details: Any) -> None:
+        """Add one row.
+
+        Args:
+          event: what happened.
+          step: the step that it happened at, or after.
+          **details: values that JSON can represent; floats that are not finite are written as their names.
+        """
+        if not self._writes:
+            return
+        row = {"time": time.time(), "event": event, "step": int(step), **_plain(details)}
+        line = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        self._text += line
+        if self._stream is not None:
+            self._stream.write(line)
+        elif self._remote and time.monotonic() - self._uploaded > UPLOAD_SECONDS:
+            self._upload()
+
+    def start(self, step: int, devices: list, resumed: bool, **details: Any) -> None:
+        """Add the row of a start that goes on from `step` on these devices."""
+        self.step = step
+        hosts = len({device.process_index for device in devices})
+        self.write(
+            "start",
+            step,
+            hosts=hosts,
+            devices=len(devices),
+            device_kind=devices[0].device_kind,
+            versions=versions(),
+            resumed=resumed,
+            **details,
+        )
+
+    @contextlib.contextmanager
+    def timed(self, event: str, step: int) -> Iterator[dict[str, Any]]:
+        """Add a row with the seconds that the block took, and what it puts into the dict; none if it raises."""
+        details, begun = {}, time.perf_counter()
+        yield details
+        self.write(event, step, seconds=time.perf_counter() - begun, **details)
+
+    def reload(self) -> None:
+        """Write the whole history again after the directory was deleted or renamed (`WorkDirectory.secure`)."""
+        if self._writes:
+            self._close_stream()
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+
+    def close(self) -> None:
+        if self._remote and self._writes:
+            self._upload()
+        self._close_stream()
+
+    def __enter__(self) -> "Events":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if code := self._signals.exit_code:
+            self.write("stopped", self.step, signal=signal.Signals(code - 128).name, exit_code=code)
+        elif error is not None:
+            self.write("failed", self.step, error=str(error).partition("\n")[0] or type(error).__name__)
+        else:
+            self.write("finished", self.step)
+        self.close()
+
+    def _read(self) -> bytes:
+        old = self._file.read_bytes() if self._file.exists() else b""
+        return old[: old.rfind(b"\n") + 1]
+
+    def _open(self) -> None:
+        if not self._remote:
+            if self._text != (self._file.read_bytes() if self._file.exists() else b""):
+                write_atomically(self._file, self._text)
+            self._stream = open(self._file, "ab", buffering=0)  # a row is in the file before the next thing happens
+
+    def _upload(self) -> None:
+        self._uploaded = time.monotonic()
+        try:
+            self._file.write_bytes(self._text)
+        except OSError as error:  # the next upload has these rows too; a run does not end for its diary
+            logging.warning("%s could not be written: %s", self._file, error)
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def read_events(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the rows of an events.jsonl in order, without torn and foreign lines.
+
+    Every row has "time" (seconds since 1970, float), "event" (str) and "step" (int).
+    """
+    path = epath.Path(file)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [row for line in lines if (row := _row(line)) is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_object(line)
+    except ValueError:
+        return None
+    timed = type(row.get("time")) in (int, float) and math.isfinite(row["time"])
+    known = timed and isinstance(row.get("event"), str) and type(row.get("step")) is int
+    return {**row, "time": float(row["time"])} if known else None
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` as JSON can represent it: it has no NaN and no infinity, but their names read back by float()."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
