@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
-from bert_jax.config.options import DEFAULT_VOCAB_SIZE
+from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
 from bert_jax.models.parameters import bert_parameters
 

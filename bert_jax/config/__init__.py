@@ -3,25 +3,22 @@
 Only the standard library is imported here, so that `--help` is instant.
 """
 
+from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.options import (
     CheckpointConfig,
     ComputeConfig,
     Config,
     DataConfig,
-    EmbeddingConfig,
     EvaluationConfig,
-    HeadConfig,
     MaskingConfig,
     MeshConfig,
-    ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
-    PrepareConfig,
     ScheduleConfig,
-    TrainVocabConfig,
 )
 from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
+from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
 
 __all__ = [
     "CheckpointConfig",

@@ -11,7 +11,7 @@ from typing import Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
-from bert_jax.config.options import LayersRead
+from bert_jax.config.encoder import LayersRead
 from bert_jax.errors import UserError, need_cloud_storage
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")

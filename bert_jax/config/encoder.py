@@ -1,0 +1,123 @@
+"""Sizes and form of the encoder, of the head of a task, and of one vector per text, as frozen dataclasses.
+
+Only the standard library is imported here, as in `config.options`.
+"""
+
+import dataclasses
+from typing import Literal
+
+DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
+
+LayersRead = Literal[
+    "",
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "weighted_last_four",
+    "weighted_all",
+]
+"""Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The encoder of Devlin et al. 2018, section 3; the defaults are BERT-base."""
+
+    vocab_size: int | None = None
+    """Number of entries of the vocabulary. None: taken from the token store."""
+    vocab_pad_multiple: int = 1
+    """The number of rows of the embedding table is rounded up to a multiple of this; 128 lets a pod shard it. The extra
+    rows are never predicted."""
+    hidden_size: int = 768
+    """Width of the embeddings and of each layer."""
+    num_layers: int = 12
+    """Number of layers of the encoder."""
+    num_heads: int = 12
+    """Number of attention heads per layer. hidden_size must be a multiple of it."""
+    intermediate_size: int | None = None
+    """Width of the feed-forward layer. None: four times hidden_size, as in every published BERT."""
+    max_position_embeddings: int = 512
+    """Number of rows of the position table, hence the length of the longest sequence that the model can read."""
+    type_vocab_size: int = 2
+    """Number of segment embeddings; sentence pairs need two."""
+    activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
+    """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
+    checkpoints with the exact form (erf)."""
+    hidden_dropout: float = 0.1
+    """Dropout rate on the embeddings and on both residual branches of each layer."""
+    attention_dropout: float = 0.1
+    """Dropout rate on the attention probabilities."""
+    layer_norm_epsilon: float = 1e-12
+    """Added to the variance in LayerNorm."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights before truncation at two standard deviations,
+    which leaves 0.88 times this value."""
+    norm_position: Literal["post", "pre"] = "post"
+    """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
+    position_init: Literal["random", "sinusoidal"] = "random"
+    """Initial value of the position table, which is learned either way."""
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def feed_forward_size(self) -> int:
+        """Width of the feed-forward layer, also if `intermediate_size` is None."""
+        return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+
+    def need_vocab_size(self) -> int:
+        """Return `vocab_size` of a model that is trained or stored; ValueError where it is still open."""
+        if self.vocab_size is None:
+            raise ValueError("model.vocab_size is still open: a run takes it from its token store")
+        return self.vocab_size
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Number of rows of the embedding table."""
+        size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
+        return -(-size // self.vocab_pad_multiple) * self.vocab_pad_multiple
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
+
+    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
+    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
+    dropout: float = 0.1
+    """Dropout rate on the input of the head."""
+    crf: bool = False
+    """tagging: whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C])."""
+    features: LayersRead = ""
+    """tagging: freeze the encoder and feed these of its layers to a two-layer BiLSTM, whose parameters are in head/ too
+    (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
+    lstm_size: int = 768
+    """Width of the BiLSTM in each direction."""
+
+    @property
+    def outputs(self) -> int:
+        """Number C of columns of head/kernel: one per label; 2 for span (start, end); 1 for regression and choice."""
+        return {"span": 2, "regression": 1, "choice": 1}.get(self.kind) or len(self.labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How `model.embed` makes one vector per text by default, which directories of sentence-transformers specify."""
+
+    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"] = "mean"
+    """How the vectors of the tokens become one: that of [CLS], their mean, their maximum, or their sum divided by the
+    square root of their number."""
+    normalize: bool = False
+    """Divide each vector by its Euclidean norm."""
+    max_length: int | None = None
+    """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
+    lowercase: bool = False
+    """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    unsupported: str = ""
+    """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""

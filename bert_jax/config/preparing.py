@@ -1,0 +1,75 @@
+"""Options of `bert-jax train-vocab` and `bert-jax prepare`, as frozen dataclasses.
+
+Only the standard library is imported here, as in `config.options`.
+"""
+
+import dataclasses
+from typing import Literal
+
+from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainVocabConfig:
+    """Options of `bert-jax train-vocab`."""
+
+    input: str
+    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
+    commas between several."""
+    output: str
+    """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory."""
+    size: int = DEFAULT_VOCAB_SIZE
+    """Number of entries of the vocabulary, special tokens included."""
+    method: Literal["frequency", "likelihood", "unigram", "bpe"] = "frequency"
+    """WordPiece by the frequency of pairs or by their likelihood score; unigram and bpe are SentencePiece."""
+    lowercase: bool = True
+    """Whether text is lowercased and, for WordPiece, its accents are stripped."""
+    min_pair_count: int = 100
+    """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose
+    parts occur nowhere else, so a low value fills the vocabulary with pieces of rare words. A high value keeps it for
+    common words and, in a small corpus, leaves it smaller than requested."""
+    max_bytes: int = 1_000_000_000
+    """Maximum number of bytes of text to learn from, taken evenly from all documents."""
+    held_out: float = 0.01
+    """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on
+    them. They are the documents that `pretrain` holds out of a store of the same corpus if data.held_out has the same
+    value."""
+    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that
+    begins with `<doc`."""
+    text_field: str = "text"
+    """Name of the field that holds the text in JSON lines and TFDS examples."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Options of `bert-jax prepare`."""
+
+    input: str
+    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
+    commas between several."""
+    vocab: str
+    """Vocabulary to tokenize with: vocab.txt, a SentencePiece .model, or a directory that holds one."""
+    output: str
+    """Directory of the token store to write."""
+    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that
+    begins with `<doc`."""
+    text_field: str = "text"
+    """Name of the field that holds the text in JSON lines and TFDS examples."""
+    sentences: Literal["split", "lines"] = "split"
+    """How text becomes sentences. split: a sentence splitter finds them. lines: the corpus already has one sentence per
+    line."""
+    wrapped: Literal["auto", "yes", "no"] = "auto"
+    """Whether the files are hard-wrapped, as most books in plain text are, so that the lines of each paragraph are
+    joined before sentences are found. auto: decided from the beginning of each file; no: every line end is the end of a
+    sentence."""
+    language: str = "en"
+    """Language code for the sentence splitter, such as en."""
+    lowercase: bool | None = None
+    """Whether text is lowercased. None: as the vocabulary was made (cased if any of its entries has a capital
+    letter)."""
+    workers: int = 0
+    """Number of processes. 0: one per core. The store has the same bytes with any number."""
+    bad_utf8: Literal["error", "replace"] = "error"
+    """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
