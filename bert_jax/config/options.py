@@ -163,6 +163,9 @@ class ScheduleConfig:
 class MeshConfig:
     """How devices are laid out. The size of one axis may be -1: all devices that the other axes leave."""
 
+    slice: int = 1
+    """Number of TPU slices, which only the network of the data centre connects. Each takes a share of every batch and
+    holds the whole training state, so that nothing but gradients crosses that network."""
     data: int = -1
     """Number of groups of devices that each take a share of every batch and hold a copy of the model."""
     fsdp: int = 1

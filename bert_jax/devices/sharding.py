@@ -1,9 +1,12 @@
 """The layout of parameters, optimizer moments and batches on the devices.
 
-The mesh alone determines the parallelism: `data` splits the batch; `fsdp` splits the batch and the storage of
-parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a
+The mesh alone determines the parallelism: `slice` and `data` split the batch; `fsdp` splits the batch and the storage
+of parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a
 parameter (models/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at BERT
 sizes they fit on a device, and only the moments have to be split.
+
+`slice` is the outermost axis. It stands for TPU slices, which only the network of the data centre connects. Each slice
+holds the whole state, so that nothing but gradients and the sums of a few metrics crosses that network.
 """
 
 import math
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.table import Table
@@ -19,8 +23,9 @@ from bert_jax.config import Config, MeshConfig, resolve_phases
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
-AXES = ("data", "fsdp", "tensor")
-BATCH = P(("data", "fsdp"))
+AXES = ("slice", "data", "fsdp", "tensor")
+BATCH_AXES = ("slice", "data", "fsdp")
+BATCH = P(BATCH_AXES)
 Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] (jax assigns the name)
 """What a mesh is made of; None: every device of every process."""
 
@@ -30,10 +35,10 @@ LARGE = 2**16  # values
 
 
 def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
-    """Return the mesh of all `devices` (default: every device of every process) with axes data, fsdp, tensor.
+    """Return the mesh of all `devices` (default: every device of every process) with axes slice, data, fsdp, tensor.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices.
+      UserError: the sizes do not multiply to the number of devices, or mesh.slice is not the number of TPU slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
@@ -46,7 +51,21 @@ def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
             f"{len(devices)}; what fits: {' or '.join(_mesh_fixes(sizes, len(devices)))}"
         )
     shape = [len(devices) // fixed if size == -1 else size for size in sizes.values()]
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    types, slices = (AxisType.Auto,) * len(AXES), tpu_slices(devices)
+    if slices == 1:
+        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+    if shape[0] != slices:
+        raise UserError(
+            f"the devices are those of {slices} TPU slices, but mesh.slice={config.slice}; set mesh.slice={slices}, so "
+            "that only gradients cross the network between slices"
+        )
+    across = [slices if axis == "slice" else 1 for axis in AXES]
+    return Mesh(mesh_utils.create_hybrid_device_mesh([1, *shape[1:]], across, devices), AXES, axis_types=types)
+
+
+def tpu_slices(devices: Devices) -> int:
+    """Return how many slices of TPUs the devices belong to; 1 for everything but TPUs."""
+    return len({getattr(device, "slice_index", 0) for device in devices or () if device.platform == "tpu"}) or 1
 
 
 def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
@@ -61,19 +80,21 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
         ]
         if fits:
             fixes.append(f"mesh.{axis}={min(fits, key=lambda n: abs(n - size))}")
-    return fixes or ["mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]
+    return fixes or ["mesh.slice=1 mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]
 
 
 def check_batch(config: Config, mesh: Mesh) -> None:
     """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
     for phase in resolve_phases(config):
-        data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
-        unit = data * fsdp * phase.micro_batches
+        unit = batch_parts(mesh) * phase.micro_batches
         if phase.batch_size % unit:
+            axes = " × ".join(
+                f"{axis}={mesh.shape[axis]}" for axis in BATCH_AXES if mesh.shape[axis] > 1 or axis == "data"
+            )
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
             raise UserError(
                 f"phases.{phase.index}.batch_size={phase.batch_size} is not divisible by {unit} "
-                f"(mesh data={data} × fsdp={fsdp} × phases.{phase.index}.micro_batches={phase.micro_batches}); "
+                f"(mesh {axes} × phases.{phase.index}.micro_batches={phase.micro_batches}); "
                 f"nearest: {f'{down} or ' if down else ''}{up}"
             )
 
@@ -120,6 +141,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of every array [batch, …]; the tensor axis holds copies."""
     return NamedSharding(mesh, BATCH)
+
+
+def batch_parts(mesh: Mesh) -> int:
+    """Return the number of parts that a batch is split into: one for each device, but for copies on the tensor axis."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

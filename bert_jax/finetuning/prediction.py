@@ -55,7 +55,7 @@ def predict_logits(
     Raises:
       Stopped: raised by `signals` before one of the batches.
     """
-    rows = round_up(batch_size, mesh.shape["data"] * mesh.shape["fsdp"])
+    rows = round_up(batch_size, sharding.batch_parts(mesh))
     mine = sharding.host_rows(mesh, rows)
     inputs = ("input_ids", "token_type_ids", "attention_mask", *(("labels",) if head.crf else ()))
     results: list = [None] * len(features)

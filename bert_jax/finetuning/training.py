@@ -159,13 +159,12 @@ def _train_steps(
 
 
 def _batches(run: Run, command: Command) -> TrainingBatches:
-    shape = command.programs.mesh.shape
     return TrainingBatches(
         command.data.train.features,
         run.batch_size,
         window=command.config.bucket_window,
         seed=run.seed,
-        multiple=shape["data"] * shape["fsdp"] * command.config.micro_batches,
+        multiple=sharding.batch_parts(command.programs.mesh) * command.config.micro_batches,
     )
 
 

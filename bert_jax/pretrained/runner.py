@@ -122,7 +122,7 @@ class Compiled:
 
     def placed(self, values: np.ndarray) -> jax.Array:
         """Return `values` on the devices, with copies of the last row, so that they share the rows evenly."""
-        where, parts = sharding.batch_sharding(self._mesh), self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        where, parts = sharding.batch_sharding(self._mesh), sharding.batch_parts(self._mesh)
         filled = np.concatenate([values, np.repeat(values[-1:], -len(values) % parts, axis=0)])
         return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 

@@ -27,7 +27,7 @@ class Evaluation:
         self.terms = objective.terms
         self.examples = Examples(store, config, phase, split=split, seed=EVALUATION_SEED)
         self.mesh = mesh
-        rows = mesh.shape["data"] * mesh.shape["fsdp"]
+        rows = sharding.batch_parts(mesh)
         wanted = min(config.evaluation.sequences, self.examples.num_examples(0))
         # Equal batches that the mesh divides: a few sequences may be left out at the end, or be used twice where there
         # are too few.

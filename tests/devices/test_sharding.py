@@ -34,16 +34,18 @@ MODEL = BertForPreTraining(
 @pytest.mark.parametrize(
     "config, shape",
     [
-        (MeshConfig(), (8, 1, 1)),
-        (MeshConfig(fsdp=2, tensor=2), (2, 2, 2)),
-        (MeshConfig(data=1, fsdp=-1), (1, 8, 1)),
-        (MeshConfig(data=4, fsdp=1, tensor=2), (4, 1, 2)),
-        (MeshConfig(data=1, tensor=-1), (1, 1, 8)),
+        (MeshConfig(), (1, 8, 1, 1)),
+        (MeshConfig(fsdp=2, tensor=2), (1, 2, 2, 2)),
+        (MeshConfig(data=1, fsdp=-1), (1, 1, 8, 1)),
+        (MeshConfig(data=4, fsdp=1, tensor=2), (1, 4, 1, 2)),
+        (MeshConfig(data=1, tensor=-1), (1, 1, 1, 8)),
+        (MeshConfig(slice=2), (2, 4, 1, 1)),
+        (MeshConfig(slice=2, fsdp=2), (2, 2, 2, 1)),
     ],
 )
 def test_mesh_shapes(config, shape):
     mesh = sharding.make_mesh(config)
-    assert tuple(mesh.shape.items()) == tuple(zip(("data", "fsdp", "tensor"), shape))
+    assert tuple(mesh.shape.items()) == tuple(zip(("slice", "data", "fsdp", "tensor"), shape))
     assert set(mesh.devices.flat) == set(jax.devices())
 
 
@@ -51,10 +53,15 @@ def test_mesh_shapes(config, shape):
     "config, count, parts",
     [
         (MeshConfig(data=3), 8, ["data=3 × fsdp=1 × tensor=1", "needs 3 devices", "there are 8", "mesh.data=8"]),
-        (MeshConfig(data=2, fsdp=2), 8, ["needs 4 devices", "mesh.data=4 or mesh.fsdp=4 or mesh.tensor=2"]),
+        (
+            MeshConfig(data=2, fsdp=2),
+            8,
+            ["needs 4 devices", "mesh.slice=2 or mesh.data=4 or mesh.fsdp=4 or mesh.tensor=2"],
+        ),
         (MeshConfig(fsdp=3), 8, ["a multiple of 3 devices", "there are 8", "mesh.fsdp=2"]),
         (MeshConfig(tensor=16), 8, ["a multiple of 16 devices", "there are 8", "mesh.tensor=8"]),
-        (MeshConfig(data=3, fsdp=3), 8, ["needs 9 devices", "mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]),
+        (MeshConfig(data=3, fsdp=3), 8, ["needs 9 devices", "mesh.slice=1 mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]),
+        (MeshConfig(slice=3), 8, ["slice=3 × data=-1", "a multiple of 3 devices", "there are 8", "mesh.slice=2"]),
     ],
 )
 def test_a_mesh_that_does_not_fit_the_devices(config, count, parts):
@@ -64,8 +71,9 @@ def test_a_mesh_that_does_not_fit_the_devices(config, count, parts):
 
 
 def test_every_remedy_of_a_wrong_mesh_works():
-    for data, fsdp, tensor in [(3, 1, 1), (2, 2, 1), (-1, 3, 1), (-1, 1, 16), (3, 3, 1), (4, 4, 4), (-1, 4, 4)]:
-        given = dict(data=data, fsdp=fsdp, tensor=tensor)
+    wrong = [(3, 1, 1), (2, 2, 1), (-1, 3, 1), (-1, 1, 16), (3, 3, 1), (4, 4, 4), (-1, 4, 4)]
+    for data, fsdp, tensor in wrong + [(2, 2, 2)]:
+        given = dict(slice=1 if (data, fsdp, tensor) in wrong else 3, data=data, fsdp=fsdp, tensor=tensor)
         with pytest.raises(UserError) as error:
             sharding.make_mesh(MeshConfig(**given))
         for remedy in str(error.value).split("what fits: ")[1].split(" or "):
@@ -84,6 +92,9 @@ def test_batches_that_do_not_split():
         UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
     ):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
+    slices = sharding.make_mesh(MeshConfig(slice=2, fsdp=2))
+    with pytest.raises(UserError, match=r"batch_size=20 .* 8 \(mesh slice=2 × data=2 × fsdp=2 .*nearest: 16 or 24"):
+        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=20),)), slices)
     with pytest.raises(UserError, match=r"batch_size=4 .*nearest: 8$"):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=4),)), mesh)
 

@@ -35,8 +35,8 @@ def reference():
 
 @pytest.mark.parametrize(
     "mesh",
-    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2)],
-    ids=lambda mesh: f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}",
+    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2), MeshConfig(slice=2, fsdp=2)],
+    ids=lambda mesh: f"{mesh.slice}x{mesh.data}x{mesh.fsdp}x{mesh.tensor}",
 )
 def test_every_mesh_gives_the_losses_of_one_device_with_dropout(mesh, reference):
     history, params = losses(*tiny(), mesh)
@@ -44,6 +44,14 @@ def test_every_mesh_gives_the_losses_of_one_device_with_dropout(mesh, reference)
         assert found["loss"] == pytest.approx(expected["loss"], rel=2e-6), step
         assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5), step
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, reference[1])
+
+
+def test_slices_without_fsdp_are_data_parallelism_to_the_last_bit():
+    """The same devices hold the same rows and the same whole state, and the gradients are summed over all of them."""
+    history, params = losses(*tiny(), MeshConfig(data=8), steps=2)
+    in_slices, same_params = losses(*tiny(), MeshConfig(slice=2, data=4), steps=2)
+    assert in_slices == history
+    jax.tree.map(np.testing.assert_array_equal, same_params, params)
 
 
 def test_dropout_is_on_in_that_comparison_and_new_at_every_step(reference):
