@@ -75,9 +75,9 @@ class Checkpoints:
         self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
         self._manager = self._open()
 
-    def _open(self) -> Manager:
+    def _open(self, after_loss: bool = False) -> Manager:
         try:
-            return Manager(self.directory, self._config, self._ranks)
+            return Manager(self.directory, self._config, self._ranks, after_loss)
         except OSError as error:
             raise UserError(
                 f"cannot write checkpoints below {self.directory}: {error}; give another --workdir"
@@ -155,12 +155,15 @@ class Checkpoints:
 
     def reload(self) -> None:
         """Forget the steps that no longer exist because the directory was deleted or renamed."""
+        newest = self._saved if self._pending is None else self._pending
         # A save in progress was lost with the directory; the next one follows immediately.
         with contextlib.suppress(UserError):
             self.wait()
         self._saved = None
         if self._manager is None:
-            self._manager = self._open()
+            self._manager = self._open(after_loss=True)
+        if newest is not None and from_first(newest in self.steps()):  # part of its files may be where the directory is now
+            self._set_aside({newest: "the directory was lost during its save"})
         self._manager.reload()
 
     def close(self) -> None:

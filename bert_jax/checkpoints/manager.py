@@ -1,6 +1,8 @@
 """Orbax's checkpoint manager as `Checkpoints` uses it: which steps to keep, and what several hosts must not confuse."""
 
 import dataclasses
+import os
+import uuid
 
 import orbax.checkpoint as ocp
 from etils import epath
@@ -17,12 +19,22 @@ class Manager(ocp.CheckpointManager):
       directory: local or gs://; two managers in one program need directories with different names, or their barriers
         collide.
       ranks: rank of each step with a held-out loss, lower being better; the caller adds and removes entries.
+      after_loss: whether an earlier manager of this process lost `directory` during a save. Its last writes, which
+        Orbax does not await, may still arrive: they are kept out of new saves, and the next start removes them.
     """
 
-    def __init__(self, directory: epath.Path, config: CheckpointConfig, ranks: dict[int, tuple[int, float]]):
+    def __init__(
+        self,
+        directory: epath.Path,
+        config: CheckpointConfig,
+        ranks: dict[int, tuple[int, float]],
+        after_loss: bool = False,
+    ):
+        is_local = "://" not in os.fspath(directory)  # elsewhere Orbax needs no renaming, and has no such names
         options = ocp.CheckpointManagerOptions(
             step_name_format=STEP_NAMES,
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=not after_loss,
+            temporary_path_class=_fresh_names() if after_loss and is_local else None,
             enable_async_checkpointing=True,
             lightweight_initialize=True,  # Orbax's own notes about each step are not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
@@ -43,6 +55,18 @@ class Manager(ocp.CheckpointManager):
         never reaches, and continue.
         """
         return False
+
+
+def _fresh_names() -> type[ocp.path.atomicity.AtomicRenameTemporaryPath]:
+    """Return the way to write a directory and rename it when complete, under names that no earlier save has used."""
+    suffix = f"{ocp.path.atomicity.TMP_DIR_SUFFIX}-{uuid.uuid4().hex}"
+
+    class FreshTemporaryPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
+        @classmethod
+        def from_final(cls, final_path, **options):
+            return cls(final_path.parent / f"{final_path.name}{suffix}", final_path, **options)
+
+    return FreshTemporaryPath
 
 
 @dataclasses.dataclass

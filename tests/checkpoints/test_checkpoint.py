@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -10,12 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -23,6 +26,7 @@ from processes import SECONDS, free_port, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
+from bert_jax.checkpoints.manager import Manager
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
@@ -405,6 +409,56 @@ def test_failed_background_save_is_reported_and_leaves_the_older_step(tmp_path):
         assert again.save(2, large, position={}, config={})
         again.wait()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001", "step_000000002"]
+
+
+def test_late_writes_of_a_lost_save_neither_stop_nor_join_the_next(tmp_path, monkeypatch):
+    """Orbax does not await the other writes of a save that has failed, and TensorStore makes the directories anew."""
+    directory, state, stopped, late = tmp_path / "checkpoints", make_state(2), threading.Event(), []
+    remains = directory / f"step_000000002{ocp.path.atomicity.TMP_DIR_SUFFIX}" / "state" / "late"
+
+    def lose(manager):
+        finish(manager)
+        shutil.rmtree(directory)
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(directory))
+
+    def write_late():
+        while not stopped.is_set():
+            late.append(remains / str(len(late)))
+            with contextlib.suppress(FileNotFoundError):  # removed in between
+                remains.mkdir(parents=True, exist_ok=True)
+                late[-1].write_bytes(b"late")
+
+    finish, writer = Manager.wait_until_finished, threading.Thread(target=write_late)
+    with Checkpoints(directory, lost=lambda: not directory.exists()) as checkpoints:
+        checkpoints.save(2, state, position={}, config={})
+        with monkeypatch.context() as patch:
+            patch.setattr(Manager, "wait_until_finished", lose)
+            checkpoints.wait()
+        try:
+            writer.start()
+            wait_until(lambda: len(late) > 20)
+            checkpoints.reload()
+            assert checkpoints.save(2, state, position={}, config={})
+            checkpoints.wait()
+        finally:
+            stopped.set()
+            writer.join()
+        assert checkpoints.steps() == [2]
+        assert_same_bits(checkpoints.restore(abstract(state)).state, state)
+    assert not list((directory / "step_000000002").rglob("late"))
+    with Checkpoints(directory):  # the next start removes them in the background
+        wait_until(lambda: [path.name for path in directory.iterdir()] == ["step_000000002"])
+
+
+def test_a_step_during_whose_save_the_directory_was_lost_is_saved_again(tmp_path):
+    """Part of its files may be where the directory is now, although the rest could be committed."""
+    state = make_state(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(2, state, position={}, config={})
+        checkpoints.reload()
+        assert checkpoints.steps() == [] and checkpoints.save(2, state, position={}, config={})
+        checkpoints.wait()
+        assert checkpoints.steps() == [2]
 
 
 def test_unwritable_place_is_an_error_at_once(tmp_path):
