@@ -18,6 +18,7 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.watching import traced_steps
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
@@ -38,10 +39,12 @@ from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
+from bert_jax.training.profiler import Profiler
 from bert_jax.training.program import Program
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, create_state, reset_moments
+from bert_jax.training.wall_time import WallTime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
       UserError: the options, the data or the work directory cannot be used, and nothing has been changed; or a
         checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
+    wall_time = WallTime()
     hardware.initialize_distributed()
     check_alike(lambda: to_dict(config), PRETRAINING.where)
     use_compilation_cache()
@@ -110,9 +114,17 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         if result.step >= config.total_steps and not owed:
             return result
         metrics = closing.enter_context(
-            Metrics(workdir.path, total_steps=config.total_steps, start_step=result.step, terms=learner.objective.terms)
+            Metrics(
+                workdir.path,
+                total_steps=config.total_steps,
+                start_step=result.step,
+                terms=learner.objective.terms,
+                wall_time=wall_time,
+            )
         )
-        run = _Run(config, learner, corpus, workdir, checkpoints, metrics, events, signals)
+        traced = traced_steps(config.profile, config.total_steps)
+        profiler = closing.enter_context(Profiler(workdir.path, traced))
+        run = _Run(config, learner, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler)
         for phase in resolve_phases(config):
             resumed = position["phase"] == phase.index
             if (owed and resumed or result.step < phase.end) and not result.exit_code:
@@ -133,6 +145,8 @@ class _Run:
     metrics: Metrics
     events: Events
     signals: StopSignals
+    wall_time: WallTime
+    profiler: Profiler
 
 
 def _train_phase(
@@ -145,12 +159,13 @@ def _train_phase(
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
     signals.saving = None  # the previous phase has saved its last step
+    run.wall_time.switch("setup")
     if begin == phase.begin and phase.resets_moments:
         state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = Program(run.learner.train_step(config, phase))
-    rates = Rates(_peak_flops(mesh))
+    rates = Rates(_peak_flops(mesh), wall_time=run.wall_time)
     reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model, run.events)
     saver = _saver(run, phase, reporter, rates, begin, seen)
     step, evaluated, wanted, main = begin, {}, False, run.learner.main
@@ -158,11 +173,12 @@ def _train_phase(
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
                 signals.saving, evaluated = step if step > begin else None, {}
+                run.profiler.finish(step, state)
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
-                    with rates.paused():
+                    with rates.paused("evaluation"):
                         with run.events.timed("evaluated", step) as details:
-                            evaluated = evaluation.run(state.params, signals)
+                            evaluated = evaluation.run(state.params, signals, rates)
                             details |= evaluated
                         run.metrics.write(step, evaluated, kind="evaluation")
                         _draw(run, unigram)
@@ -176,12 +192,13 @@ def _train_phase(
                         saver.save(step, state, evaluated or None)
                         wanted = False
                 # The first batch starts the pipeline.
-                with rates.paused() if step == begin else contextlib.nullcontext():
+                with rates.paused("setup") if step == begin else run.wall_time.awaiting(reporter.is_busy):
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=signals, rates=rates, events=run.events)
                 signals.check()
                 signals.saving = run.events.step = step + 1
-                state, values = train_step(state, batch)
+                with run.profiler.step(step, state):
+                    state, values = train_step(state, batch)
                 reporter.dispatched(step + 1, values)
                 run.checkpoints.poll()
         if step > begin:

@@ -147,8 +147,9 @@ def run_all(tree: pathlib.Path, inputs: pathlib.Path, output: pathlib.Path) -> d
 def result(tree: pathlib.Path, workdir: pathlib.Path) -> dict:
     rows = []
     for file in sorted(workdir.glob("**/metrics.jsonl")):
-        for line in file.read_text().splitlines():
-            rows.append({name: value for name, value in json.loads(line).items() if name not in TIMING})
+        for row in map(json.loads, file.read_text().splitlines()):
+            if row["kind"] != "time":
+                rows.append({name: value for name, value in row.items() if name not in TIMING})
     recorded = {}
     for file in sorted(workdir.glob("**/record/metadata")):
         content = json.loads(file.read_text())["content"]

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
+from bert_jax.config.watching import ProfileConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,6 +229,8 @@ class Config:
     """When the state is saved, and which checkpoints are kept."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """When the model is evaluated during training, and on how many sequences."""
+    profile: ProfileConfig = ProfileConfig()
+    """Which steps leave a trace for XProf."""
     workdir: str = ""
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = ""

@@ -133,7 +133,7 @@ def _train_steps(
             signals.saving = step if step > begin else None
             if step and step % epoch == 0 and not evaluations.has(step):
                 reporter.finish()
-                with reporter.rates.paused():
+                with reporter.rates.paused("evaluation"):
                     evaluations.make(step, state.params, is_last=step == total)
                 saver.save(step, state)
             if step == total:

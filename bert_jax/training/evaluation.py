@@ -13,6 +13,7 @@ from bert_jax.devices.signals import StopSignals
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.means import evaluation_metrics
 from bert_jax.objectives.objective import Objective, Sums
+from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_forward_step
 
@@ -39,10 +40,15 @@ class Evaluation:
     def num_sequences(self) -> int:
         return self.num_batches * self.batch_size
 
-    def run(self, params, signals: StopSignals | None = None) -> dict[str, float]:
+    def run(self, params, signals: StopSignals | None = None, rates: Rates | None = None) -> dict[str, float]:
         """Return loss (nats per prediction), perplexity and accuracy of each term of the objective, by metric name.
 
         A term for which the batches have no labels, or the model has no head, is absent.
+
+        Args:
+          params: the parameters to measure.
+          signals: asked before each batch whether to stop.
+          rates: paused while the forward step is compiled.
 
         Raises:
           Stopped: raised by `signals` before one of the batches.
@@ -52,7 +58,7 @@ class Evaluation:
             batch = sharding.to_global(self.mesh, batch, self.batch_size)
             if signals is not None:
                 signals.check()
-                self._step.prepare(params, batch, signals=signals)
+                self._step.prepare(params, batch, signals=signals, rates=rates)
             sums = jax.tree.map(float, jax.device_get(self._step(params, batch)))
             totals = jax.tree.map(operator.add, totals, sums) if totals else sums
         return evaluation_metrics(self.terms, totals)

@@ -1,4 +1,4 @@
-"""Metrics of a run: rates from the clock, and `Metrics`, which hands every row to console, file and TensorBoard."""
+"""Metrics of a run: rates from the clock, and `Metrics`, which hands every row to console, files and trackers."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ from etils import epath
 
 from bert_jax.objectives.objective import Term
 from bert_jax.training import sinks
+from bert_jax.training.wall_time import WallTime
 
 
 class Rates:
@@ -18,11 +19,15 @@ class Rates:
 
     Args:
       peak_flops: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
+      clock: returns seconds since any moment.
+      wall_time: is told what each pause is for; None for one of its own.
     """
 
-    def __init__(self, peak_flops: float | None = None, clock=time.perf_counter):
+    def __init__(self, peak_flops: float | None = None, clock=time.perf_counter, wall_time: WallTime | None = None):
         self._peak_flops, self._clock = peak_flops, clock
+        self.wall_time: WallTime = wall_time or WallTime(clock)
         self._tokens_per_second: float | None = None
+        self._is_paused = False
         self._restart()
 
     def count(self, sequences: int, tokens: int, flops: float = 0.0) -> None:
@@ -33,12 +38,16 @@ class Rates:
         self._flops += flops
 
     @contextlib.contextmanager
-    def paused(self):
-        start = self._clock()
+    def paused(self, category: str):
+        """Leave the block out of the rates, and count it as `category` of `wall_time.CATEGORIES`; blocks may nest."""
+        start, outermost, self._is_paused = self._clock(), not self._is_paused, True
         try:
-            yield
+            with self.wall_time.spent_on(category):
+                yield
         finally:
-            self._start = self._start + self._clock() - start if self._steps else self._clock()
+            if outermost:
+                self._is_paused = False
+                self._start = self._start + self._clock() - start if self._steps else self._clock()
 
     def report(self, tokens_left: float = 0) -> dict[str, float]:
         """Return rates since the last report, `mfu` (fraction of the peak) and `seconds_left` for `tokens_left`."""
@@ -75,6 +84,7 @@ class Metrics:
       start_step: the step the run resumes from; rows of later steps from an earlier start are dropped.
       evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
       terms: terms of the objective, whose figures the console shows.
+      wall_time: of which a row of kind "time" follows each row of a training step, and the end; None for no such rows.
     """
 
     def __init__(
@@ -85,9 +95,10 @@ class Metrics:
         start_step: int = 0,
         evaluated: bool = True,
         terms: tuple[Term, ...] = (),
+        wall_time: WallTime | None = None,
     ):
         self.file = epath.Path(workdir) / "metrics.jsonl"
-        self._console, self._sinks, self._step = None, [], start_step
+        self._console, self._sinks, self._step, self._wall_time = None, [], start_step, wall_time
         if jax.process_index() == 0:
             files = self._files(evaluated)
             # Last, because a bar that has started must be stopped even if a signal arrives.
@@ -118,8 +129,15 @@ class Metrics:
         self._step = step
         for sink in self._sinks:
             sink.write(step, kind, metrics)
+        if kind == "train":
+            self._write_time()
+
+    def _write_time(self) -> None:
+        if self._wall_time is not None and self._console is not None:
+            self._sinks[1].write(self._step, "time", self._wall_time.take())  # the file alone
 
     def close(self) -> None:
+        self._write_time()
         for sink in self._sinks:
             sink.close()
 

@@ -26,6 +26,7 @@ class PhaseReporter:
         self._skipped = 0  # updates in a row
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
+        self._rates.wall_time.switch("steps")  # at the first one, setting up is over
         self.finish()
         self._pending = step, values
 
@@ -41,6 +42,10 @@ class PhaseReporter:
         if due(step, self._config.log_every_steps) or step == self._config.total_steps:
             left = (self._phase_end - step) * self._tokens + self._tokens_after
             self._metrics.write(step, values | self._rates.report(left))
+
+    def is_busy(self) -> bool:
+        """Return whether the devices still compute the newest step."""
+        return self._pending is not None and not self._pending[1]["loss"].is_ready()
 
     def is_finite(self) -> bool:
         """Return whether loss and gradient of the newest step were finite, after waiting for that step."""

@@ -49,7 +49,7 @@ class Program:
         jax.block_until_ready(arguments)
         with contextlib.ExitStack() as measured:
             if rates is not None:
-                measured.enter_context(rates.paused())
+                measured.enter_context(rates.paused("compile"))
             if events is not None:
                 measured.enter_context(events.timed("compiled", events.step))
             compile_ = self._function.lower(*arguments).compile

@@ -60,11 +60,12 @@ class Saver:
         """
         self._reporter.finish()
         self.secure()
-        with self._rates.paused():
+        with self._rates.paused("checkpoint"):
             self._states.save(step, state, position=self._position(step), config=self._config, metrics=metrics)
 
     def save_for_good(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
         """Save as `save` does, and wait until the state is written."""
         for _ in range(2):  # the second save notices if the directory was lost during the first
             self.save(step, state, metrics)
-            self._states.wait()
+            with self._rates.paused("checkpoint"):
+                self._states.wait()

@@ -19,7 +19,7 @@ UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is writt
 
 
 class JsonLines:
-    """metrics.jsonl: {"kind": "train" | "evaluation", "step": …, "loss": …} per line; floats read back exactly.
+    """metrics.jsonl: {"kind": "train" | "evaluation" | "time", "step": …, …} per line; floats read back exactly.
 
     Rows after `start_step` belong to steps that will be taken again and are dropped, as are a line torn by a crash and,
     unless `evaluated`, the evaluation of that step.

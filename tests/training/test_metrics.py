@@ -33,8 +33,10 @@ def test_rates():
     for _ in range(4):
         clock.now += 0.5
         rates.count(sequences=8, tokens=8 * 128, flops=2e11)
-    with rates.paused():
-        clock.now += 100
+    with rates.paused("evaluation"):
+        clock.now += 40
+        with rates.paused("compile"):  # of the evaluation; it counts once
+            clock.now += 60
     report = rates.report(tokens_left=20_480)
     assert report == pytest.approx(
         {"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048, "mfu": 0.4, "seconds_left": 10}
@@ -50,7 +52,7 @@ def test_rates_begin_with_the_first_step():
     rates = Rates(clock=clock)
     for seconds in (50, 100):  # the parameters are placed, the program is compiled
         clock.now += seconds
-        with rates.paused():
+        with rates.paused("evaluation"):
             clock.now += seconds
     clock.now += 0.5
     rates.count(sequences=8, tokens=1024)

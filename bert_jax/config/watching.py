@@ -1,0 +1,43 @@
+"""Options of watching a run: traces, trackers, and the commands status, report and doctor; standard library only."""
+
+import dataclasses
+import re
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Which steps leave a trace for XProf."""
+
+    steps: str = ""
+    """Steps to trace, as FROM:TO. 100:110 traces the ten steps after step 100, on the first host, into the folder
+    profile of the work directory; whatever else happens between them is traced too. By default nothing is traced."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatusConfig:
+    """Options of `bert-jax status`."""
+
+    output: str = ""
+    """JSON file to write the same facts to. By default they are only printed."""
+
+
+def traced_steps(profile: ProfileConfig, total_steps: int) -> range:
+    """Return the numbers of steps after which a traced step begins; empty if nothing is traced.
+
+    Raises:
+      UserError: `profile.steps` is not FROM:TO with 0 <= FROM < TO <= total_steps.
+    """
+    if not profile.steps:
+        return range(0)
+    match = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", profile.steps)
+    if match is None:
+        raise UserError(f"profile.steps={profile.steps!r} must be FROM:TO, such as 100:110 for the ten steps after 100")
+    begin, end = map(int, match.groups())
+    if not begin < end <= total_steps:
+        raise UserError(
+            f"profile.steps={profile.steps} must be FROM:TO with FROM below TO and TO at most the last step, "
+            f"{total_steps}"
+        )
+    return range(begin, end)
