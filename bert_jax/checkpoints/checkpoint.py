@@ -162,7 +162,9 @@ class Checkpoints:
         self._saved = None
         if self._manager is None:
             self._manager = self._open(after_loss=True)
-        if newest is not None and from_first(newest in self.steps()):  # part of its files may be where the directory is now
+        if newest is not None and from_first(
+            newest in self.steps()
+        ):  # part of its files may be where the directory is now
             self._set_aside({newest: "the directory was lost during its save"})
         self._manager.reload()
 

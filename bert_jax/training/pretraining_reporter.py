@@ -45,7 +45,9 @@ class PhaseReporter:
 
     def is_busy(self) -> bool:
         """Return whether the devices still compute the newest step."""
-        return self._pending is not None and not self._pending[1]["loss"].is_ready()
+        if self._pending is None:
+            return False
+        return not self._pending[1]["loss"].is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
     def is_finite(self) -> bool:
         """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
