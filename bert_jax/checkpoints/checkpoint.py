@@ -6,12 +6,10 @@ reported at the next step, and an error about a model that does not fit names it
 """
 
 import contextlib
-import dataclasses
 import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -20,24 +18,22 @@ from etils import epath
 
 from bert_jax.checkpoints.arrays import read_arrays
 from bert_jax.checkpoints.manager import STEP_NAMES, Manager
-from bert_jax.checkpoints.record import Damaged, changed, check_origin, make_record, misfits, rank, read_record, sealed
+from bert_jax.checkpoints.record import (
+    check_fit,
+    check_origin,
+    check_unchanged,
+    make_record,
+    rank,
+    read_record,
+    sealed,
+)
+from bert_jax.checkpoints.walk_back import Restored, reason, together, walk_back
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import first_lines
-from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full disk as ValueError
-
-
-@dataclasses.dataclass(frozen=True)
-class Restored:
-    """Contents of a checkpoint. `state` is the requested tree on the requested devices."""
-
-    step: int
-    state: Any
-    position: dict
-    config: dict
-    metrics: dict | None
 
 
 class Checkpoints:
@@ -162,9 +158,8 @@ class Checkpoints:
         self._saved = None
         if self._manager is None:
             self._manager = self._open(after_loss=True)
-        if newest is not None and from_first(
-            newest in self.steps()
-        ):  # part of its files may be where the directory is now
+        # Part of the files of a step that exists all the same may be where the directory is now.
+        if newest is not None and from_first(newest in self.steps()):
             self._set_aside({newest: "the directory was lost during its save"})
         self._manager.reload()
 
@@ -193,32 +188,28 @@ class Checkpoints:
             run.
         """
         self.wait()
-        abstract = jax.tree.map(_placed, abstract_state)
-        refused: dict[int, str] = {}
-        for step in reversed(from_first(self.steps())):
-            state = None
-            content, problem = attempt(self._record, step)
-            if problem is None:
-                self._check_fit(step, misfits(content["arrays"], abstract))
-                state, problem = attempt(read_arrays, self._step_directory(step) / "state", abstract)
-            if problem is None:
-                paths = changed(content["arrays"], state)
-                problem = _changes(paths) if paths else None
-            if problem is None:
-                for damaged, reason in refused.items():
-                    logging.warning(
-                        "checkpoint of step %d in %s cannot be used (%s); step %d is used",
-                        damaged,
-                        self.directory,
-                        reason,
-                        step,
-                    )
-                self._set_aside(refused)
-                return Restored(step, state, content["position"], content["config"], content["metrics"])
-            refused[step] = problem
-        if refused:
+        restored, (refused,) = walk_back((self,), jax.tree.map(_placed, abstract_state))
+        self._refuse(refused, restored)
+        return restored
+
+    def read(self, step: int, abstract) -> Restored:
+        """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
+        content = together(self._record, step)
+        check_fit(content, abstract, f"checkpoint of step {step} in {self.directory}")
+        state = together(read_arrays, self._step_directory(step) / "state", abstract)
+        check_unchanged(content, state)
+        return Restored(step, state, content["position"], content["config"], content["metrics"])
+
+    def _refuse(self, refused: dict[int, str], restored: Restored | None) -> None:
+        """Report the steps that could not be used, and make room for saving them again."""
+        if refused and restored is None:
             raise self._all_refused(refused)
-        return None
+        for step, problem in refused.items():
+            used = restored.step if restored else 0
+            logging.warning(
+                "checkpoint of step %d in %s cannot be used (%s); step %d is used", step, self.directory, problem, used
+            )
+        self._set_aside(refused)
 
     def _record(self, step: int) -> dict:
         content = read_record(self._step_directory(step) / "record")
@@ -233,15 +224,6 @@ class Checkpoints:
 
     def _step_directory(self, step: int) -> epath.Path:
         return self.directory / STEP_NAMES.build_name(step)
-
-    def _check_fit(self, step: int, lines: list[str]) -> None:
-        if lines:
-            more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-            raise UserError(
-                f"checkpoint of step {step} in {self.directory} does not fit this model: "
-                f"{'; '.join(lines[:5])}{more}. Use its own model settings (config.json beside it), "
-                "or another --workdir"
-            )
 
     def _set_aside(self, refused: dict[int, str]) -> None:
         """Rename refused steps, so that the run can save them again; they are kept, as the fault may be temporary."""
@@ -276,24 +258,6 @@ class Checkpoints:
         )
 
 
-def attempt(read, *args) -> tuple[Any, str | None]:
-    """Return (value, None) or (None, reason), the same on every host, so that all go back to an older step together."""
-    value, problem = None, None
-    try:
-        value = read(*args)
-    except UserError:
-        raise
-    except Damaged as error:
-        problem = str(error)
-    except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
-        problem = _first_line(error)
-    return value, any_failure(problem)
-
-
-def _changes(paths: list[str]) -> str:
-    return f"the array {paths[0]} has changed" + (f", as have {len(paths) - 1} more" if paths[1:] else "")
-
-
 def _placed(leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -302,9 +266,4 @@ def _placed(leaf) -> jax.ShapeDtypeStruct:
 def _reason(error: Exception) -> str:
     """Return why a file was not written: the operating system's words, which TensorStore puts after long paths."""
     code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
-    return _first_line(error) if code is None else os.strerror(int(code))
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return reason(error) if code is None else os.strerror(int(code))

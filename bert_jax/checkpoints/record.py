@@ -97,9 +97,22 @@ def misfits(stored: dict, abstract) -> list[str]:
     return lines
 
 
-def changed(stored: dict, state) -> list[str]:
-    """Return the paths of the arrays of `state` whose contents differ from the recorded ones."""
-    return [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
+def check_fit(content: dict, abstract, name: str) -> None:
+    """Raise a UserError unless the arrays of a record are those of `abstract`; `name` begins the message."""
+    if lines := misfits(content["arrays"], abstract):
+        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+        raise UserError(
+            f"{name} does not fit this model: {'; '.join(lines[:5])}{more}. Use its own model settings (config.json "
+            "beside it), or another --workdir"
+        )
+
+
+def check_unchanged(content: dict, state) -> None:
+    """Raise Damaged, on every host, if the contents of an array of `state` differ from the recorded ones."""
+    stored = content["arrays"]
+    paths = [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
+    if paths:
+        raise Damaged(f"the array {paths[0]} has changed" + (f", as have {len(paths) - 1} more" if paths[1:] else ""))
 
 
 def _kind(leaf) -> dict:
