@@ -10,8 +10,8 @@ import sys
 
 from bert_jax.config import Config
 from bert_jax.config.checks import check
-from bert_jax.console.command_line import asks_for_help, configured, load_config, parse, positional
-from bert_jax.console.help import described, usage
+from bert_jax.console.command_line import asks_for_help, configured, load_config, divided, parse, positional
+from bert_jax.console.help import choices, described, usage
 from bert_jax.console.running import leave, no_flags, run_command
 from bert_jax.errors import UserError
 
@@ -139,10 +139,39 @@ def pretrain(arguments: list[str]) -> int:
     as defaults; without CONFIG the defaults are the built-in ones. The options of a run's only
     phase need no prefix: --steps means --phases.0.steps.
     """
-    config = configured(arguments, *described(pretrain))
+    from bert_jax.config.launching import LocalConfig, PretrainConfig
+
+    path, words = positional(arguments, usage(pretrain), "CONFIG")
+    options = parse(PretrainConfig.of(load_config(path) if path else Config()), words, *described(pretrain))
+    config = check(options.run)
+    if options.simulate_hosts:
+        from bert_jax.pods.job import Job
+        from bert_jax.pods.local import run_local
+
+        _, rest = divided(words, ["simulate_hosts"], config)
+        return run_local(Job(path, tuple(rest), config), LocalConfig(hosts=options.simulate_hosts))
     from bert_jax.pretraining import pretrain as run
 
     return run(config).exit_code
+
+
+def launch(arguments: list[str]) -> int:
+    """launch local CONFIG --data.path=STORE --workdir=DIR [--dry_run]
+
+    Start a pre-training run on several hosts, and start it again after a preemption or a crash.
+
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. Each platform has further ones:
+    `bert-jax launch local --help` lists those of local. With --dry_run the commands are printed, and nothing is run.
+    """
+    from bert_jax.config.launching import PLATFORMS
+
+    platform, words = positional(arguments, usage(launch), " or ".join(PLATFORMS))
+    if not platform:
+        print(choices(launch, PLATFORMS.values()))
+        return 0
+    from bert_jax.pods.start import start
+
+    return start(platform, words)
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -273,6 +302,7 @@ COMMANDS = {
     "info": info,
     "config": config,
     "pretrain": pretrain,
+    "launch": launch,
     "evaluate": evaluate,
     "fill-mask": fill_mask,
     "finetune": finetune,

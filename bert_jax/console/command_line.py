@@ -37,7 +37,7 @@ def parse(default, arguments: list[str], usage: str, description: str = ""):
     if asks_for_help(arguments):
         print_help(default, usage, description)  # and exit
     cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
-    arguments, program = _spelled_out(arguments, _option_names(default), instance), " ".join(usage.split()[:2])
+    arguments, program = _spelled_out(arguments, _option_names(default), default), " ".join(usage.split()[:2])
     if missing := _missing(default, arguments):
         raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
@@ -100,6 +100,27 @@ def configured(arguments: list[str], usage: str, description: str = "") -> Confi
     """Return the checked Config that results from CONFIG and the options after it."""
     path, options = positional(arguments, usage, "CONFIG")
     return check(parse(load_config(path) if path else Config(), options, usage, description))
+
+
+def divided(arguments: list[str], names: list[str], config: Config) -> tuple[list[str], list[str]]:
+    """Return the words for the options with these names, and those for the options of `config`, which have other names.
+
+    Raises:
+      UserError: an option of neither that resembles one of `names`.
+    """
+    others = [*_option_names(config), *(field.name for field in dataclasses.fields(PhaseConfig))]
+    first: list[str] = []
+    second: list[str] = []
+    chosen = second
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            chosen = first if name in names else second
+            close = [] if name in others else difflib.get_close_matches(name, [*names, *others], n=1)
+            if close and chosen is second and close[0] in names:
+                raise UserError(f"unknown option --{name}; perhaps you meant --{close[0]}")
+        chosen.append(word)
+    return first, second
 
 
 def asks_for_help(arguments: list[str]) -> bool:

@@ -25,17 +25,32 @@ def described(command: Callable) -> tuple[str, str]:
 
 def overview(commands: Iterable[Callable]) -> str:
     """Return the text of `bert-jax help`: two lines per command."""
-    lines = [f"  {usage(command)}\n      {_paragraphs(command)[1]}" for command in commands]
     return "\n".join(
         [
             "usage: bert-jax COMMAND …",
             "",
-            *lines,
+            *map(_entry, commands),
             "",
             "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
             "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks.",
         ]
     )
+
+
+def choices(command: Callable, kinds: Iterable[type]) -> str:
+    """Return the help of a command whose first word chooses one of several kinds, each with options of its own."""
+    lines = [f"usage: {_without_options(usage(command))}", "", *map(_wrapped, _paragraphs(command)[1:]), ""]
+    for kind in kinds:
+        lines += [_wrapped(f"  {usage(kind)}", "      "), _wrapped(f"      {_paragraphs(kind)[1]}", "      ")]
+    return "\n".join(lines)
+
+
+def _entry(command: Callable) -> str:
+    return f"  {usage(command)}\n      {_paragraphs(command)[1]}"
+
+
+def _without_options(usage: str) -> str:
+    return re.sub(r" \[?--.*", "", usage)
 
 
 def version() -> str:
@@ -72,7 +87,7 @@ def print_help(default, usage: str, description: str) -> None:
     registry.struct_rule(_documented)
     tyro.cli(
         cls,
-        prog=re.sub(r" \[?--.*", "", usage),
+        prog=_without_options(usage),
         description="\n\n".join(map(_wrapped, paragraphs)),
         default=instance,
         args=["--help"],
@@ -88,12 +103,12 @@ def _replaced(config, name: str, value):
     return dataclasses.replace(config, **{field: _replaced(getattr(config, field), rest, value) if rest else value})
 
 
-def _wrapped(paragraph: str) -> str:
+def _wrapped(paragraph: str, indent: str = "  ") -> str:
     """Return `paragraph` wrapped to the terminal, indented because tyro joins lines that begin with a letter."""
     return textwrap.fill(
         paragraph,
         shutil.get_terminal_size().columns,
-        subsequent_indent="  ",
+        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -110,7 +125,12 @@ def _documented(info):
     if not (isinstance(info.type, type) and dataclasses.is_dataclass(info.type)):
         return None
     types = typing.get_type_hints(info.type)
-    meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(info.type).params}
+    meanings = {  # those of the class from which it inherits are not in its own source
+        found.arg_name: found.description
+        for cls in reversed(info.type.__mro__)
+        if dataclasses.is_dataclass(cls)
+        for found in docstring_parser.parse_from_object(cls).params
+    }
     fields = []
     for field in dataclasses.fields(info.type):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default

@@ -30,6 +30,7 @@ from bert_jax.config.commands import (
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.launching import PLATFORMS, LocalConfig, PretrainConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.console import log
 from bert_jax.console.command_line import configured, load_config, parse
@@ -174,7 +175,7 @@ def leaves(values, prefix: str = "") -> list[str]:
     return names
 
 
-OPTIONS = {  # of every command; where an option is required, a class
+OPTIONS = {  # of every command
     "demo": DemoConfig(),
     "train-vocab": TrainVocabConfig(input="", output=""),
     "inspect": InspectConfig(),
@@ -182,7 +183,9 @@ OPTIONS = {  # of every command; where an option is required, a class
     "prepare": PrepareConfig(input="", vocab="", output=""),
     "info": Config(),
     "config": Config(),
-    "pretrain": Config(),
+    "pretrain": PretrainConfig(),
+    "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
+    "launch local": LocalConfig(),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
     "finetune": FinetuneConfig(),
@@ -192,11 +195,17 @@ OPTIONS = {  # of every command; where an option is required, a class
 }
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_the_table_of_options_has_every_command():
+    assert {name.split()[0] for name in OPTIONS} == set(cli.COMMANDS)
+    assert {name.removeprefix("launch ") for name in OPTIONS if name.startswith("launch ")} == set(PLATFORMS)
+
+
+@pytest.mark.parametrize("command", OPTIONS)
 def test_every_command_explains_itself(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    text = printed_by(capsys, command, "--help")
-    assert text == printed_by(capsys, "help", command) == printed_by(capsys, command, "-h")
+    words = command.split()
+    text = printed_by(capsys, *words, "--help")
+    assert text == printed_by(capsys, "help", *words) == printed_by(capsys, *words, "-h")
     assert text.startswith(f"usage: bert-jax {command} ")
     assert max(map(len, text.splitlines()[1:])) <= 80
     assert "(default: '')" not in text
@@ -210,7 +219,10 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
 def test_every_option_is_documented_in_full_sentences(cls):
     hints = typing.get_type_hints(cls)
     meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(cls).params}
+    inherited = {field.name for base in cls.__bases__ if base is not object for field in dataclasses.fields(base)}
     for field in dataclasses.fields(cls):
+        if field.name in inherited:  # and documented there
+            continue
         kind = (typing.get_args(hints[field.name]) or (hints[field.name],))[0]
         if dataclasses.is_dataclass(kind):
             test_every_option_is_documented_in_full_sentences(kind)
@@ -344,6 +356,11 @@ def test_commands_of_the_guides_exist_with_their_options():
             if command in ("help", "--version"):
                 continue
             options = {*leaves(dataclasses.asdict(OPTIONS[command])), "debug", "help", *PHASE_OPTIONS}
+            if command == "launch":
+                options |= {
+                    *leaves(dataclasses.asdict(OPTIONS[f"launch {words[0]}"])),
+                    *leaves(dataclasses.asdict(Config())),
+                }
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 assert name in options, f"{file.name}: bert-jax {line}"
                 found += 1

@@ -1,0 +1,52 @@
+"""Options of `bert-jax launch`, per platform, and of the rehearsal of `bert-jax pretrain`, as frozen dataclasses.
+
+Only the standard library is imported here, as in `config.options`. The docstring of a platform is its help: its usage,
+then what it does. No option has the name of one of `pretrain`, which the same command line takes too.
+"""
+
+import dataclasses
+
+from bert_jax.config.options import Config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """launch local CONFIG --data.path=STORE --workdir=DIR [--hosts=N]
+
+    Run pretrain as several processes of this machine that stand in for the hosts of a pod, connected over gloo.
+
+    Each process has virtual CPU devices. All of them end when one ends with an error, and signals reach all of them.
+    Every line that a process prints begins with its number. CONFIG is that of `bert-jax pretrain`, whose options are
+    options here too.
+    """
+
+    hosts: int = 2
+    """Number of processes, each of which stands in for one host."""
+    devices_per_host: int = 1
+    """Number of virtual CPU devices of each process."""
+    max_restarts: int = 0
+    """Maximum number of restarts in a row after a failure. Bad input and Ctrl-C are never followed by a restart."""
+    dry_run: bool = False
+    """Print the commands, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig(Config):
+    """Options of `bert-jax pretrain`: those of a run, and how this start of it is rehearsed."""
+
+    simulate_hosts: int = 0
+    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that stand in for
+    hosts with one device each. `bert-jax launch local` has more options. 0: train in this process."""
+
+    @classmethod
+    def of(cls, config: Config) -> "PretrainConfig":
+        """Return the options of a run that is not rehearsed."""
+        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Config)})
+
+    @property
+    def run(self) -> Config:
+        """The options of the run alone."""
+        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+
+
+PLATFORMS = {"local": LocalConfig}
