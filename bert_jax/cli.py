@@ -10,7 +10,7 @@ import sys
 
 from bert_jax.config import Config
 from bert_jax.config.checks import check
-from bert_jax.console.command_line import asks_for_help, configured, load_config, divided, parse, positional
+from bert_jax.console.command_line import asks_for_help, configured, divided, load_config, parse, positional
 from bert_jax.console.help import choices, described, usage
 from bert_jax.console.running import leave, no_flags, run_command
 from bert_jax.errors import UserError

@@ -38,9 +38,8 @@ def _answer(commands: Commands, words: list[str]) -> int:
         return _command(commands, words[1])([*words[2:], "--help"])
     else:
         command = _command(commands, words[0])
-        if words[0] not in ("info", "config", "launch") and not asks_for_help(
-            words
-        ):  # these open no path of the options
+        # The first two open no path of the options; launch leaves that to other machines.
+        if words[0] not in ("info", "config", "launch") and not asks_for_help(words):
             for word in words[1:]:
                 need_cloud_storage(word)
         return command(words[1:])

@@ -1,1 +1,1 @@
-"""Starting a pre-training run on several hosts and keeping it running: Cloud TPU, GKE, Slurm, or processes of this machine."""
+"""A pre-training run on several hosts, started and kept running: Cloud TPU, GKE, Slurm, processes of this machine."""

@@ -16,7 +16,7 @@ from bert_jax.pods.job import Job, at_least
 from bert_jax.pods.restarts import FINAL, PREEMPTED, Restarts, exit_code, meaning
 
 SAVING_SECONDS = 60.0
-"""How long the other hosts may take to end by themselves after one has ended in good order (Ctrl-C, SIGTERM, bad input)."""
+"""How long the other hosts may take to end by themselves after one has ended in good order (a signal, bad input)."""
 CRASHED_SECONDS = 10.0
 """The same after a crash, when the others wait in vain for the host that is gone."""
 LOOK_SECONDS = 0.05
