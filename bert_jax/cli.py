@@ -174,6 +174,24 @@ def launch(arguments: list[str]) -> int:
     return start(platform, words)
 
 
+def status(arguments: list[str]) -> int:
+    """status WORKDIR
+
+    Print how a run is doing: its step, rates, goodput, checkpoint and process, and what deserves a look.
+
+    WORKDIR is the work directory of a run of pre-training or fine-tuning, local or gs://. Only its files are read, also
+    while it runs.
+    """
+    from bert_jax.config.watching import StatusConfig
+
+    workdir, options = positional(arguments, usage(status), "WORKDIR")
+    config = parse(StatusConfig(), options, *described(status))
+    from bert_jax.monitoring.status import run_status
+
+    run_status(workdir, config)
+    return 0
+
+
 def evaluate(arguments: list[str]) -> int:
     """evaluate WORKDIR --data.path=STORE
 
@@ -303,6 +321,7 @@ COMMANDS = {
     "config": config,
     "pretrain": pretrain,
     "launch": launch,
+    "status": status,
     "evaluate": evaluate,
     "fill-mask": fill_mask,
     "finetune": finetune,

@@ -107,7 +107,7 @@ class Owner:
     def _lock(self) -> None:
         file = open(self._path, "a+b")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(file)
         except BlockingIOError:
             file.seek(0)
             facts = _parsed(file.read())
@@ -145,6 +145,31 @@ class Owner:
     def _renew(self) -> None:
         # To another process, half of a file would look abandoned.
         write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
+
+
+def _flock(file) -> None:
+    """Lock `file`; the first refusal may come from `live_owner` of another process, which holds the lock no longer."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.05)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def live_owner(directory: epath.Path, name: str = "owner.json") -> dict | None:
+    """Return the facts (pid, host, since) of the live process that owns `directory`; None if there is none."""
+    path, facts = directory / name, {}
+    try:
+        facts = _parsed(path.read_bytes())
+        if "renewed" in facts or "://" in os.fspath(path):
+            return None if _abandoned(facts) else facts
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return facts
+    except OSError:  # there is no such file
+        pass
+    return None
 
 
 def _abandoned(facts: dict) -> bool:

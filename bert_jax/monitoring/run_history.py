@@ -1,0 +1,127 @@
+"""A work directory as somebody sees it who only reads: also while the run writes, and whatever version wrote it."""
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+from etils import epath
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.owner import live_owner
+from bert_jax.checkpoints.record import Damaged, check_origin, read_record
+from bert_jax.config import Config
+from bert_jax.config.json_form import from_dict
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
+from bert_jax.training.events import FILE as EVENTS
+from bert_jax.training.events import read_events
+from bert_jax.training.sinks import read_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A checkpoint whose record is whole; its arrays have not been read."""
+
+    step: int
+    time: float
+    """Seconds since 1970."""
+    directory: epath.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class RunHistory:
+    """What a work directory says of its run; what an older version did not write, or a crash has torn, is missing."""
+
+    path: epath.Path
+    run: dict[str, Any]
+    """Contents of run.json; {} if it is missing."""
+    settings: dict[str, Any]
+    """Contents of config.json; {} if it is missing."""
+    rows: list[dict[str, Any]]
+    """Rows of metrics.jsonl."""
+    events: list[dict[str, Any]]
+    """Rows of events.jsonl."""
+    problems: list[str]
+    """Files that are damaged, one line each."""
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(os.fspath(self.path).rstrip("/"))
+
+    @property
+    def is_finetuning(self) -> bool:
+        return "finetune" in self.settings
+
+    @property
+    def config(self) -> Config | None:
+        """Configuration of a pre-training run; None for other directories and those of a newer version."""
+        if "phases" not in self.settings:
+            return None
+        try:
+            return from_dict(Config, self.settings)
+        except UserError:
+            return None
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """Starts that run.json lists, oldest first."""
+        starts = self.run.get("starts")
+        return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Return the rows of one kind: train, evaluation or time."""
+        return [row for row in self.rows if row["kind"] == kind]
+
+    def times(self) -> list[float]:
+        """Return when the rows were written, in seconds since 1970; an older version did not write it down."""
+        times = [row.get("time", math.nan) for row in self.of_kind("time")]
+        return [time for time in times if math.isfinite(time)]
+
+    def happened(self, event: str) -> list[dict[str, Any]]:
+        """Return the events of one name."""
+        return [row for row in self.events if row["event"] == event]
+
+    def owner(self) -> dict[str, Any] | None:
+        """Return host and pid of the live process that writes to the directory; None if there is none."""
+        return live_owner(self.path)
+
+    def last_sign(self) -> float | None:
+        """Return when the run last wrote a row, in seconds since 1970; None if it has written none."""
+        times = [*self.times()[-1:], *(row["time"] for row in self.events[-1:])]
+        if not times and self.rows:  # an older version; the file changes with every row
+            times = [(self.path / "metrics.jsonl").stat().mtime]
+        return max(times, default=None)
+
+    def newest_checkpoint(self) -> Saved | None:
+        """Return the newest checkpoint whose record is whole and of this run."""
+        for directory in reversed(Checkpoints(self.path / "checkpoints", read_only=True).directories()):
+            try:
+                content = read_record(directory / "record")
+                check_origin(content, int(directory.name.removeprefix("step_")), self.run.get("run_id"))
+                return Saved(content["step"], (directory / "record" / "metadata").stat().mtime, directory)
+            except (Damaged, UserError, OSError, ValueError, KeyError, TypeError):
+                continue
+        return None
+
+
+def read_run(path: str | os.PathLike[str]) -> RunHistory:
+    """Read what there is in work directory `path`, local or gs://, of any kind of run.
+
+    Raises:
+      UserError: it is not the work directory of a run.
+    """
+    directory, problems = epath.Path(path).expanduser(), []
+    if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
+        reason = "it has neither run.json nor metrics.jsonl" if directory.is_dir() else "there is no such directory"
+        raise UserError(f"{path} is not the work directory of a run: {reason}")
+    contents = {}
+    for name in ("run.json", "config.json"):
+        contents[name] = {}
+        if (directory / name).exists():
+            try:
+                contents[name] = read_object(directory / name, "restore it from a copy")
+            except UserError as error:
+                problems.append(str(error))
+    rows, events = read_rows(directory / "metrics.jsonl"), read_events(directory / EVENTS)
+    return RunHistory(directory, contents["run.json"], contents["config.json"], rows, events, problems)

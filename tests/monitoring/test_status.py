@@ -1,0 +1,163 @@
+"""What `bert-jax status` says of runs of every kind: live, dead, finished, torn, of an older version, no run at all."""
+
+import io
+import json
+import os
+import pathlib
+import shutil
+import tarfile
+import time
+
+import pytest
+from etils import epath
+from rich.console import Console
+
+from bert_jax import cli
+from bert_jax.checkpoints.owner import Owner, live_owner
+from bert_jax.config.watching import StatusConfig
+from bert_jax.errors import UserError
+from bert_jax.monitoring.run_history import read_run
+from bert_jax.monitoring.status import run_status, status
+
+ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
+
+
+@pytest.fixture
+def workdir(finished, tmp_path) -> pathlib.Path:
+    """A copy of a finished run, to be changed."""
+    shutil.copytree(finished[0].workdir, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def facts(workdir, now: float | None = None) -> dict:
+    """The facts, which must be JSON in the strict sense."""
+    found = status(read_run(workdir), time.time() if now is None else now)
+    return json.loads(json.dumps(found, allow_nan=False))
+
+
+def printed(workdir) -> str:
+    out = io.StringIO()
+    run_status(str(workdir), StatusConfig(), Console(file=out, width=200, highlight=False))
+    return out.getvalue()
+
+
+def lengthen(workdir, steps: int) -> None:
+    file = workdir / "config.json"
+    settings = json.loads(file.read_text())
+    settings["phases"][0]["steps"] = steps
+    file.write_text(json.dumps(settings))
+
+
+def add(file: pathlib.Path, *rows: dict) -> None:
+    with file.open("a") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_a_finished_run(finished):
+    config, result = finished
+    found = facts(config.workdir)
+    assert (found["kind"], found["step"], found["total_steps"], found["finished"]) == ("pre-training", 12, 12, True)
+    assert found["process"] is None and found["alarms"] == []
+    assert found["checkpoint"]["step"] == 12 and found["starts"] == 1 and found["last_start"]["hosts"] == 1
+    assert found["held_out"] == {"step": 12, **result.evaluation}
+    assert found["rates"]["tokens_per_second"] > 0
+    seconds = found["goodput"]["seconds"]
+    assert found["goodput"]["share"] == pytest.approx(seconds["steps"] / sum(seconds.values()))
+    shown = printed(config.workdir)
+    assert "12 of 12 (100.0%)" in shown and "none; the run is finished" in shown and "lost to restarts" in shown
+    assert "time left" not in shown
+
+
+def test_a_live_process_is_seen_and_a_dead_one_is_an_alarm(workdir):
+    lengthen(workdir, 100)
+    assert live_owner(epath.Path(workdir)) is None
+    (alarm,) = facts(workdir)["alarms"]
+    assert "no process writes here and the run is at step 12 of 100" in alarm
+    owner = Owner(epath.Path(workdir))
+    try:
+        found = facts(workdir)
+        assert found["process"]["pid"] == os.getpid() and found["alarms"] == []
+        (silent,) = facts(workdir, time.time() + 3600)["alarms"]
+        assert silent.startswith("nothing was written for 1 h 0")
+        assert f"{os.getpid()} on " in printed(workdir)
+    finally:
+        owner.release()
+    Owner(epath.Path(workdir)).release()  # looking has left no lock
+
+
+@pytest.mark.parametrize(
+    "last, words",
+    [
+        ({"event": "stopped", "signal": "SIGTERM"}, "it ended by SIGTERM"),
+        ({"event": "failed", "error": "disk full"}, "it ended with an error: disk full"),
+        ({"event": "saved"}, "it ended without a word"),
+    ],
+)
+def test_how_a_run_ended(workdir, last, words):
+    lengthen(workdir, 100)
+    add(workdir / "events.jsonl", {"time": time.time(), "step": 12, **last})
+    assert words in facts(workdir)["alarms"][0]
+
+
+def test_events_and_figures_that_deserve_a_look(workdir):
+    row = {"kind": "train", "step": 12, "loss": "nan", "grad_norm": "inf", "learning_rate": 0.1, "skipped": 1.0}
+    add(workdir / "metrics.jsonl", row)
+    event = {"time": time.time(), "step": 11}
+    add(workdir / "events.jsonl", *({**event, "event": "skipped"} for _ in range(3)))
+    add(workdir / "events.jsonl", {**event, "event": "slow_host", "host": 7})
+    add(workdir / "events.jsonl", {**event, "event": "rollback", "step": 11 - 1000})  # long ago
+    alarms = facts(workdir)["alarms"]
+    assert alarms[0] == "loss is nan at step 12"
+    assert alarms[1].startswith("3 updates were skipped") and "host 7" in alarms[2] and len(alarms) == 3
+
+
+def test_a_checkpoint_that_is_overdue(workdir):
+    for step in (8, 12):
+        (workdir / "checkpoints" / f"step_{step:09d}" / "record" / "metadata").write_text("torn")
+    found = facts(workdir)
+    assert "checkpoint" not in found  # neither is good
+    assert found["alarms"] == ["there is no good checkpoint, though one is due every 4 steps"]
+
+
+def test_a_disk_that_is_nearly_full(workdir, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 10**8))
+    (alarm,) = facts(workdir)["alarms"]
+    assert "the disk has 0.5 GB left" in alarm
+
+
+def test_torn_lines_and_damaged_files_leave_the_rest(workdir):
+    with (workdir / "metrics.jsonl").open("a") as stream:
+        stream.write('{"kind": "time", "step": 3}\n{"kind": "train", "step": 13, "lo')
+    (workdir / "run.json").write_text('{"starts": ')
+    found = facts(workdir)
+    assert found["step"] == 12 and "run.json is not JSON" in found["alarms"][-1]
+    (workdir / "run.json").write_text('{"starts": [7, {"hosts": {}}]}')
+    (workdir / "config.json").write_text('{"phases": "many", "new": 1}')
+    assert facts(workdir)["starts"] == 1 and "12" in printed(workdir)
+
+
+@pytest.mark.parametrize("name", ["pretraining", "finetuned", "finetuning"])
+def test_directories_of_an_older_version(tmp_path, name):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    found, shown = facts(tmp_path / name), printed(tmp_path / name)
+    assert "goodput" not in found and name in shown
+    if name == "pretraining":
+        assert found["step"] == 6 and found["checkpoint"]["step"] == 6 and found["seconds_since_last_row"] > 0
+    else:
+        assert found["kind"] == "fine-tuning" and found["finished"] == (name == "finetuned")
+        states = [run["finished"] for run in found["runs"].values()]
+        assert len(states) >= 1 and all(states) == (name == "finetuned")
+
+
+def test_the_facts_as_a_file_and_directories_that_are_none(finished, tmp_path, capsys):
+    file = tmp_path / "status.json"
+    assert cli._run(["bert-jax", "status", finished[0].workdir, f"--output={file}"]) == 0
+    assert json.loads(file.read_text())["step"] == 12
+    capsys.readouterr()
+    for path, words in ((tmp_path, "neither run.json nor metrics.jsonl"), (tmp_path / "no", "there is no such")):
+        with pytest.raises(UserError, match=words):
+            read_run(path)
+        assert cli._run(["bert-jax", "status", str(path)]) == 2
+    assert cli._run(["bert-jax", "status", finished[0].workdir, "--output=/nowhere/x.json"]) == 2
+    assert capsys.readouterr().err.count("error: ") == 3
