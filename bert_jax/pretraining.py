@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
@@ -36,11 +36,15 @@ from bert_jax.training.announcement import announce
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.events import Events
+from bert_jax.training.fault_report import write_report
+from bert_jax.training.guard import Guard, Trouble
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.training.position import Position
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.profiler import Profiler
 from bert_jax.training.program import Program
+from bert_jax.training.rollback import roll_back
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, create_state, reset_moments
@@ -102,7 +106,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
         # step 0; 3. fresh parameters, at step 0.
         if restored := checkpoints.restore(learner.abstract):
-            state, position, report = restored.state, restored.position, None
+            state, position, report = restored.state, Position.from_dict(restored.position), None
         else:
             state, position, report = _first_state(learner, config.seed, source, tokenizer, signals)
         result = Result(int(state.step), {}, 0)
@@ -125,11 +129,11 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         traced = traced_steps(config.profile, config.total_steps)
         profiler = closing.enter_context(Profiler(workdir.path, traced))
         run = _Run(config, learner, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler)
-        for phase in resolve_phases(config):
-            resumed = position["phase"] == phase.index
-            if (owed and resumed or result.step < phase.end) and not result.exit_code:
-                seen = position["examples_seen"] if resumed else 0
-                state, result = _train_phase(run, phase, state, result.step, seen, evaluates_first=owed and resumed)
+        while (owed or result.step < config.total_steps) and not result.exit_code:
+            phases = resolve_phases(config)
+            phase = phases[position.phase] if owed else next(each for each in phases if result.step < each.end)
+            state, position, result = _train_phase(run, phase, state, position, evaluates_first=owed)
+            owed = False
     return dataclasses.replace(result, exit_code=signals.exit_code)
 
 
@@ -150,15 +154,18 @@ class _Run:
 
 
 def _train_phase(
-    run: _Run, phase: Phase, state: TrainState, begin: int, seen: int, evaluates_first: bool
-) -> tuple[TrainState, Result]:
-    """Train from step `begin`, after `seen` sequences of the phase, to its end or until told to stop.
+    run: _Run, phase: Phase, state: TrainState, position: Position, evaluates_first: bool
+) -> tuple[TrainState, Position, Result]:
+    """Train from `state`, at `position`, to the end of the phase or until told to stop; or go back, if that must be.
 
     Args:
-      evaluates_first: whether step `begin` still has to be evaluated.
+      evaluates_first: whether the step of `state` still has to be evaluated.
+
+    Returns:
+      Where to go on, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
     """
     config, mesh, signals = run.config, run.learner.mesh, run.signals
-    signals.saving = None  # the previous phase has saved its last step
+    signals.saving, begin = None, int(state.step)  # the previous phase has saved its last step
     run.wall_time.switch("setup")
     if begin == phase.begin and phase.resets_moments:
         state = reset_moments(state, run.learner.optimizer)
@@ -166,9 +173,11 @@ def _train_phase(
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     train_step = Program(run.learner.train_step(config, phase))
     rates = Rates(_peak_flops(mesh), wall_time=run.wall_time)
-    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model, run.events)
-    saver = _saver(run, phase, reporter, rates, begin, seen)
-    step, evaluated, wanted, main = begin, {}, False, run.learner.main
+    seen, guard = position.seen_in(phase.index), Guard(config.faults, position.guard_of(phase.index))
+    places = lambda step: Position(phase.index, seen + (step - begin) * phase.batch_size, position.skipped)
+    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model, run.events, guard)
+    saver = _saver(run, reporter, rates, lambda step: dataclasses.replace(places(step), guard=guard.memory()))
+    step, evaluated, wanted, main, trouble = begin, {}, False, run.learner.main, None
     try:
         with contextlib.closing(_stream(run, phase, seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
@@ -204,18 +213,52 @@ def _train_phase(
         if step > begin:
             saver.save_for_good(step, state, evaluated or None)
     except Stopped:
-        if step > begin:
-            saver.save_for_good(step, state, evaluated or None)
-            signals.saved(step)
+        # A step that turns out to be bad only now is not saved; the next start takes it again and decides.
+        with contextlib.suppress(Trouble):
+            if step > begin:
+                saver.save_for_good(step, state, evaluated or None)
+                signals.saved(step)
+    except Trouble as found:
+        trouble = found.with_traceback(None)  # which would keep this state while an older one is restored
+    if trouble is not None:
+        _give_up_if_hopeless(run, phase, trouble, state, places)
+        del state
+        state, position = roll_back(
+            trouble, places(trouble.last), phase, run.checkpoints, run.learner.abstract, run.metrics, run.events
+        )
+        return state, position, Result(int(state.step), {}, 0)
     if step > begin:
-        reporter.finish()
         _draw(run, unigram)
     # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
-    return state, Result(step, evaluated, signals.exit_code)
+    return state, places(step), Result(step, evaluated, signals.exit_code)
 
 
-def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin: int, seen: int) -> Saver:
-    """Return what saves the states of a phase that starts at step `begin`, after `seen` of its sequences."""
+def _give_up_if_hopeless(
+    run: _Run, phase: Phase, trouble: Trouble, state: TrainState, places: Callable[[int], Position]
+) -> None:
+    """Raise a UserError that names a report if no checkpoint is old enough to go back to, or no rollback is left."""
+    left = run.config.faults.rollbacks - len(places(trouble.last).skipped)
+    if left > 0 and from_first(any(step < trouble.first for step in run.checkpoints.steps())):
+        return
+    positions = places(trouble.first - 1).examples_seen, places(trouble.last).examples_seen
+    examples = run.corpus.training[phase.index]
+    file = write_report(run.workdir.path, trouble, positions, run.learner, phase, state, examples, run.config.seed)
+    newest = run.checkpoints.latest_step()
+    raise UserError(
+        f"{trouble}, "
+        + (
+            "and no checkpoint is older"
+            if left > 0
+            else f"and none of the {run.config.faults.rollbacks} rollbacks is left"
+        )
+        + f". {file} has the batch and the norms of each layer"
+        + ("" if newest is None else f"; the newest checkpoint is step {newest}")
+        + ". Lower the learning rate or lengthen the warm-up, in another --workdir; or raise --faults.rollbacks"
+    )
+
+
+def _saver(run: _Run, reporter: PhaseReporter, rates: Rates, position: Callable[[int], Position]) -> Saver:
+    """Return what saves the states of a phase, with their positions."""
     return Saver(
         run.workdir,
         run.checkpoints,
@@ -223,7 +266,7 @@ def _saver(run: _Run, phase: Phase, reporter: PhaseReporter, rates: Rates, begin
         reporter,
         rates,
         config=to_dict(run.config),
-        position=lambda step: {"phase": phase.index, "examples_seen": seen + (step - begin) * phase.batch_size},
+        position=lambda step: position(step).to_dict(),
     )
 
 
@@ -318,14 +361,13 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, 
 
 def _first_state(
     learner: Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
-) -> tuple[TrainState, dict[str, int], Report | None]:
+) -> tuple[TrainState, Position, Report | None]:
     """Return state and position at step 0 and, if a `source` gives the parameters, a report on each of them."""
     state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
-    position = {"phase": 0, "examples_seen": 0}
     if source is None:
-        return state, position, None
+        return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
-    return dataclasses.replace(state, params=params), position, report
+    return dataclasses.replace(state, params=params), Position(), report
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:

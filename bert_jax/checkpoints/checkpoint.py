@@ -163,6 +163,19 @@ class Checkpoints:
             self._set_aside({newest: "the directory was lost during its save"})
         self._manager.reload()
 
+    def discard_after(self, step: int) -> None:
+        """Delete later steps: a run that goes back takes them again, and would otherwise resume from the old ones."""
+        self.wait()
+        if self._manager is None:
+            raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
+        for later in from_first([found for found in self.steps() if found > step]):
+            if jax.process_index() == 0:
+                self._step_directory(later).rmtree()
+            self._ranks.pop(later, None)
+        self._saved = None
+        from_first(None)  # the others wait
+        self._manager.reload()
+
     def close(self) -> None:
         self.wait()
         if self._manager is not None:

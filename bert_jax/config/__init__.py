@@ -4,6 +4,7 @@ Only the standard library is imported here, so that `--help` is instant.
 """
 
 from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.faults import FaultsConfig
 from bert_jax.config.options import (
     CheckpointConfig,
     ComputeConfig,
@@ -27,6 +28,7 @@ __all__ = [
     "DataConfig",
     "EmbeddingConfig",
     "EvaluationConfig",
+    "FaultsConfig",
     "HeadConfig",
     "MaskingConfig",
     "MeshConfig",

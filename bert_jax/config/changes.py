@@ -29,7 +29,17 @@ class Changes:
 _READING = ("data.path", "data.cache", "data.loader", "data.prefetch")
 PRETRAINING = Changes(
     where=(*_READING, "data.eval_path", "init_from"),
-    how=(*_READING, "workdir", "log_every_steps", "checkpoint.", "evaluation.", "mesh.", "compute.", "profile."),
+    how=(
+        *_READING,
+        "workdir",
+        "log_every_steps",
+        "checkpoint.",
+        "evaluation.",
+        "mesh.",
+        "compute.",
+        "faults.",
+        "profile.",
+    ),
 )
 """`init_from` is not in `how`, because a resumed run ignores it."""
 

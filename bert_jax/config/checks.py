@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
+from bert_jax.config.faults import check_faults
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
@@ -30,6 +31,7 @@ def check(config: Config) -> Config:
     _positive(config.data, "data.", "prefetch")
     _positive(config, "", "log_every_steps")
     check_mesh(config.mesh)
+    check_faults(config.faults)
     traced_steps(config.profile, config.total_steps)
     if not config.phases:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
+from bert_jax.config.faults import FaultsConfig
 from bert_jax.config.watching import ProfileConfig
 
 
@@ -229,6 +230,8 @@ class Config:
     """When the state is saved, and which checkpoints are kept."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """When the model is evaluated during training, and on how many sequences."""
+    faults: FaultsConfig = FaultsConfig()
+    """What a run does about numbers that go wrong."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps leave a trace for XProf."""
     workdir: str = ""

@@ -119,6 +119,12 @@ class Metrics:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._sinks[1:] = self._files()
 
+    def rewind(self, step: int) -> None:
+        """Drop the rows of later steps, which will be taken again."""
+        self._step = step
+        self.reload()
+        self.advance(step)
+
     def advance(self, step: int) -> None:
         """Move the live bar; cheap enough for every step."""
         if self._console is not None:

@@ -1,21 +1,31 @@
-"""The metrics of each step of a pre-training phase, and the end of a run whose loss is no longer finite."""
+"""The metrics of each step of a pre-training phase, and the guard that looks at them."""
 
 import jax
 from absl import logging
 
 from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.errors import UserError
 from bert_jax.models.protocol import Model
 from bert_jax.training.events import Events
+from bert_jax.training.guard import Guard
 from bert_jax.training.metrics import Metrics, Rates
-
-MAX_SKIPPED = 10  # updates in a row without a finite loss and gradient before a run gives up
 
 
 class PhaseReporter:
-    """Writes the metrics of a step once the next one is under way, so that the device never waits for Python."""
+    """Writes the metrics of a step once the next one is under way, so that the device never waits for Python.
 
-    def __init__(self, metrics: Metrics, rates: Rates, config: Config, phase: Phase, model: Model, events: Events):
+    Every method but the first raises the `Trouble` that `guard` finds in a step.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        rates: Rates,
+        config: Config,
+        phase: Phase,
+        model: Model,
+        events: Events,
+        guard: Guard,
+    ):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config, self._events = metrics, rates, config, events
         self._sequences, self._tokens = phase.batch_size, phase.tokens_per_step
@@ -23,7 +33,7 @@ class PhaseReporter:
         self._phase_end = phase.end
         later = resolve_phases(config)[phase.index + 1 :]
         self._tokens_after = sum(phase.steps * phase.tokens_per_step for phase in later)
-        self._skipped = 0  # updates in a row
+        self._guard = guard
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
         self._rates.wall_time.switch("steps")  # at the first one, setting up is over
@@ -37,7 +47,7 @@ class PhaseReporter:
         (step, values), self._pending = self._pending, None
         values = {name: float(value) for name, value in jax.device_get(values).items()}
         self._rates.count(self._sequences, self._tokens, self._flops)
-        self._guard(step, values)
+        self._judge(step, values)
         self._metrics.advance(step)
         if due(step, self._config.log_every_steps) or step == self._config.total_steps:
             left = (self._phase_end - step) * self._tokens + self._tokens_after
@@ -52,23 +62,16 @@ class PhaseReporter:
     def is_finite(self) -> bool:
         """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
         self.finish()
-        return not self._skipped
+        return not self._guard.skipped
 
-    def _guard(self, step: int, values: dict[str, float]) -> None:
-        self._skipped = self._skipped + 1 if values["skipped"] else 0
-        if self._skipped:
-            self._events.write(
-                "skipped", step, loss=values["loss"], grad_norm=values["grad_norm"], in_a_row=self._skipped
-            )
-            logging.warning(
-                "step %d: loss %s, gradient norm %s; the update was skipped", step, values["loss"], values["grad_norm"]
-            )
-        if self._skipped >= MAX_SKIPPED:
-            raise UserError(
-                f"loss or gradient has not been finite for {MAX_SKIPPED} steps up to {step}; the parameters before "
-                "them are in the newest checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
-                "another --workdir"
-            )
+    def _judge(self, step: int, values: dict[str, float]) -> None:
+        try:
+            self._guard.observe(step, values["loss"], bool(values["skipped"]))
+        finally:
+            if values["skipped"]:
+                loss, norm, in_a_row = values["loss"], values["grad_norm"], self._guard.skipped
+                self._events.write("skipped", step, loss=loss, grad_norm=norm, in_a_row=in_a_row)
+                logging.warning("step %d: loss %s, gradient norm %s; the update was skipped", step, loss, norm)
 
 
 def due(step: int, every: int) -> bool:

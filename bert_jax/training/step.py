@@ -95,25 +95,48 @@ def _step(
 ):
     """Return (state, batch, rate, key, key of a batch in one part) → (state, metrics), see `make_train_step`."""
 
+    gradients_of = _of_batch(objective, mesh, shardings, micro_batches)
+
     def step(
         state: TrainState, batch: Batch, rate: jax.Array, key: jax.Array, whole_key: jax.Array
     ) -> tuple[TrainState, dict]:
-        denominators = objective.denominators(batch)
-        whole = jax.lax.with_sharding_constraint(state.params, sharding.gathered(shardings.params))
-
-        def part(rows: Batch, dropout_key: jax.Array) -> tuple:
-            return _gradients(objective, whole, rows, denominators, dropout_key, shardings.params)
-
-        if micro_batches == 1:
-            gradients, sums = part(batch, whole_key)
-        else:
-            rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, mesh), batch)
-            gradients, sums = _sum_of_parts(lambda rows, i: part(rows, jax.random.fold_in(key, i)), rows, micro_batches)
+        gradients, sums, denominators = gradients_of(state.params, batch, key, whole_key)
         metrics = training_metrics(objective.terms, sums, denominators)
         state, taken = updated(state, gradients, metrics["loss"], optimizer, rate, clip_norm)
         return state, metrics | taken
 
     return step
+
+
+def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_batches: int) -> Callable:
+    """Return (params, batch, key, key of a batch in one part) → (gradients, sums, denominators)."""
+
+    def of_batch(params, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple:
+        denominators = objective.denominators(batch)
+        whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
+
+        def part(rows: Batch, dropout_key: jax.Array) -> tuple:
+            return _gradients(objective, whole, rows, denominators, dropout_key, shardings.params)
+
+        if micro_batches == 1:
+            return *part(batch, whole_key), denominators
+        rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, mesh), batch)
+        total = _sum_of_parts(lambda rows, i: part(rows, jax.random.fold_in(key, i)), rows, micro_batches)
+        return *total, denominators
+
+    return of_batch
+
+
+def make_gradients(objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int):
+    """Return a compiled (state, batch) → gradients, those that `make_train_step` clips; the state is not consumed."""
+
+    def gradients(state: TrainState, batch: Batch):
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        return _of_batch(objective, mesh, shardings, micro_batches)(
+            state.params, batch, key, jax.random.fold_in(key, 0)
+        )[0]
+
+    return jax.jit(gradients, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=shardings.params)
 
 
 def make_forward_step(function: Callable, mesh: Mesh, shardings):

@@ -26,6 +26,7 @@ from bert_jax.config import (
     Config,
     DataConfig,
     EvaluationConfig,
+    FaultsConfig,
     MaskingConfig,
     MeshConfig,
     PhaseConfig,
@@ -283,6 +284,7 @@ def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path
         tmp_path / "run",
         checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
         phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),),
+        faults=FaultsConfig(rollbacks=0),
     )
     with pytest.raises(UserError, match="has not been finite for 10 steps"):
         pretrain(config)

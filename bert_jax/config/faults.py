@@ -1,0 +1,30 @@
+"""Options of what goes wrong in a run; only the standard library is imported here."""
+
+import dataclasses
+import math
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FaultsConfig:
+    """What a run does about numbers that go wrong."""
+
+    max_skipped_steps: int = 10
+    """Number of updates in a row without a finite loss and gradient, which are skipped, after which the run rolls back
+    to its last good checkpoint and goes on behind the batches that it had come to."""
+    spike_threshold: float = 0.0
+    """A loss so many robust standard deviations (1.4826 times the median absolute deviation) above the median of the
+    last 128 makes the run roll back in the same way; PaLM did so by hand. 0: no loss does."""
+    rollbacks: int = 3
+    """Number of times that a run rolls back. Then it stops and leaves a report."""
+
+
+def check_faults(faults: FaultsConfig) -> None:
+    """Raise a UserError if a value is out of range."""
+    if faults.max_skipped_steps < 1:
+        raise UserError(f"faults.max_skipped_steps={faults.max_skipped_steps} must be positive")
+    if not 0 <= faults.spike_threshold < math.inf:
+        raise UserError(f"faults.spike_threshold={faults.spike_threshold} must be a positive number, or 0 for none")
+    if faults.rollbacks < 0:
+        raise UserError(f"faults.rollbacks={faults.rollbacks} must not be negative")

@@ -1,0 +1,108 @@
+"""What a run leaves when it gives up: which steps, positions and texts, and norms layer by layer, as one JSON file."""
+
+import json
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import Phase
+from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.devices import sharding
+from bert_jax.files import write_atomically
+from bert_jax.models.parameters import entries
+from bert_jax.training.guard import Trouble
+from bert_jax.training.learner import Learner
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_gradients
+
+TEXTS = 256
+"""Most sequences whose text is in a report."""
+
+
+def write_report(
+    workdir: epath.Path,
+    trouble: Trouble,
+    positions: tuple[int, int],
+    learner: Learner,
+    phase: Phase,
+    state: TrainState,
+    examples: Examples,
+    seed: int,
+) -> epath.Path:
+    """Write `fault_at_step_N.json` below `workdir`, on the first host, and return its path; every host calls this.
+
+    It has the text of the last batch, the norms of the parameters that the steps have left, and those of the gradients
+    that these give for that batch: an array whose norm is not finite is where the trouble begins or shows.
+
+    Args:
+      workdir: directory of the run.
+      trouble: what has happened.
+      positions: the first of the steps that went wrong, and the one behind their last.
+      learner: what is trained.
+      phase: the phase of the steps.
+      state: the newest state.
+      examples: the training examples of the phase.
+      seed: that of the run.
+    """
+    last_batch = np.arange(positions[1] - phase.batch_size, positions[1])
+    mine = sharding.host_rows(learner.mesh, phase.batch_size)
+    batch = sharding.to_global(learner.mesh, examples.batch(last_batch[mine]), phase.batch_size)
+    gradients = make_gradients(
+        learner.objective, learner.mesh, learner.shardings, micro_batches=phase.micro_batches, seed=seed
+    )
+    report = {
+        "reason": str(trouble),
+        "steps": [trouble.first, trouble.last],
+        "phase": phase.index,
+        "positions": list(positions),
+        "parameter_norms": _norms(learner, state.params),
+        "gradient_norms": _norms(learner, gradients(state, batch)),
+    }
+    file = workdir / f"fault_at_step_{trouble.last}.json"
+    if jax.process_index() == 0:
+        report["last_batch"] = _texts(examples, last_batch[:TEXTS])
+        write_atomically(file, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+    return file
+
+
+def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
+    """Return the Euclidean norm of each array; for one with an axis of layers, a list with that of each layer."""
+    described = entries(learner.objective.model.parameters, tree)
+
+    def norm(parameter, leaf: jax.Array) -> jax.Array:
+        layers = parameter.axis("layer")
+        others = tuple(axis for axis in range(leaf.ndim) if axis != layers)
+        return jnp.sqrt(jnp.sum(jnp.square(leaf), axis=others))
+
+    alike = sharding.replicated(learner.mesh)
+    found = jax.jit(lambda tree: jax.tree.map(norm, described, tree), out_shardings=alike)(tree)
+    return {path: _plain(np.asarray(value).tolist()) for path, value in leaf_paths(jax.device_get(found)).items()}
+
+
+def _texts(examples: Examples, positions: np.ndarray) -> list[dict[str, Any]]:
+    batch, tokenizer = examples.batch(positions), examples.store.tokenizer()
+    return [
+        {"position": int(position), "text": tokenizer.decode(_ids(batch, row)), "masked": _masked(batch, row)}
+        for row, position in enumerate(positions)
+    ]
+
+
+def _ids(batch: Batch, row: int) -> list[int]:
+    return batch["input_ids"][row, batch["attention_mask"][row] > 0].tolist()
+
+
+def _masked(batch: Batch, row: int) -> int:
+    """Return the number of predictions in a row."""
+    return int((batch["masked_weights"][row] > 0).sum())
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers as JSON can represent them, which has no NaN and no infinity."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if math.isfinite(value) else repr(value)
