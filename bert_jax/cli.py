@@ -192,6 +192,23 @@ def status(arguments: list[str]) -> int:
     return 0
 
 
+def doctor(arguments: list[str]) -> int:
+    """doctor PATH
+
+    Look for the classic failures of a token store or a run, and say what to do. The exit status is 1 if one is found.
+
+    PATH is a token store that `bert-jax prepare` wrote, or the work directory of a run, local or gs://. A run whose
+    token store is on this machine is examined together with its data.
+    """
+    from bert_jax.config.watching import DoctorConfig
+
+    path, options = positional(arguments, usage(doctor), "PATH")
+    config = parse(DoctorConfig(), options, *described(doctor))
+    from bert_jax.monitoring.doctor import run_doctor
+
+    return run_doctor(path, config)
+
+
 def evaluate(arguments: list[str]) -> int:
     """evaluate WORKDIR --data.path=STORE
 
@@ -322,6 +339,7 @@ COMMANDS = {
     "pretrain": pretrain,
     "launch": launch,
     "status": status,
+    "doctor": doctor,
     "evaluate": evaluate,
     "fill-mask": fill_mask,
     "finetune": finetune,

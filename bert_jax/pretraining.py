@@ -171,6 +171,8 @@ def _train_phase(
         state = reset_moments(state, run.learner.optimizer)
     evaluation = _evaluation(run, phase)
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
+    if unigram:
+        run.events.write("baseline", begin, **unigram)
     train_step = Program(run.learner.train_step(config, phase))
     rates = Rates(_peak_flops(mesh), wall_time=run.wall_time)
     seen, guard = position.seen_in(phase.index), Guard(config.faults, position.guard_of(phase.index))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Literal
 
 from bert_jax.errors import UserError
 
@@ -21,6 +22,20 @@ class StatusConfig:
 
     output: str = ""
     """JSON file to write the same facts to. By default they are only printed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Options of `bert-jax doctor` for a token store; a run is examined with its own."""
+
+    sequence_length: int = 128
+    """Tokens per sequence of the examples that are examined, [CLS] and [SEP] included."""
+    sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
+    """Task on pairs of segments whose labels are examined: next-sentence prediction (nsp), sentence order (sop, as in
+    ALBERT), or none."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
 
 
 def traced_steps(profile: ProfileConfig, total_steps: int) -> range:

@@ -4,6 +4,7 @@ One JSON object per line: {"time": …, "event": …, "step": …, details}. Unl
 resumes: this is the history of all its starts, and a step can occur in it several times.
 
     start             hosts, devices, device_kind, versions, resumed, in fine-tuning run; training starts at `step`
+    baseline          metrics of predicting words from their frequencies alone, on the held-out documents
     compiled          seconds
     evaluated         seconds, and the held-out metrics
     saved             seconds from the call until the checkpoint was committed

@@ -122,6 +122,8 @@ class Metrics:
     def rewind(self, step: int) -> None:
         """Drop the rows of later steps, which will be taken again."""
         self._step = step
+        if self._wall_time is not None:
+            self._wall_time.take()  # what the newest of them took is lost as well
         self.reload()
         self.advance(step)
 

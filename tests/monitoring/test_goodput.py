@@ -96,6 +96,23 @@ def test_rows_after_the_checkpoint_are_dropped_by_the_next_start(tmp_path):
     assert found.total == pytest.approx(clock.now)
 
 
+def test_a_rollback_within_a_start_loses_the_steps_taken_again(tmp_path):
+    clock = Clock()
+    wall_time = WallTime(clock, lambda: 1e9 + clock.now)
+    wall_time.switch("steps")
+    with Metrics(tmp_path, total_steps=100, wall_time=wall_time) as metrics:
+        for step in (10, 20, 30):
+            clock.now += 10
+            metrics.write(step, {"loss": 1.0})
+        clock.now += 5
+        metrics.rewind(20)
+        clock.now += 10
+        metrics.write(30, {"loss": 1.0})
+    found = goodput(read_rows(tmp_path / "metrics.jsonl"))
+    assert (found.seconds["steps"], found.seconds[LOST], found.restarts) == pytest.approx((30, 15, 1))
+    assert found.total == pytest.approx(clock.now)
+
+
 def test_rows_of_an_older_version_say_nothing():
     assert goodput([]) is None
     assert goodput([{"kind": "train", "step": 1, "loss": 2.0}]) is None

@@ -1,0 +1,50 @@
+"""One pass over the tokens of a store: how often each id occurs, and a hash of each document."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_jax.data.store.store import Store
+
+_BLOCK = 1 << 22  # tokens at once; a longer document is read as a whole
+_ODD = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCounts:
+    ids: np.ndarray
+    """int64: how often each id occurs, also ids that the vocabulary does not have."""
+    hashes: np.ndarray
+    """uint64 [num_documents]: equal for documents of the same tokens, and hardly ever for others."""
+
+    def entropy(self) -> float:
+        """Return the entropy of the ids in nats: the loss of predicting them from their frequencies alone."""
+        shares = self.ids[self.ids > 0] / self.ids.sum()
+        return float(-(shares * np.log(shares)).sum())
+
+
+def count_tokens(store: Store, advance_to: Callable[[int], object] = lambda tokens: None) -> TokenCounts:
+    """Read every token of `store` once; `advance_to` is told how many have been read."""
+    ids, hashes, done = np.zeros(store.vocab_size, np.int64), [], 0
+    for shard, tokens in enumerate(store.arrays["tokens"]):
+        sentences = np.asarray(store.arrays["sentences"][shard]).astype(np.int64)
+        starts = np.append(sentences[np.asarray(store.arrays["documents"][shard]).astype(np.int64)], len(tokens))
+        first = 0
+        while first < len(starts) - 1:
+            last = max(first + 1, int(np.searchsorted(starts, starts[first] + _BLOCK, side="right")) - 1)
+            block = np.asarray(tokens[starts[first] : starts[last]])
+            found = np.bincount(block, minlength=len(ids))
+            ids = np.pad(ids, (0, len(found) - len(ids))) + found
+            hashes.append(_hashes(block, starts[first : last + 1] - starts[first]))
+            done, first = done + len(block), last
+            advance_to(done)
+    return TokenCounts(ids, np.concatenate(hashes))
+
+
+def _hashes(tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return a hash, uint64, of each of the consecutive documents tokens[starts[i]:starts[i + 1]]."""
+    places = np.arange(len(tokens)) - np.repeat(starts[:-1], np.diff(starts))
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _ODD[0] + places.astype(np.uint64) * _ODD[1]
+    mixed = (mixed ^ mixed >> np.uint64(29)) * _ODD[2]
+    return np.add.reduceat(mixed ^ mixed >> np.uint64(32), starts[:-1])

@@ -1,0 +1,167 @@
+"""What `bert-jax doctor` finds in runs: a run of known shape is sound, and each failure is one change to it."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import tarfile
+
+import numpy as np
+import pytest
+from etils import epath
+
+from bert_jax import cli
+from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.monitoring.doctor import check_run
+from bert_jax.monitoring.run_history import RunHistory
+
+ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
+STEPS, EVERY, VOCABULARY, UNIGRAM = 20_000, 100, 30_522, 6.6
+CONFIG = Config(
+    model=ModelConfig(vocab_size=VOCABULARY),
+    data=DataConfig(path="nowhere"),
+    phases=(PhaseConfig(steps=STEPS, learning_rate=1e-4, warmup_steps=1_000),),
+    evaluation=EvaluationConfig(every_steps=1_000),
+)
+
+
+def row(step: int) -> dict[str, float]:
+    """As of a run that leaves the frequencies of words behind at step 4,000 and is at 2.5 nats in the end."""
+    noise = 0.03 * math.sin(step)
+    plateau = UNIGRAM + (math.log(VOCABULARY) - UNIGRAM) * math.exp(-step / 500)
+    learned = max(0.0, 1 - 4_000 / max(step, 1))
+    loss = plateau - learned * (UNIGRAM - 1.5) + noise
+    rate = min(step / 1_000, 1) * 1e-4 * (1 - (step - 1) / STEPS)
+    return {
+        "kind": "train",
+        "step": step,
+        "loss": loss + 0.5,
+        "mlm_loss": loss,
+        "learning_rate": rate,
+        "grad_norm": 1.0,
+        "skipped": 0.0,
+        "tokens_per_second": 10_000 * (1 + 0.3 * math.sin(7 * step)),
+    }
+
+
+def rows() -> list[dict]:
+    train = [row(1), *(row(step) for step in range(EVERY, STEPS + 1, EVERY))]
+    held_out = [
+        {"kind": "evaluation", "step": s, "mlm_loss": row(s)["mlm_loss"]} for s in range(1_000, STEPS + 1, 1_000)
+    ]
+    return [*train, *held_out]
+
+
+def wrong(rows: list[dict], config: Config = CONFIG, events: list[dict] | None = None) -> set[str]:
+    events = [{"time": 0.0, "event": "baseline", "step": 0, "mlm_loss": UNIGRAM}, *(events or [])]
+    run = RunHistory(epath.Path("run"), {}, to_dict(config), rows, events, [])
+    return {check.name for check in check_run(run) if check.is_wrong}
+
+
+def changed(**functions) -> list[dict]:
+    """The rows of training with other values, each a function of the row."""
+    return [
+        {**row, **{name: function(row) for name, function in functions.items() if row["kind"] == "train"}}
+        for row in rows()
+    ]
+
+
+def until(step: int, rows: list[dict]) -> list[dict]:
+    return [row for row in rows if row["step"] <= step]
+
+
+@pytest.mark.parametrize("step", [1, 100, 1_000, 3_000, 5_000, 10_000, 20_000])
+def test_a_sound_run_is_sound_at_any_time(step):
+    assert wrong(until(step, rows())) == set()
+
+
+def test_nothing_is_said_of_a_run_without_rows():
+    assert wrong([]) == set()
+
+
+def test_plateau_at_the_unigram_entropy():
+    flat = changed(mlm_loss=lambda row: UNIGRAM + 0.04 * math.sin(row["step"]))
+    assert wrong(flat) == {"plateau at the unigram entropy"}
+    assert wrong(until(3_000, flat)) == set()  # every BERT stays there for some time
+
+
+def test_learning_rate_zero():
+    assert wrong(changed(learning_rate=lambda row: 0.0)) == {"learning rate zero"}
+    late = changed(learning_rate=lambda row: 0.0 if row["step"] > 15_000 else row["learning_rate"])
+    assert wrong(late) == {"learning rate zero"}
+
+
+def test_loss_at_the_bias():
+    rng = np.random.default_rng(0)
+    stuck = changed(mlm_loss=lambda row: math.log(VOCABULARY) + rng.normal(0, 0.01))
+    assert wrong(until(9_000, stuck)) == {"loss at the bias"}
+    assert wrong(until(900, stuck)) == set()  # still warming up
+
+
+def test_loss_that_is_not_finite():
+    broken = changed(
+        loss=lambda row: math.nan if row["step"] > 5_000 else row["loss"],
+        skipped=lambda row: float(row["step"] > 5_000),
+    )
+    events = [{"time": 0.0, "event": "skipped", "step": step} for step in range(5_001, 5_300)]
+    assert wrong(broken, events=events) == {"loss or gradient not finite"}
+    one = [{"time": 0.0, "event": "skipped", "step": 77}]
+    assert wrong(rows(), events=one) == set()  # skipped on the device, and no harm done
+
+
+def test_no_evaluation():
+    train = [row for row in rows() if row["kind"] == "train"]
+    assert wrong(train) == {"no evaluation"}
+    none = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, held_out=0.0))
+    assert wrong(train, none) == {"no evaluation"}
+    assert wrong(until(1_500, train)) == set()  # none was due by then, but for one that may be under way
+
+
+def test_not_improving():
+    worse = [
+        {**row, "mlm_loss": row["mlm_loss"] * (1 + max(0, row["step"] - 12_000) / 8_000)}
+        if row["kind"] == "evaluation"
+        else row
+        for row in rows()
+    ]
+    assert wrong(worse) == {"not improving"}
+
+
+def test_masks_that_select_nothing():
+    assert wrong(changed(mlm_loss=lambda row: 0.0 if row["step"] == 7_000 else row["mlm_loss"])) == {
+        "masks that select nothing"
+    }
+
+
+def test_throughput_drops():
+    slow = changed(tokens_per_second=lambda row: row["tokens_per_second"] / (4 if row["step"] > 18_000 else 1))
+    assert wrong(slow) == {"throughput drops"}
+
+
+def test_a_later_phase_is_judged_by_itself():
+    """Its sequences are longer, so that it has fewer steps per second, and its rate may start again."""
+    phases = (PhaseConfig(steps=10_000), PhaseConfig(steps=10_000, sequence_length=512, schedule="restart"))
+    config = dataclasses.replace(CONFIG, phases=phases)
+    slower = changed(tokens_per_second=lambda row: row["tokens_per_second"] / (1 if row["step"] <= 10_000 else 4))
+    assert wrong(slower, config) == set()
+
+
+def test_a_real_run_is_sound_together_with_its_data(finished, capsys):
+    assert cli._run(["bert-jax", "doctor", finished[0].workdir]) == 0
+    said = capsys.readouterr().out
+    assert "learning rate zero" in said and "duplicated documents" in said and "0 of " in said
+
+
+def test_fine_tuning_and_models(tmp_path, capsys):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert cli._run(["bert-jax", "doctor", str(tmp_path / "finetuned")]) == 0
+    record = next((tmp_path / "finetuned" / "runs").glob("*/results.json"))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "collapsed": "every prediction is yes"}))
+    assert cli._run(["bert-jax", "doctor", str(tmp_path / "finetuned")]) == 1
+    assert "every prediction is yes" in capsys.readouterr().out
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model": {}}')
+    (tmp_path / "model" / "run.json").write_text("{}")
+    assert cli._run(["bert-jax", "doctor", str(tmp_path / "model")]) == 2
