@@ -10,6 +10,46 @@ from bert_jax.config.options import Config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuConfig:
+    """launch tpu CONFIG --name=NAME --zone=ZONE --accelerator_type=TYPE --data.path=STORE --workdir=gs://BUCKET/DIR
+
+    Train on Cloud TPU VMs: request a slice, install, start on all workers, show the log, restart after a preemption.
+
+    The request waits in the queue of Cloud TPU. If the slice is taken away, it is requested again and the run resumes.
+    At the end the slice is deleted. Ctrl-C only detaches: the run goes on, and the same command shows its log again.
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too.
+    """
+
+    name: str
+    """Name of the queued resource, and of its slice. A launch with the name of one that exists takes that one."""
+    zone: str
+    """Zone of Google Cloud, such as us-central2-b."""
+    accelerator_type: str
+    """Kind and size of a slice, such as v5litepod-256, v5p-128 or v6e-64."""
+    runtime_version: str = ""
+    """Image of the TPU VMs. By default the one that Google names for JAX on this accelerator type."""
+    slices: int = 1
+    """Number of slices. mesh.slice must be the same number."""
+    spot: bool = False
+    """Request spot capacity, which is cheaper and may be taken away at any time."""
+    project: str = ""
+    """Project of Google Cloud. By default that of the gcloud configuration."""
+    service_account: str = ""
+    """Service account of the workers, which has to reach the bucket. By default that of Compute Engine."""
+    wheel: str = ""
+    """Wheel of bert_jax to install on the workers. By default one is built from this checkout."""
+    max_restarts: int = 10
+    """Maximum number of restarts in a row; a start that has lived for an hour clears the count. Bad input is never
+    followed by a restart."""
+    keep: bool = False
+    """Do not delete the slice at the end. It costs money until --teardown deletes it."""
+    teardown: bool = False
+    """End the run and delete the slice, and do nothing else."""
+    dry_run: bool = False
+    """Print the commands, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalConfig:
     """launch local CONFIG --data.path=STORE --workdir=DIR [--hosts=N]
 
@@ -49,4 +89,4 @@ class PretrainConfig(Config):
         return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
 
 
-PLATFORMS = {"local": LocalConfig}
+PLATFORMS = {"tpu": TpuConfig, "local": LocalConfig}

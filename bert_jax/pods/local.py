@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from bert_jax.config.launching import LocalConfig
 from bert_jax.pods.job import Job, at_least
 from bert_jax.pods.restarts import FINAL, PREEMPTED, Restarts, exit_code, meaning
+from bert_jax.pods.shell import say, shown
 
 SAVING_SECONDS = 60.0
 """How long the other hosts may take to end by themselves after one has ended in good order (a signal, bad input)."""
@@ -38,10 +38,10 @@ def run_local(job: Job, options: LocalConfig) -> int:
         port = _free_port()
         for host in range(options.hosts):
             variables = [f"{name}={value}" for name, value in host_variables(options, host, port).items()]
-            print(shlex.join(["env", *variables, *command]), "&")
+            print(shown(["env", *variables, *command]), "&")
         print("wait")
         return 0
-    hosts, restarts = _Hosts(), Restarts(options.max_restarts)
+    hosts, restarts = _Hosts(), Restarts(options.max_restarts, say)
     with hosts:
         while True:
             restarts.begin()

@@ -34,7 +34,7 @@ class Restarts:
       say: prints a line.
     """
 
-    def __init__(self, most: int, say: Callable[[str], None] = print):
+    def __init__(self, most: int, say: Callable[[str], None]):
         self._most, self._say = most, say
         self._count = 0
         self._started = time.monotonic()

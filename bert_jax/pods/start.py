@@ -9,8 +9,9 @@ from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError
 from bert_jax.pods.job import Job
 from bert_jax.pods.local import run_local
+from bert_jax.pods.tpu import run_tpu
 
-RUN = {"local": run_local}
+RUN = {"tpu": run_tpu, "local": run_local}
 
 
 def start(platform: str, words: list[str]) -> int:

@@ -31,7 +31,7 @@ from bert_jax.config.commands import (
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import PLATFORMS, LocalConfig, PretrainConfig
+from bert_jax.config.launching import PLATFORMS, LocalConfig, PretrainConfig, TpuConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.console import log
 from bert_jax.console.command_line import configured, load_config, parse
@@ -186,6 +186,7 @@ OPTIONS = {  # of every command
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
+    "launch tpu": TpuConfig(name="", zone="", accelerator_type=""),
     "launch local": LocalConfig(),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
