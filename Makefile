@@ -47,11 +47,15 @@ test: install
 test-all: install
 	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
-# Pins that are in the file stay unless pyproject.toml excludes them; delete the file first to take the newest of everything.
+# Pins that are in the files stay unless pyproject.toml excludes them; delete the first to take the newest of everything.
+# The second is what `bert-jax launch tpu` installs on the workers.
 requirements:
 	uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command 'make requirements' \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --extra dev --no-emit-package bert-jax --output-file requirements.txt pyproject.toml
+	uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command 'make requirements' \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 --constraint requirements.txt \
+	  --extra tpu --extra gcs --no-emit-package bert-jax --output-file bert_jax/pods/requirements.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build *.egg-info

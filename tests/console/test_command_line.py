@@ -33,6 +33,7 @@ from bert_jax.config.finetuning import TASKS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.launching import PLATFORMS, LocalConfig, PretrainConfig, TpuConfig
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.config.watching import DoctorConfig, StatusConfig
 from bert_jax.console import log
 from bert_jax.console.command_line import configured, load_config, parse
 from bert_jax.errors import UserError
@@ -188,6 +189,8 @@ OPTIONS = {  # of every command
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
     "launch tpu": TpuConfig(name="", zone="", accelerator_type=""),
     "launch local": LocalConfig(),
+    "status": StatusConfig(),
+    "doctor": DoctorConfig(),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
     "finetune": FinetuneConfig(),

