@@ -156,12 +156,12 @@ def pretrain(arguments: list[str]) -> int:
 
 
 def launch(arguments: list[str]) -> int:
-    """launch local CONFIG --data.path=STORE --workdir=DIR [--dry_run]
+    """launch tpu|gke|slurm|local CONFIG --data.path=STORE --workdir=DIR [--dry_run]
 
     Start a pre-training run on several hosts, and start it again after a preemption or a crash.
 
     CONFIG is that of `bert-jax pretrain`, whose options are options here too. Each platform has further ones:
-    `bert-jax launch local --help` lists those of local. With --dry_run the commands are printed, and nothing is run.
+    `bert-jax launch tpu --help` lists those of tpu. With --dry_run the commands are printed, and nothing is run.
     """
     from bert_jax.config.launching import PLATFORMS
 

@@ -50,6 +50,77 @@ class TpuConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GkeConfig:
+    """launch gke CONFIG --name=NAME --image=IMAGE --topology=TOPOLOGY --data.path=STORE --workdir=gs://BUCKET/DIR
+
+    Train on TPU slices of Google Kubernetes Engine: submit a JobSet, which restarts the run after a preemption.
+
+    A cluster with TPU node pools, the JobSet controller and a container image with bert_jax must be there. The command
+    returns at once and says how to watch the run. CONFIG is that of `bert-jax pretrain`, whose options are options here
+    too.
+    """
+
+    name: str
+    """Name of the JobSet."""
+    image: str
+    """Container image in which bert-jax can be called, such as us-docker.pkg.dev/project/images/bert_jax:1."""
+    topology: str
+    """Chips of one slice, such as v5e:4x4, v5p:4x4x4 or v6e:4x8. The node pools have to be of this kind."""
+    chips_per_host: int = 0
+    """Number of chips of one node. 0: four, or all chips of a smaller slice. For v5e:2x4 and v6e:2x4, 8 is possible."""
+    slices: int = 1
+    """Number of slices, each on a node pool of its own. mesh.slice must be the same number."""
+    spot: bool = False
+    """Run on spot nodes only."""
+    namespace: str = "default"
+    """Namespace of the JobSet."""
+    service_account: str = ""
+    """Kubernetes service account that may reach the bucket. By default that of the namespace."""
+    max_restarts: int = 100
+    """Maximum number of restarts of the whole JobSet. Bad input is never followed by a restart."""
+    teardown: bool = False
+    """Delete the JobSet, and do nothing else."""
+    dry_run: bool = False
+    """Print the command with its manifest, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """launch slurm CONFIG --name=NAME --nodes=N --data.path=STORE --workdir=DIR
+
+    Train on the GPUs of a Slurm cluster: submit a job with one task per GPU, which is requeued after a preemption.
+
+    The job runs the Python that runs this command, so its environment and the paths have to be on disks that all nodes
+    see. The command returns at once and says how to watch the job. CONFIG is that of `bert-jax pretrain`, whose options
+    are options here too.
+    """
+
+    name: str
+    """Name of the job. If one of this name is queued or running, no other is submitted."""
+    nodes: int
+    """Number of nodes."""
+    gpus_per_node: int = 8
+    """Number of GPUs, and of tasks, on each node."""
+    partition: str = ""
+    """Partition. By default that of the cluster."""
+    account: str = ""
+    """Account that is charged. By default that of the user."""
+    time: str = ""
+    """Time limit, such as 24:00:00 or 2-12:00:00. The job saves before it and is requeued. By default that of the
+    partition."""
+    cpus_per_task: int = 0
+    """Number of processor cores for each task. 0: as many as the cluster gives."""
+    notice_seconds: int = 120
+    """How long before the time limit the run is told to save."""
+    max_restarts: int = 3
+    """Maximum number of restarts in a row inside one allocation. Bad input is never followed by a restart."""
+    teardown: bool = False
+    """Cancel the job, and do nothing else."""
+    dry_run: bool = False
+    """Print the command, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalConfig:
     """launch local CONFIG --data.path=STORE --workdir=DIR [--hosts=N]
 
@@ -89,4 +160,4 @@ class PretrainConfig(Config):
         return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
 
 
-PLATFORMS = {"tpu": TpuConfig, "local": LocalConfig}
+PLATFORMS = {"tpu": TpuConfig, "gke": GkeConfig, "slurm": SlurmConfig, "local": LocalConfig}

@@ -22,7 +22,8 @@ def exit_code(returned: int) -> int:
 
 def meaning(code: int) -> str:
     """Return what an exit code of `bert-jax pretrain` says, for a message."""
-    known = {0: "finished", 2: "bad input", 130: "interrupted", 137: "killed", PREEMPTED: "stopped by SIGTERM, saved"}
+    known = {0: "finished", 2: "bad input", 75: "a host died or hung", 130: "interrupted", 137: "killed"}
+    known[PREEMPTED] = "stopped by SIGTERM, saved"
     return f"exit code {code} ({known[code]})" if code in known else f"exit code {code}"
 
 

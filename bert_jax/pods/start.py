@@ -7,11 +7,13 @@ from bert_jax.config.launching import PLATFORMS
 from bert_jax.console.command_line import asks_for_help, divided, load_config, parse, positional
 from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError
+from bert_jax.pods.gke import run_gke
 from bert_jax.pods.job import Job
 from bert_jax.pods.local import run_local
+from bert_jax.pods.slurm import run_slurm
 from bert_jax.pods.tpu import run_tpu
 
-RUN = {"tpu": run_tpu, "local": run_local}
+RUN = {"tpu": run_tpu, "gke": run_gke, "slurm": run_slurm, "local": run_local}
 
 
 def start(platform: str, words: list[str]) -> int:

@@ -31,7 +31,7 @@ from bert_jax.config.commands import (
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import PLATFORMS, LocalConfig, PretrainConfig, TpuConfig
+from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, PretrainConfig, SlurmConfig, TpuConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.watching import DoctorConfig, StatusConfig
 from bert_jax.console import log
@@ -188,6 +188,8 @@ OPTIONS = {  # of every command
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
     "launch tpu": TpuConfig(name="", zone="", accelerator_type=""),
+    "launch gke": GkeConfig(name="", image="", topology=""),
+    "launch slurm": SlurmConfig(name="", nodes=1),
     "launch local": LocalConfig(),
     "status": StatusConfig(),
     "doctor": DoctorConfig(),
