@@ -192,6 +192,24 @@ def status(arguments: list[str]) -> int:
     return 0
 
 
+def report(arguments: list[str]) -> int:
+    """report WORKDIR… --output=FILE.html
+
+    Compare runs in one HTML file: curves to hover over and enlarge, options that differ, events, held-out figures.
+
+    WORKDIR is the work directory of a run, local or gs://, of pre-training or fine-tuning.
+    """
+    from bert_jax.config.watching import ReportConfig
+
+    first, words = positional(arguments, usage(report), "WORKDIR")
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    config = parse(ReportConfig, words[len(further) :], *described(report))
+    from bert_jax.monitoring.comparison import run_report
+
+    run_report([first, *further], config)
+    return 0
+
+
 def doctor(arguments: list[str]) -> int:
     """doctor PATH
 
@@ -339,6 +357,7 @@ COMMANDS = {
     "pretrain": pretrain,
     "launch": launch,
     "status": status,
+    "report": report,
     "doctor": doctor,
     "evaluate": evaluate,
     "fill-mask": fill_mask,

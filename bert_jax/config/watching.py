@@ -25,6 +25,14 @@ class StatusConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Options of `bert-jax report`."""
+
+    output: str
+    """HTML file to write, local or gs://. It holds all that it shows, the library that draws it included."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
     """Options of `bert-jax doctor` for a token store; a run is examined with its own."""
 

@@ -1,0 +1,146 @@
+"""`bert-jax report`: runs side by side in one HTML file, which needs neither a server nor the network."""
+
+import os
+import time
+from typing import Any
+
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.watching import ReportConfig
+from bert_jax.errors import UserError, need_extra
+from bert_jax.files import write_atomically
+from bert_jax.monitoring.charts import figures
+from bert_jax.monitoring.goodput import LOST, goodput
+from bert_jax.monitoring.page import Table, page
+from bert_jax.monitoring.run_history import RunHistory, read_run
+from bert_jax.monitoring.status import status
+from bert_jax.training.events import FILE as EVENTS
+from bert_jax.training.events import read_events
+from bert_jax.training.sinks import duration, read_rows
+from bert_jax.training.wall_time import CATEGORIES
+
+TOLD = ("start", "skipped", "rollback", "replica_mismatch", "slow_host", "stopped", "failed", "finished")
+MOST_EVENTS = 200  # per run, the newest
+MOST_RUNS = 32
+
+
+def run_report(paths: list[str], config: ReportConfig) -> int:
+    """Write a page that compares the runs in these work directories; return the size of the file in bytes.
+
+    Args:
+      paths: work directories, local or gs://. Each run of a fine-tuning directory is a run of its own.
+      config: where to write.
+
+    Raises:
+      UserError: a path is not a work directory, there are too many runs, plotly is not installed, or the file cannot be
+        written.
+    """
+    need_extra("plotly", "report", "bert-jax report")
+    runs = named([run for path in paths for run in runs_below(path)])
+    if len(runs) > MOST_RUNS:
+        raise UserError(f"{len(runs)} runs are more than a page can compare; give at most {MOST_RUNS}")
+    now = time.time()
+    tables = [summary(runs, now), time_spent(runs), held_out(runs), differing(runs), events(runs)]
+    content = page(" · ".join(runs), figures(runs), tables, now).encode()
+    try:
+        write_atomically(config.output, content)
+    except OSError as error:
+        raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+    print(f"{config.output}: {len(runs)} runs, {len(content) / 1e6:.1f} MB; open it in any browser")
+    return len(content)
+
+
+def runs_below(path: str) -> list[RunHistory]:
+    """Return the run in work directory `path`, or each run of a fine-tuning directory."""
+    run = read_run(path)
+    found = sorted((run.path / "runs").glob("*")) if run.is_finetuning else []
+    return [
+        RunHistory(each, run.run, run.settings, read_rows(each / "metrics.jsonl"), read_events(each / EVENTS), [])
+        for each in found
+    ] or [run]
+
+
+def named(runs: list[RunHistory]) -> dict[str, RunHistory]:
+    """Return the runs by name: that of the directory, or its whole path where two have one name."""
+    names = [run.name for run in runs]
+    paths = [os.fspath(run.path) for run in runs]
+    return {path if names.count(name) > 1 else name: run for name, path, run in zip(names, paths, runs, strict=True)}
+
+
+def summary(runs: dict[str, RunHistory], now: float) -> Table:
+    rows = []
+    for name, run in runs.items():
+        facts = status(run, now)
+        step = facts.get("step", max((row["step"] for row in run.rows), default=0))
+        done = f"{step:,}" + (f" of {facts['total_steps']:,}" if "total_steps" in facts else "")
+        state = "running" if facts["process"] else "finished" if facts.get("finished") else "not running"
+        spent = f"{facts['goodput']['share']:.1%}" if "goodput" in facts else ""
+        rate = facts.get("rates", {}).get("tokens_per_second")
+        speed = f"{rate:,.0f}" if isinstance(rate, float) else ""
+        rows.append([name, os.fspath(run.path), done, state, speed, spent, "; ".join(facts["alarms"])])
+    head = ["run", "work directory", "step", "state", "tokens/s", "goodput", "alarms"]
+    return Table("Runs", head, rows)
+
+
+def time_spent(runs: dict[str, RunHistory]) -> Table:
+    head, rows = ["run", *CATEGORIES, LOST, "total"], []
+    for name, run in runs.items():
+        if (found := goodput(run.rows)) is not None:
+            rows.append([name, *(duration(found.seconds[category]) for category in head[1:-1]), duration(found.total)])
+    return Table("What the time went to", head, rows, "These runs were logged by a version that did not measure it.")
+
+
+def held_out(runs: dict[str, RunHistory]) -> Table:
+    """Return the last figures of each run and those of its step with the lowest first loss."""
+    evaluations = {name: run.of_kind("evaluation") for name, run in runs.items()}
+    metrics = list(dict.fromkeys(key for rows in evaluations.values() for row in rows for key in row))
+    metrics = [metric for metric in metrics if metric not in ("kind", "step")]
+    table = []
+    for name, rows in evaluations.items():
+        losses = [metric for metric in metrics if metric.endswith("loss") and any(metric in row for row in rows)]
+        chosen = {"last": rows[-1]} if rows else {}
+        if losses and len(rows) > 1:
+            chosen["best"] = min(rows, key=lambda row: row.get(losses[0], float("inf")))
+        for which, row in chosen.items():
+            values = [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
+            table.append([name, which, f"{row['step']:,}", *values])
+    return Table("Held-out figures", ["run", "which", "step", *metrics], table, "No run has been evaluated yet.")
+
+
+def differing(runs: dict[str, RunHistory]) -> Table:
+    """Return the options in which the runs differ; those of pre-training with the defaults of this version."""
+    flat = {name: _flat(to_dict(run.config) if run.config else run.settings) for name, run in runs.items()}
+    keys = sorted({key for options in flat.values() for key in options})
+    values = {key: [str(options.get(key, "")) for options in flat.values()] for key in keys}
+    rows = [[key, *shown] for key, shown in values.items() if len({*shown}) > 1]
+    nothing = "All options are the same." if len(runs) > 1 else "There is one run."
+    whole = [
+        Table(f"All options of {name}", ["option", "value"], [list(pair) for pair in options.items()])
+        for name, options in flat.items()
+    ]
+    return Table("Options that differ", ["option", *runs], rows, nothing, folded=tuple(whole))
+
+
+def _flat(values: Any, path: str = "") -> dict[str, str]:
+    if isinstance(values, list):
+        values = {str(index): value for index, value in enumerate(values)}
+    if not isinstance(values, dict):
+        return {path: str(values)}
+    return {
+        name: text
+        for key, value in values.items()
+        for name, text in _flat(value, f"{path}.{key}" if path else str(key)).items()
+    }
+
+
+def events(runs: dict[str, RunHistory]) -> Table:
+    rows = []
+    for name, run in runs.items():
+        for row in [row for row in run.events if row["event"] in TOLD][-MOST_EVENTS:]:
+            details = {
+                key: value for key, value in row.items() if key not in ("time", "event", "step", "versions", "norms")
+            }
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(row["time"], 2**40))))
+            told = ", ".join(f"{key} {value}" for key, value in details.items())[:300]
+            rows.append([name, when, row["event"], f"{row['step']:,}", told])
+    nothing = "Nothing happened, or the runs were logged by a version that did not note it."
+    return Table("Events (UTC)", ["run", "time", "event", "step", "details"], rows, nothing)

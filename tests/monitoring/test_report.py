@@ -1,0 +1,174 @@
+"""The page that compares runs: what it shows, that it loads nothing and runs nothing of theirs, and in a browser."""
+
+import dataclasses
+import html.parser
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+import numpy as np
+import pytest
+from processes import SECONDS
+
+from bert_jax import cli
+from bert_jax.config.watching import ReportConfig
+from bert_jax.errors import UserError
+from bert_jax.monitoring import comparison
+from bert_jax.monitoring.charts import MOST_POINTS, figures
+from bert_jax.monitoring.comparison import named, run_report, runs_below
+from bert_jax.monitoring.run_history import read_run
+
+pytest.importorskip("plotly", reason="the page needs the extra `report`")
+ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
+EVIL = "<script>document.title = 'broken'<\N{DIVISION SLASH}script><img src=x onerror=document.title='broken'>"
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+class Parts(html.parser.HTMLParser):
+    """The elements of a page and their texts."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def of(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def made(finished, tmp_path_factory) -> tuple[pathlib.Path, list[str]]:
+    """A page of two runs, one of which does its worst: its name, an option, an event and a metric are HTML."""
+    place = tmp_path_factory.mktemp("report")
+    good, evil = place / "good", place / EVIL
+    for directory in (good, evil):
+        shutil.copytree(finished[0].workdir, directory)
+    settings = json.loads((evil / "config.json").read_text())
+    settings |= {"seed": 7, "init_from": EVIL}
+    (evil / "config.json").write_text(json.dumps(settings))
+    with (evil / "events.jsonl").open("a") as stream:
+        row = {"time": 1.7e9, "step": 8, "reason": EVIL}
+        stream.write(json.dumps({**row, "event": "rollback"}) + "\n" + json.dumps({**row, "event": "failed"}) + "\n")
+    with (evil / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"kind": "train", "step": 12, "loss": "nan", EVIL: 3.0}) + "\n")
+    run_report([str(good), str(evil)], ReportConfig(output=str(place / "page.html")))
+    return place / "page.html", ["good", EVIL]
+
+
+def test_the_page_is_one_file_that_loads_and_runs_nothing_else(made):
+    parts = Parts(made[0].read_text())
+    assert {tag for tag, _ in parts.elements} <= set(
+        "html head meta title style body h1 h2 h3 p div table tr th td details summary footer script".split()
+    )
+    for tag, attributes in parts.elements:
+        assert not {"src", "href", "srcset", "data", "action"} & attributes.keys(), tag
+        assert not [name for name in attributes if name.startswith("on")]
+    scripts = parts.of("script")
+    assert [script.get("type") for script in scripts] == ["application/json", None, None]
+    nonces = {script["nonce"] for script in scripts[1:]}
+    (policy,) = [meta["content"] for meta in parts.of("meta") if "content" in meta]
+    assert len(nonces) == 1 and f"script-src 'nonce-{nonces.pop()}'" in policy and "default-src 'none'" in policy
+    assert "http" not in policy and 4e6 < made[0].stat().st_size < 6e6
+
+
+def test_the_page_shows_what_the_runs_have_logged(made, finished):
+    text = made[0].read_text()
+    parts = Parts(text)
+    cells = [data for tag, data in parts.texts if tag in ("td", "th", "h1")]
+    assert EVIL in cells and "good" in cells and "rollback" in cells and any(f"reason {EVIL}" in cell for cell in cells)
+    options = cells[cells.index("option") :]
+    assert [options[options.index("seed") + place] for place in (1, 2)] == ["0", "7"]
+    assert "12 of 12" in cells and "last" in cells and "lost to restarts" in cells
+    (data,) = [data for tag, data in parts.texts if tag == "script" and data.startswith("[")]
+    drawn = dict(zip([data for tag, data in parts.texts if tag == "h3"], json.loads(data), strict=True))
+    assert {"loss", "mlm_loss", "mlm_accuracy", "perplexity", "learning_rate", "tokens_per_second"} <= set(drawn)
+    traces = {trace.get("name"): trace for trace in drawn["mlm_loss"]["data"]}
+    held_out = [row for row in read_run(finished[0].workdir).rows if row["kind"] == "evaluation"]
+    assert traces["good, held out"]["x"] == [row["step"] for row in held_out]
+    assert traces["good, held out"]["y"] == pytest.approx([row["mlm_loss"] for row in held_out], rel=1e-5)
+    words = {shape["label"]["text"] for shape in drawn["mlm_loss"]["layout"]["shapes"]}
+    assert words == {"word frequencies alone", "rollback", "failed"}
+    assert all("<" not in (trace.get("name") or "") for figure in drawn.values() for trace in figure["data"])
+
+
+def test_long_series_keep_their_mean_and_holes_stay_holes(finished):
+    run = read_run(finished[0].workdir)
+    values = np.random.default_rng(0).normal(size=10 * MOST_POINTS)
+    values[:10] = np.nan
+    rows = [{"kind": "train", "step": step, "loss": float(value)} for step, value in enumerate(values, 1)]
+    (figure,) = figures({"long": dataclasses.replace(run, rows=rows, events=[])}).values()
+    pale, line = figure["data"]
+    assert len(pale["y"]) == len(line["y"]) == MOST_POINTS and pale["y"][0] is None
+    expected = values[10:].reshape(-1, 10)
+    np.testing.assert_allclose(pale["y"][1:], expected.mean(1), rtol=1e-5)
+    assert pale["x"][1] == 15.5  # the middle of steps 11 to 20
+
+
+def test_fine_tuning_runs_and_older_versions(tmp_path, capsys):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    paths = [str(tmp_path / name) for name in ("pretraining", "finetuned")]
+    assert cli._run(["bert-jax", "report", *paths, f"--output={tmp_path}/page.html"]) == 0
+    text = (tmp_path / "page.html").read_text()
+    runs = [run.name for run in runs_below(paths[1])]
+    assert len(runs) >= 1 and all(f"<td>{run}</td>" in text for run in ["pretraining", *runs])
+    assert "dev_accuracy" in text and "a version that did not" in text
+    assert re.search(r"page.html: \d+ runs, \d\.\d MB", capsys.readouterr().out)
+    two = named([read_run(paths[0]), read_run(paths[0] + "/")])
+    assert all(name.startswith(str(tmp_path)) for name in two)
+
+
+def test_what_cannot_be_reported_on(finished, tmp_path, monkeypatch, capsys):
+    with pytest.raises(UserError, match="there is no such directory"):
+        run_report([str(tmp_path / "none")], ReportConfig(output=str(tmp_path / "page.html")))
+    assert cli._run(["bert-jax", "report", finished[0].workdir, "--output=/nowhere/page.html"]) == 2
+    assert cli._run(["bert-jax", "report", finished[0].workdir]) == 2
+    with monkeypatch.context() as few:
+        few.setattr(comparison, "MOST_RUNS", 0)
+        assert cli._run(["bert-jax", "report", finished[0].workdir, f"--output={tmp_path}/page.html"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "cannot write output=/nowhere/page.html" in said and "give the required --output" in said and "1 runs" in said
+    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'bert_jax\[report\]'"):
+        run_report([finished[0].workdir], ReportConfig(output=str(tmp_path / "page.html")))
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on the PATH")
+def test_a_browser_draws_every_chart_and_runs_nothing_of_theirs(made, tmp_path):
+    file = made[0].rename(made[0].parent / "opened.html")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, "--virtual-time-budget=20000", file.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    file.rename(made[0])
+    page = Parts(done.stdout)
+    charts = [attributes for attributes in page.of("div") if (attributes.get("id") or "").startswith("chart-")]
+    assert len(charts) > 8 and all("js-plotly-plot" in chart["class"] for chart in charts)
+    (title,) = [data for tag, data in page.texts if tag == "title"]
+    assert title != "broken" and not page.of("img")
+    assert any(tag == "text" and data == f"{EVIL}, training" for tag, data in page.texts)  # a legend shows it as it is
