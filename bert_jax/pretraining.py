@@ -21,10 +21,11 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import traced_steps
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
-from bert_jax.devices import hardware, sharding
+from bert_jax.devices import hardware, peers, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
@@ -82,7 +83,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
     wall_time = WallTime()
-    hardware.initialize_distributed()
+    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
+    peers.watch(config.faults.peer_timeout_seconds)
     check_alike(lambda: to_dict(config), PRETRAINING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh, devices)
@@ -97,9 +99,14 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective))
 
     result = Result(0, {}, 0)
-    with StopSignals() as signals, contextlib.ExitStack() as closing:
+    with (
+        Watchdog(config.faults.step_timeout_seconds) as watchdog,
+        StopSignals(watchdog) as signals,
+        contextlib.ExitStack() as closing,
+    ):
         workdir = closing.enter_context(_open_directory(config, corpus, learner, tokenizer))
         events = closing.enter_context(Events(workdir.path, signals))
+        watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
@@ -267,6 +274,7 @@ def _saver(run: _Run, reporter: PhaseReporter, rates: Rates, position: Callable[
         (run.metrics, run.events),
         reporter,
         rates,
+        run.signals.watchdog,
         config=to_dict(run.config),
         position=lambda step: position(step).to_dict(),
     )

@@ -8,8 +8,13 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaultsConfig:
-    """What a run does about numbers that go wrong."""
+    """What a run does about hosts that hang or die, and about numbers that go wrong."""
 
+    step_timeout_seconds: float | None = None
+    """Seconds that a step or a batch of an evaluation may take before the run ends on every host, with a stack trace of
+    each. None: five minutes more than the slowest so far. 0: as long as it likes."""
+    peer_timeout_seconds: int = 60
+    """Seconds without a heartbeat from another host after which it counts as dead, and the run ends."""
     max_skipped_steps: int = 10
     """Number of updates in a row without a finite loss and gradient, which are skipped, after which the run rolls back
     to its last good checkpoint and goes on behind the batches that it had come to."""
@@ -22,6 +27,14 @@ class FaultsConfig:
 
 def check_faults(faults: FaultsConfig) -> None:
     """Raise a UserError if a value is out of range."""
+    if faults.step_timeout_seconds is not None and not 0 <= faults.step_timeout_seconds < math.inf:
+        raise UserError(
+            f"faults.step_timeout_seconds={faults.step_timeout_seconds} must be a positive number, or 0 for no limit"
+        )
+    if faults.peer_timeout_seconds < 10:
+        raise UserError(
+            f"faults.peer_timeout_seconds={faults.peer_timeout_seconds} must be at least 10: a busy host is not dead"
+        )
     if faults.max_skipped_steps < 1:
         raise UserError(f"faults.max_skipped_steps={faults.max_skipped_steps} must be positive")
     if not 0 <= faults.spike_threshold < math.inf:

@@ -231,7 +231,7 @@ class Config:
     evaluation: EvaluationConfig = EvaluationConfig()
     """When the model is evaluated during training, and on how many sequences."""
     faults: FaultsConfig = FaultsConfig()
-    """What a run does about numbers that go wrong."""
+    """What a run does about hosts that hang or die, and about numbers that go wrong."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps leave a trace for XProf."""
     workdir: str = ""

@@ -43,6 +43,8 @@ PEAK_FLOPS = (
     (r"Tesla T4", 65e12),
 )
 
+JAX_LATER_SECONDS = 15
+
 # Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
 PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 
@@ -113,7 +115,7 @@ def _has_nvidia_gpu() -> bool:
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"))
 
 
-def initialize_distributed() -> None:
+def initialize_distributed(peer_timeout_seconds: int = 60) -> None:
     """Join the processes of one job before any device is used; do nothing when called again.
 
     On a TPU this always happens, even with one host, because the preemption notice comes through the coordination
@@ -134,11 +136,13 @@ def initialize_distributed() -> None:
                 f"{' and '.join(missing)} is not a number; set all three in every process, or none to run as one"
             )
         jax.distributed.initialize(
-            num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"])
+            num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
+            process_id=int(os.environ["JAX_PROCESS_ID"]),
+            heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS,
         )
     elif launcher := next((name for name in PROCESS_COUNTS if int(os.environ.get(name) or 1) > 1), None):
         try:
-            jax.distributed.initialize()
+            jax.distributed.initialize(heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS)
         except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
             raise UserError(
                 f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
@@ -147,7 +151,7 @@ def initialize_distributed() -> None:
             ) from None
     elif on_tpu():
         try:
-            jax.distributed.initialize()
+            jax.distributed.initialize(heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS)
         except ValueError as error:  # no cluster found: a TPU inside a notebook service, always a single host
             logging.warning("running as a single process: %s", error)
 

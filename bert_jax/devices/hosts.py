@@ -7,19 +7,22 @@ or numbers of devices, which is to be detected here, a collective hangs or compu
 import functools
 import itertools
 import json
+import re
+import traceback
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import jax
 from absl import logging
 from jax._src.distributed import global_state  # it has no public name; Orbax takes it from here too
 
 from bert_jax.config.json_form import differences, is_among
+from bert_jax.devices import peers
 from bert_jax.devices.software import sources, versions
 from bert_jax.errors import UserError
 
 PATIENCE_SECONDS = 3600
-"""One host may copy a large store while the others wait; JAX itself notices after 100 seconds that a host has died."""
+"""One host may copy a large store while the others wait; one that has died is noticed sooner (peers.py)."""
 WARNING_SECONDS = 30
 FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change numbers, and that the environment of a single host may set."""
@@ -94,6 +97,8 @@ def ending_together(run: Callable[P, R]) -> Callable[P, R]:
     """Decorate a run so that an exception that ends it on one host is raised on the others at their next meeting.
 
     They meet in the functions above: before anything is written, when the work directory is taken, and at every save.
+    An exception that is nobody's mistake (a collective operation that failed, a bug) ends the processes of all hosts at
+    once, wherever they are, if they watch each other: those in a collective operation would never come to a meeting.
     """
 
     @functools.wraps(run)
@@ -103,11 +108,22 @@ def ending_together(run: Callable[P, R]) -> Callable[P, R]:
         except Ended:
             raise
         except BaseException as error:
+            if peers.is_watching() and isinstance(error, Exception) and not isinstance(error, UserError | OSError):
+                _end_all(error)
             if global_state.num_processes > 1:
                 _tell(f"host {global_state.process_id} has stopped: {str(error) or type(error).__name__}")
             raise
 
     return wrapped
+
+
+def _end_all(error: Exception) -> NoReturn:
+    """End all hosts because of `error`, with a traceback unless another host is the cause."""
+    line = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.300}"
+    if re.search("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|Connection|Socket closed", str(error)):
+        peers.end_all(f"a collective operation has failed, probably because a host has died ({line})", is_effect=True)
+    traceback.print_exception(error)
+    peers.end_all(line)
 
 
 def _meet(kind: str, value: Any, conclude: Callable[[list[Any]], Any]) -> Any:

@@ -12,6 +12,8 @@ import jax
 from jax.experimental import multihost_utils
 from rich.console import Console
 
+from bert_jax.devices.watchdog import Watchdog
+
 Value = TypeVar("Value")
 COMPILING = "compiling"  # start of the name of a thread that works for `StopSignals.wait`
 QUIT_SECONDS = 10.0  # maximum time for saying what is lost
@@ -33,12 +35,16 @@ class StopSignals:
     (initially 0) that any of them has passed to JAX's preemption service so far. Nothing else may call that service:
     see `checkpoints.manager.Manager`.
 
+    Args:
+      watchdog: told of the progress that calls of `check` and `wait` are.
+
     Attributes:
       saving: step that the loop would save on a signal now; None if nothing needs to be saved.
       newest: returns the step of the newest checkpoint, or None.
     """
 
-    def __init__(self):
+    def __init__(self, watchdog: Watchdog | None = None):
+        self.watchdog = watchdog or Watchdog()
         self.saving: int | None = None
         self.newest: Callable[[], int | None] = lambda: None
         self._received: int | None = None  # by this process
@@ -69,6 +75,7 @@ class StopSignals:
         Call it between steps and between batches of an evaluation, equally often on every host.
         """
         self._checked = True
+        self.watchdog.step()
         if self._told():
             self._stop()
 
@@ -78,6 +85,7 @@ class StopSignals:
         For compilation: XLA spends minutes in C++, and Python runs signal handlers only between two of its own
         instructions.
         """
+        self.watchdog.begin("compilation")
         executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
         future = executor.submit(work)
         executor.shutdown(wait=False)

@@ -11,13 +11,15 @@ from etils import epath
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.workdir import WorkDirectory, write_json
+from bert_jax.config import FaultsConfig
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune
 from bert_jax.config.json_form import first_lines, to_dict
-from bert_jax.devices import hardware, sharding
+from bert_jax.devices import hardware, peers, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import StopSignals
+from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import from_arguments
 from bert_jax.finetuning.benchmark_files import predicted
@@ -105,6 +107,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sharding.Devices) -> Result:
     hardware.initialize_distributed()
+    peers.watch(FaultsConfig().peer_timeout_seconds)
     check_alike(lambda: to_dict(config), FINETUNING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
@@ -118,10 +121,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
 
     results: dict = {}
     with (
-        StopSignals() as signals,
+        Watchdog(None) as watchdog,
+        StopSignals(watchdog) as signals,
         _open_directory(config, stored, data, programs) as workdir,
         Events(workdir.path, signals) as events,
     ):
+        watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         command = Command(config, data, stored, programs, workdir, events, signals)
         _announce(command, note)
         _train_runs(command)

@@ -82,6 +82,7 @@ def train(run: Run, command: Command) -> dict:
             (weights, metrics, events),
             reporter,
             reporter.rates,
+            signals.watchdog,
             config=record_config,
             position=lambda step: {
                 "step": step,
@@ -216,6 +217,7 @@ class _Evaluations:
         earlier = [entry["metrics"][main] for entry in self._found.values()]
         self._saver.secure()
         is_best = scores[main] > max(earlier, default=-np.inf)
+        command.signals.watchdog.begin("save")
         if is_last if command.config.select == "last" else is_best:
             self._weights.save(step, {"params": params}, position={"step": step}, config=self._config, metrics=scores)
             # Otherwise a kill could leave only the state that is saved next, and nothing would save the weights again.

@@ -10,6 +10,7 @@ resumes: this is the history of all its starts, and a step can occur in it sever
     saved             seconds from the call until the checkpoint was committed
     skipped           loss, grad_norm, in_a_row: an update that was not finite
     rollback          from_step, to_step, span (phase, first position and the one behind the last), reason
+    hung              seconds, place: the start ends because its first host makes no progress
     stopped           signal, exit_code: a signal ended the start
     failed            error: an exception ended the start
     finished          nothing is left to do

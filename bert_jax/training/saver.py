@@ -5,6 +5,7 @@ from typing import Protocol
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import WorkDirectory
+from bert_jax.devices.watchdog import Watchdog
 from bert_jax.training.events import Events
 from bert_jax.training.metrics import Metrics, Rates
 
@@ -23,6 +24,7 @@ class Saver:
       others: whatever else the run writes below `workdir`.
       reporter: finishes the metrics of earlier steps before a save.
       rates: paused during a save.
+      watchdog: told that a save takes long.
       config: the resolved configuration, saved in every checkpoint.
       position: returns the position of the run after a step, once `reporter` has finished.
     """
@@ -34,11 +36,13 @@ class Saver:
         others: tuple[Checkpoints | Metrics | Events, ...],
         reporter: Reporter,
         rates: Rates,
+        watchdog: Watchdog,
         config: dict,
         position: Callable[[int], dict],
     ):
         self._workdir, self._states, self._others = workdir, states, others
-        self._reporter, self._rates, self._config, self._position = reporter, rates, config, position
+        self._reporter, self._rates, self._watchdog = reporter, rates, watchdog
+        self._config, self._position = config, position
 
     def secure(self) -> None:
         """Write the directory again if it was deleted, renamed or replaced.
@@ -59,6 +63,7 @@ class Saver:
           UserError: this save or the previous one could not be written.
         """
         self._reporter.finish()
+        self._watchdog.begin("save")
         self.secure()
         with self._rates.paused("checkpoint"):
             self._states.save(step, state, position=self._position(step), config=self._config, metrics=metrics)

@@ -69,18 +69,21 @@ def test_report_of_accelerators(peak, memory, text):
     assert str(hardware.Hardware("tpu", "TPU v4", 8, 4, 2, peak, memory)) == text
 
 
+BEATS = {"heartbeat_timeout_seconds": 75}
+
+
 @pytest.mark.parametrize(
     "environment, tpu, calls",
     [
         ({}, False, []),
         ({"SLURM_STEP_NUM_TASKS": "1"}, False, []),
-        ({"SLURM_STEP_NUM_TASKS": "4"}, False, [{}]),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, False, [{}]),
-        ({}, True, [{}]),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, False, [BEATS]),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, False, [BEATS]),
+        ({}, True, [BEATS]),
         (
             {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0"},
             False,
-            [{"num_processes": 4, "process_id": 0}],
+            [{"num_processes": 4, "process_id": 0} | BEATS],
         ),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 from processes import SECONDS, free_port
 
@@ -16,14 +17,26 @@ DEVICES = "--xla_force_host_platform_device_count={}"
 STARTED: list[subprocess.Popen] = []
 
 
-def launch(config, hosts: int) -> list[subprocess.Popen]:
+COMMAND = (sys.executable, "-m", "bert_jax")
+
+
+def launch(config, hosts: int, commands: Mapping[int, Sequence[str]] = {}) -> list[subprocess.Popen]:
     file = pathlib.Path(config.workdir).with_suffix(".json")
     file.write_text(json.dumps(to_dict(config)))
-    return start(["pretrain", str(file)], config.workdir, hosts)
+    return start(["pretrain", str(file)], config.workdir, hosts, commands=commands)
 
 
-def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] = ()) -> list[subprocess.Popen]:
-    """Run one command of bert-jax on every host, the last one with options `last`; the hosts share four devices."""
+def start(
+    arguments: list[str],
+    workdir: str,
+    hosts: int,
+    last: tuple[str, ...] = (),
+    commands: Mapping[int, Sequence[str]] = {},
+) -> list[subprocess.Popen]:
+    """Run one command of bert-jax on every host, the last one with options `last`; the hosts share four devices.
+
+    A host in `commands` runs something else in place of `bert_jax`, with the same arguments.
+    """
     port = free_port()
     processes = []
     for host in range(hosts):
@@ -38,7 +51,7 @@ def start(arguments: list[str], workdir: str, hosts: int, last: tuple[str, ...] 
             own = last if host == hosts - 1 else ()
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "bert_jax", *arguments, *own],
+                    [*commands.get(host, COMMAND), *arguments, *own],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -1,0 +1,190 @@
+"""Notices that another host of the job is dead, stuck or has crashed, and ends this process so that all start again.
+
+Every host leaves a sign of life in JAX's coordination service every few seconds, from a thread of its own; the first
+host looks whether they go on. JAX has heartbeats too, but answers a missing one by aborting with a page of C++ stack,
+and a host that crashes leaves the others in a collective operation until its heartbeat is missed. Here a host that
+crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. JAX's heartbeats
+remain for the case that nobody can say anything: the first host, which has the service, is gone.
+"""
+
+import atexit
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+import jax
+from absl import logging
+from jax._src.distributed import global_state  # it has no public name; Orbax takes it from here too
+
+EXIT_CODE = 75
+"""EX_TEMPFAIL of sysexits.h: nothing is wrong with the command, and it should be started again."""
+LOOK_SECONDS = 2.0
+LINGER_SECONDS = 10.0
+"""For which the first host, whose end takes the service away, lets the others read why they end."""
+SIGN, END = "bert_jax/signs", "bert_jax/end"
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_watching: "Peers | None" = None
+
+
+class Peers:
+    """The hosts of a job as this one sees them.
+
+    Args:
+      client: that of JAX's coordination service.
+      me: number of this host.
+      timeout_seconds: without a sign of life, after which a host counts as dead.
+      clock: in seconds.
+    """
+
+    def __init__(self, client, me: int, timeout_seconds: float, clock=time.monotonic):
+        self._client, self._me, self._timeout, self._clock = client, me, timeout_seconds, clock
+        self._facts: dict[str, Any] = {"name": socket.gethostname()}
+        self._beats, self._due = 0, -float("inf")
+        self.signs: dict[int, dict[str, Any]] = {}
+        """What each host has said last; on the first host only."""
+        self._heard: dict[int, tuple[int, float]] = {}  # number of the last sign, and when it was new
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        atexit.register(self.stop)  # before JAX leaves, for which it waits for the others
+
+    def stop(self) -> None:
+        """Say that this host leaves in good order, and watch no more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._sign(left=True)
+        except jax.errors.JaxRuntimeError as error:  # the service has left before
+            logging.debug("no farewell: %s", error)
+
+    def publish(self, **facts: Any) -> None:
+        """Give values that JSON can represent to the first host, with the next sign of life."""
+        self._facts = {**self._facts, **facts}
+
+    def look(self) -> str | None:
+        """Give a sign of life and look for those of others if it is time; return why this process should end."""
+        if (told := self._told()) is not None:
+            return told
+        if self._clock() >= self._due:
+            self._due = self._clock() + self._timeout / 8
+            self._sign()
+            return self._missing() if self._me == 0 else None
+        return None
+
+    def tell(self, reason: str) -> None:
+        """Make every host end for `reason`; the first reason counts."""
+        try:
+            self._client.key_value_set(END, json.dumps({"host": self._me, "reason": reason}))
+        except jax.errors.JaxRuntimeError as error:  # another host was first, or the service is gone
+            logging.debug("nobody was told: %s", error)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(LOOK_SECONDS):
+            try:
+                reason = self.look()
+            except jax.errors.JaxRuntimeError as error:
+                logging.warning("the first host cannot be reached: %s", str(error).partition("\n")[0])
+                return  # JAX notices too, and ends this process
+            if reason is not None:
+                end_process(reason)
+
+    def _sign(self, left: bool = False) -> None:
+        self._beats += 1
+        sign = {**self._facts, "beat": self._beats, "left": left, "place": where(threading.main_thread())}
+        self._client.key_value_set(f"{SIGN}/{self._me}", json.dumps(sign), allow_overwrite=True)
+
+    def _told(self) -> str | None:
+        try:
+            said = json.loads(self._client.key_value_try_get(END))
+        except jax.errors.JaxRuntimeError as error:
+            if "NOT_FOUND" in str(error):
+                return None
+            raise
+        return f"host {said['host']}: {said['reason']}"
+
+    def _missing(self) -> str | None:
+        """Return which host has given no sign for too long, if any; one that has never given one is still starting."""
+        now = self._clock()
+        for key, value in self._client.key_value_dir_get(SIGN):
+            host, sign = int(key.rpartition("/")[2]), json.loads(value)
+            self.signs[host] = sign
+            if host not in self._heard or self._heard[host][0] != sign["beat"]:
+                self._heard[host] = sign["beat"], now
+            silent = now - self._heard[host][1]
+            if silent > 0.75 * self._timeout and not sign["left"]:  # seen an eighth late, which makes it 0.875 to 1
+                reason = f"host {host} ({sign['name']}) has given no sign of life for {silent:.0f} s"
+                self.tell(reason)
+                return reason
+        return None
+
+
+def watch(timeout_seconds: float) -> None:
+    """Watch the other hosts, if there are any, until the process ends; do nothing when called again."""
+    global _watching
+    if _watching is None and global_state.client is not None and global_state.num_processes > 1:
+        _watching = Peers(global_state.client, global_state.process_id, timeout_seconds)
+        _watching.start()
+
+
+def publish(**facts: Any) -> None:
+    """Give values to the first host, if the hosts watch each other (`Peers.publish`)."""
+    if _watching is not None:
+        _watching.publish(**facts)
+
+
+def signs() -> dict[int, dict[str, Any]]:
+    """Return what each host has said last, on the first host; {} on others, and if there is only one."""
+    return {} if _watching is None else dict(_watching.signs)
+
+
+def is_watching() -> bool:
+    """Return whether the hosts watch each other."""
+    return _watching is not None
+
+
+def end_all(reason: str, is_effect: bool = False) -> NoReturn:
+    """End this process and those of all other hosts, with exit code 75 and the stacks of their threads.
+
+    Args:
+      reason: what has happened.
+      is_effect: whether another host is probably the cause; then that one may say why for a few seconds.
+    """
+    if is_effect:
+        time.sleep(3 * LOOK_SECONDS)  # within which the thread ends this process if there is something to read
+    if _watching is not None:
+        _watching.tell(reason)
+    end_process(reason)
+
+
+def end_process(reason: str) -> NoReturn:
+    """End this process: nothing can be saved while a host is missing, and Python cannot interrupt what it waits for."""
+    stream = sys.__stderr__
+    if stream is not None:
+        print(f"error: {reason}. Start the job again; it resumes from its newest checkpoint", file=stream, flush=True)
+        for host, sign in sorted(signs().items()):
+            print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
+        faulthandler.dump_traceback(stream, all_threads=True)
+    if global_state.num_processes > 1 and global_state.process_id == 0:
+        time.sleep(LINGER_SECONDS)
+    os._exit(EXIT_CODE)
+
+
+def where(thread: threading.Thread) -> str:
+    """Return the innermost line of bert_jax that a thread is in, such as "bert_jax/training/metrics.py:12 in write"."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE + os.sep):
+        frame = frame.f_back
+    if frame is None:
+        return "code outside bert_jax"
+    file = os.path.relpath(frame.f_code.co_filename, os.path.dirname(PACKAGE))
+    return f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
