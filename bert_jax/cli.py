@@ -106,6 +106,24 @@ def info(arguments: list[str]) -> int:
     return 0
 
 
+def plan(arguments: list[str]) -> int:
+    """plan CONFIG --topology=MACHINE [--search] [--price_per_chip_hour=P] [--output=FILE.json|FILE.html]
+
+    Compile a run for TPUs that are not there, and print its memory, transfers, time and cost; exit with 1 if it does
+    not fit.
+
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The TPU compiler comes with
+    pip install 'bert_jax[plan]'. A program is compiled once, which takes minutes, and then kept.
+    """
+    from bert_jax.config.planning import PlanConfig
+
+    path, words = positional(arguments, usage(plan), "CONFIG")
+    options = parse(PlanConfig.of(load_config(path) if path else Config()), words, *described(plan))
+    from bert_jax.planning.whole_plan import run_plan
+
+    return run_plan(options, arguments)
+
+
 def config(arguments: list[str]) -> int:
     """config show CONFIG | bert-jax config diff CONFIG CONFIG
 
@@ -353,6 +371,7 @@ COMMANDS = {
     "prepare": prepare,
     "inspect": inspect,
     "info": info,
+    "plan": plan,
     "config": config,
     "pretrain": pretrain,
     "launch": launch,

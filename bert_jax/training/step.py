@@ -193,9 +193,21 @@ def _gradients(
         return mean_loss(objective.terms, sums, denominators), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(params)
-    # In two stages: a scatter into a table that is split over the hidden axis would move every activation instead.
-    gradients = jax.lax.with_sharding_constraint(gradients, sharding.gathered(shardings))
-    return jax.lax.with_sharding_constraint(gradients, shardings), sums
+    return jax.lax.with_sharding_constraint(_tables_whole(gradients, shardings), shardings), sums
+
+
+def _tables_whole(gradients, shardings):
+    """Return the gradients with those of the embeddings whole over fsdp, before all are split.
+
+    A scatter into a table that is split over the hidden axis would move every activation. All others are split as they
+    are summed (reduce-scatter), which moves half of what summing whole gradients does and never keeps them whole.
+    """
+
+    def one(path, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
+        below_embeddings = getattr(path[0], "key", None) == "embeddings"
+        return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
+
+    return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))
 
 
 def _sum_of_parts(part: Callable, rows: Batch, micro_batches: int):

@@ -32,6 +32,7 @@ from bert_jax.config.commands import (
 from bert_jax.config.finetuning import TASKS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, PretrainConfig, SlurmConfig, TpuConfig
+from bert_jax.config.planning import PlanConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.watching import DoctorConfig, StatusConfig
 from bert_jax.console import log
@@ -184,6 +185,7 @@ OPTIONS = {  # of every command
     "extend-vocab": ExtendVocabConfig(vocab="", output=""),
     "prepare": PrepareConfig(input="", vocab="", output=""),
     "info": Config(),
+    "plan": PlanConfig(),
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own

@@ -22,6 +22,17 @@ Batch = dict[str, np.ndarray]
 float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs)."""
 
 
+def batch_layout(phase: Phase, sentence_pairs: str) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """Return the shape of a row and the type of each array of a batch of `phase`; see Batch."""
+    tokens, masked = (phase.sequence_length,), (phase.max_predictions,)
+    layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+        **dict.fromkeys(("token_type_ids", "attention_mask", "input_ids"), (tokens, np.int32)),
+        **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
+        "masked_weights": (masked, np.float32),
+    }
+    return layout if sentence_pairs == "none" else layout | {"next_sentence_labels": ((), np.int32)}
+
+
 class Examples:
     """The examples of one split of a token store at the sequence length of one phase.
 
@@ -58,6 +69,7 @@ class Examples:
         self.split = split
         self.vocab_size: int = store.vocab_size
         self.sequence_length: int = phase.sequence_length
+        self.layout = batch_layout(phase, config.data.sentence_pairs)
         self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
         self.static_masks: int = config.masking.static_masks
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them

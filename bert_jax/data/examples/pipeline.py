@@ -44,9 +44,10 @@ def batches(
         return examples.batch(first_position + number * batch_size + rows)
 
     through_tensorflow = loader != "plain" and importlib.util.find_spec("tensorflow") is not None
-    return (
-        _tf_batches(make, num_batches, prefetch) if through_tensorflow else _plain_batches(make, num_batches, prefetch)
-    )
+    if not through_tensorflow:
+        return _plain_batches(make, num_batches, prefetch)
+    shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
+    return _tf_batches(make, shapes, num_batches, prefetch)
 
 
 def check_loader(loader: str) -> None:
@@ -68,26 +69,27 @@ def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int
         worker.shutdown(wait=True, cancel_futures=True)
 
 
-def _tf_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Generator[Batch, None, None]:
+def _tf_batches(
+    make: Callable[[int], Batch], shapes: dict[str, tuple], num_batches: int, prefetch: int
+) -> Generator[Batch, None, None]:
     tf = _tensorflow()
-    shape_of = {name: (value.dtype, value.shape) for name, value in make(0).items()}
     failures = {}
 
     def arrays(number):
         try:
             batch = make(int(number))
-            return [batch[name] for name in shape_of]
+            return [batch[name] for name in shapes]
         except Exception as failure:  # TensorFlow would turn it into a status code and a message
             failures[int(number)] = failure
             raise
 
     def tensors(number):
         values = tf.numpy_function(
-            arrays, [number], [tf.as_dtype(dtype) for dtype, _ in shape_of.values()], stateful=False
+            arrays, [number], [tf.as_dtype(dtype) for _, dtype in shapes.values()], stateful=False
         )
         return {
             name: tf.ensure_shape(value, shape)
-            for value, (name, (_, shape)) in zip(values, shape_of.items(), strict=True)
+            for value, (name, (shape, _)) in zip(values, shapes.items(), strict=True)
         }
 
     options = tf.data.Options()

@@ -60,6 +60,7 @@ class Failing:
     """Stands in for examples whose store breaks at a position."""
 
     split, sequence_length, sentence_pairs = "train", 64, "nsp"
+    layout = {"input_ids": ((1,), np.int32)}
 
     def num_examples(self, epoch):
         return 1000

@@ -1,0 +1,146 @@
+"""What is known of one phase on a machine before it is rented."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.devices.hardware import peak_flops
+from bert_jax.models import costs
+from bert_jax.models.parameters import FLOAT32, bert_parameters
+from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
+from bert_jax.planning.compilation import compile_phase
+from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput
+from bert_jax.planning.hlo import parse_program
+from bert_jax.planning.memory import Memory, Shortage, memory_of, shortage_of
+from bert_jax.planning.program_store import CompiledProgram
+from bert_jax.planning.roofline import Work, work_of
+from bert_jax.planning.topology import Topology
+
+BY_CLOSED_FORM = "parameters, moments, gradients and activations by closed form"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhasePlan:
+    """One phase on a machine."""
+
+    phase: Phase
+    mesh: dict[str, int]
+    """Sizes of the axes."""
+    compiled: bool
+    """Whether a compiler has seen it; else memory and time are closed forms."""
+    flops: float
+    """Operations of a step on one chip by closed form, without what is computed twice."""
+    memory: Memory | None
+    """None if the program does not fit."""
+    shortage: Shortage | None
+    """What is missing if it does not fit."""
+    needed: Needed
+    """Bytes that data parallelism needs at least, in the type of the products."""
+    work: Work | None = None
+    collectives: list[Collective] = dataclasses.field(default_factory=list)
+    time: StepTime | None = None
+    optimistic: Throughput | None = None
+    pessimistic: Throughput | None = None
+    resharding_warnings: int = 0
+    compile_cpu_seconds: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        return self.shortage is None
+
+    @property
+    def sequences_per_chip(self) -> float:
+        return self.phase.batch_size / math.prod(self.mesh.values())
+
+
+def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[[str], None]) -> PhasePlan:
+    """Compile one phase for `topology` and say what follows.
+
+    Args:
+      config: options of the run, resolved for the machine.
+      topology: the machine.
+      number: of the phase.
+      stage: is told what is being done, in a few words.
+
+    Raises:
+      UserError: the options do not fit the machine.
+    """
+    phase = resolve_phases(config)[number]
+    compiled, facts = compile_phase(config, topology, number, stage)
+    mesh = facts["mesh"]
+    value_bytes = FLOAT32 if config.compute.dtype == "float32" else FLOAT32 // 2
+    plan = PhasePlan(
+        phase=phase,
+        mesh=mesh,
+        compiled=compiled is not None,
+        flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
+        memory=None,
+        shortage=None,
+        needed=needed(facts["whole_parameters"] * value_bytes, mesh),
+    )
+    if compiled is None:
+        return _by_closed_form(plan, config, topology, facts)
+    plan = dataclasses.replace(
+        plan, resharding_warnings=compiled.resharding_warnings, compile_cpu_seconds=compiled.cpu_seconds
+    )
+    if compiled.failure:
+        return dataclasses.replace(plan, shortage=shortage_of(compiled.failure))
+    stage("reading the program")
+    return _of_program(plan, topology, compiled, facts)
+
+
+def closed_form_flops(config: Config, phase: Phase) -> int:
+    """Return the operations of one sequence in a training step, on all chips together."""
+    parameters = bert_parameters(config.model)
+    return costs.training_flops(config.model, parameters, phase.sequence_length, phase.max_predictions).total
+
+
+def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, facts: dict[str, Any]) -> PhasePlan:
+    """Return `plan` with what the compiled program says."""
+    program, chip = parse_program(compiled.text), topology.chip
+    peak = peak_flops(chip.kind) if chip else None
+    collectives = collectives_of(program, topology.chips_per_slice, topology.slices)
+    work = work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf)
+    plan = dataclasses.replace(plan, memory=memory_of(compiled, facts), work=work, collectives=collectives)
+    return plan if chip is None else _timed(plan, topology, step_time(topology, work, collectives))
+
+
+def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
+    """Return `plan` with estimates for a machine whose programs cannot be compiled here."""
+    chip = topology.chip
+    assert chip is not None
+    kept = costs.activation_bytes(config.model, plan.phase.sequence_length)
+    of_a_sequence = {"none": kept.total, "dots": kept.linear, "full": kept.layer_inputs}[config.compute.remat]
+    memory = Memory(
+        parameters=facts["parameters"],
+        moments=facts["moments"],
+        batch=facts["batch"],
+        padding=0,
+        gradients=facts["parameters"],
+        activations=int(of_a_sequence * plan.sequences_per_chip / plan.phase.micro_batches),
+        gaps=0,
+        other=0,
+        code=0,
+    )
+    fits = memory.total <= chip.memory_bytes
+    plan = dataclasses.replace(
+        plan, memory=memory, shortage=None if fits else Shortage(memory.total, chip.memory_bytes, BY_CLOSED_FORM)
+    )
+    links = plan.needed.within_slice / chip.link_bandwidth
+    fastest = max(plan.flops / (peak_flops(chip.kind) or math.inf), links)
+    return _timed(
+        plan, topology, StepTime(optimistic=fastest, pessimistic=None, computing=None, links=links, network=0.0)
+    )
+
+
+def _timed(plan: PhasePlan, topology: Topology, time: StepTime) -> PhasePlan:
+    """Return `plan` with the two ends of the time of a step and what they mean."""
+
+    def with_steps_of(seconds: float | None) -> Throughput | None:
+        return None if seconds is None else throughput(seconds, topology, plan.phase, plan.flops)
+
+    return dataclasses.replace(
+        plan, time=time, optimistic=with_steps_of(time.optimistic), pessimistic=with_steps_of(time.pessimistic)
+    )

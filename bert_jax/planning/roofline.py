@@ -1,0 +1,163 @@
+"""What a compiled program computes and moves: products, bytes to and from memory, the compiler's estimated cycles.
+
+Bodies of loops count as often as they run, which `cost_analysis()` of JAX does not do.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+
+from bert_jax.planning.collectives import BESIDE_COMPUTATION, is_collective
+from bert_jax.planning.hlo import Instruction, Program
+
+FREE = (
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
+    *("partition-id", "replica-id"),
+)
+NOTABLE_BYTES = 1e6  # an instruction without an estimate that moves less does not matter
+_SLICING = ("dynamic-slice", "slice", "gather")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one device does in a step."""
+
+    flops: int
+    """Operations of matrix products; a multiply-add counts as two."""
+    bytes: int
+    """Bytes between the chip and its memory."""
+    cycles: int
+    """Sum of the compiler's estimates; 0 where it states none."""
+    roofline_seconds: float
+    """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
+    without_estimate: dict[str, int]
+    """How often an instruction that moves more than a megabyte has no estimate, by its kind."""
+
+
+def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Work:
+    """Return what one device does.
+
+    Args:
+      program: the compiled program.
+      peak_flops: operations/s of matrix products.
+      memory_bandwidth: bytes/s.
+    """
+    flops = moved = cycles = 0
+    seconds, missing = 0.0, collections.Counter()
+    for computation, each, times in program.scheduled():
+        if each.op in FREE or each.op.endswith(("-done", "-update")):
+            continue
+        own_flops, own_bytes = _flops(program, computation, each), _traffic(program, computation, each)
+        flops, moved = flops + times * own_flops, moved + times * own_bytes
+        cycles += times * (each.cycles or 0)
+        seconds += times * max(own_flops / peak_flops, own_bytes / memory_bandwidth)
+        if each.cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
+            missing[each.op] += times
+    return Work(flops=flops, bytes=moved, cycles=cycles, roofline_seconds=seconds, without_estimate=dict(missing))
+
+
+def _flops(program: Program, computation: str, each: Instruction) -> int:
+    """Return the operations of a product, or of all products in a fusion."""
+    if each.op == "fusion":
+        called = each.calls[0]
+        return sum(_flops(program, called, inner) for inner in program.computations[called].values())
+    if each.op not in ("dot", "convolution"):
+        return 0
+    scope, result = program.computations[computation], each.shapes[0].dims
+    left, right = (scope[name].shapes[0].dims for name in each.operands[:2])
+    if each.op == "dot":
+        contracted = [
+            int(axis) for axis in (each.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or "").split(",") if axis
+        ]
+        return 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+    return _convolution_flops(each, left, right, result)
+
+
+def _convolution_flops(each: Instruction, left: tuple, right: tuple, result: tuple) -> int:
+    """Return the operations of a convolution, which is how TPUs write products; padding is not multiplied."""
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", each.attributes)
+    assert labels is not None
+    of_left, of_right, of_result = labels.groups()
+    window = dict(re.findall(r"(\w+)=([\dx_\-]+)", each.attribute(r"window=\{([^}]*)\}") or ""))
+
+    def entry(name: str, place: int, default: str) -> str:
+        return window[name].split("x")[place] if name in window else default
+
+    flops = 2 * result[of_result.index("b")] * result[of_result.index("f")] * right[of_right.index("i")]
+    for place in range(len(of_right) - 2):
+        out, over = result[of_result.index(str(place))], left[of_left.index(str(place))]
+        size, stride, padding = (int(entry(*given).split("_")[0]) for given in (
+            ("size", place, "1"), ("stride", place, "1"), ("pad", place, "0_0")))  # fmt: skip
+        spread, apart = int(entry("lhs_dilate", place, "1")), int(entry("rhs_dilate", place, "1"))
+        positions = (o * stride + k * apart - padding for o in range(out) for k in range(size))
+        flops *= sum(at >= 0 and at % spread == 0 and at // spread < over for at in positions)
+    return flops
+
+
+def _traffic(program: Program, computation: str, each: Instruction) -> int:
+    """Return the bytes to and from memory; those of collectives and of copies under way are counted elsewhere."""
+    if each.op.endswith("-start") or each.op in BESIDE_COMPUTATION:
+        return 0
+    scope, written = program.computations[computation], _written(program, computation, each)
+    if each.op in _SLICING:
+        return 2 * written
+    if each.op == "dynamic-update-slice":
+        return 2 * sum(shape.bytes for shape in scope[each.operands[1]].shapes)
+    read = 0
+    for place, name in enumerate(each.operands):
+        whole = sum(shape.bytes for shape in scope[name].shapes if not shape.on_chip) if name in scope else 0
+        inside = each.op == "fusion" and whole
+        read += _read_by_fusion(program, each.calls[0], place, whole) if inside else whole
+    return written + read
+
+
+def _read_by_fusion(program: Program, called: str, place: int, whole: int) -> int:
+    """Return the bytes of operand `place` that a fusion reads: where it only cuts slices out, those of the slices."""
+    scope = program.computations[called]
+    parameter = next(name for name, each in scope.items() if each.op == "parameter" and each.raw.strip() == str(place))
+    return min(whole, _read_of(program, called, parameter, whole))
+
+
+def _read_of(program: Program, called: str, name: str, whole: int) -> int:
+    total, scope = 0, program.computations[called]
+    for each in scope.values():
+        if name not in each.operands:
+            continue
+        if each.op in _SLICING and each.operands[0] == name:
+            total += sum(shape.bytes for shape in each.shapes)
+        elif each.op == "bitcast":
+            total += _read_of(program, called, each.name, whole)
+        elif each.op == "fusion":
+            places = [place for place, operand in enumerate(each.operands) if operand == name]
+            total += max(_read_by_fusion(program, each.calls[0], place, whole) for place in places)
+        elif each.op != "dynamic-update-slice" or each.operands[0] != name:
+            return whole
+    return total
+
+
+def _written(program: Program, computation: str, each: Instruction) -> int:
+    """Return the bytes that are written; of an update in place those of the update."""
+    if each.op != "fusion":
+        return sum(shape.bytes for shape in each.shapes if not shape.on_chip)
+    called, root = each.calls[0], program.root(each.calls[0])
+    names = root.operands if root.op == "tuple" else (root.name,)
+    total = 0
+    for place, shape in enumerate(each.shapes):
+        if not shape.on_chip:
+            updated = _updated(program, called, names[place]) if place < len(names) else None
+            total += shape.bytes if updated is None else min(updated, shape.bytes)
+    return total
+
+
+def _updated(program: Program, called: str, name: str) -> int | None:
+    """Return the bytes of the update if `name` is an update in place, looking through copies and fusions."""
+    each = program.computations[called].get(name)
+    while each is not None and each.op in ("bitcast", "copy", "fusion"):
+        if each.op == "fusion":
+            return _updated(program, each.calls[0], program.root(each.calls[0]).name)
+        each = program.computations[called].get(each.operands[0]) if each.operands else None
+    if each is None or each.op != "dynamic-update-slice":
+        return None
+    update = program.computations[called].get(each.operands[1])
+    return None if update is None else sum(shape.bytes for shape in update.shapes)

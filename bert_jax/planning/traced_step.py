@@ -1,0 +1,72 @@
+"""The step of a phase, traced but not compiled, for devices that need not exist."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.config import Config, Phase
+from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
+from bert_jax.data.examples.examples import batch_layout
+from bert_jax.devices import sharding
+from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.planning.topology import Topology
+from bert_jax.training.learner import Learner
+
+
+def described_devices(topology: Topology) -> Sequence:
+    """Return the devices of `topology`: of TPUs descriptions that no program can run on, else virtual ones of the CPU.
+
+    The environment must have been prepared (planning/compilation.py): libtpu looks for a real TPU otherwise, and the
+    CPU has one device.
+    """
+    if topology.platform != "tpu":
+        return jax.devices("cpu")[: topology.chips]
+    from jax.experimental import topologies
+
+    assert topology.chip is not None
+    options: dict[str, Any] = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    if topology.chip.name == "v4":
+        options["chip_config_name"] = "megacore"  # a device is a chip with both of its cores, as on a real v4
+    if topology.shape == "1x1":
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    name = f"{topology.chip.name}:{topology.shape}"
+    return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+
+
+def resolved(config: Config, topology: Topology) -> Config:
+    """Return `config` with what a run on `topology` would choose by itself.
+
+    The data type is that of the machine, not of this one; mesh.slice is the number of slices unless it is given; the
+    vocabulary, which a run takes from its token store, is that of BERT uncased unless it is given.
+    """
+    compute, mesh, model = config.compute, config.mesh, config.model
+    if model.vocab_size is None:
+        model = dataclasses.replace(model, vocab_size=DEFAULT_VOCAB_SIZE)
+    if compute.dtype == "auto":
+        compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
+    if topology.slices > 1 and mesh.slice == 1:
+        mesh = dataclasses.replace(mesh, slice=topology.slices)
+    return dataclasses.replace(config, compute=compute, mesh=mesh, model=model)
+
+
+def learner(config: Config, mesh: Mesh) -> Learner:
+    """Return what `pretrain` trains with these options."""
+    return Learner.of(config, mesh, default_objective)
+
+
+def abstract_batch(config: Config, phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the arrays of a batch of `phase` as the step takes them, without contents."""
+    where = sharding.batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype, sharding=where)
+        for name, (shape, dtype) in batch_layout(phase, config.data.sentence_pairs).items()
+    }
+
+
+def traced_step(config: Config, phase: Phase, mesh: Mesh) -> jax.stages.Lowered:
+    """Return the very step that `pretrain` compiles for `phase`."""
+    what = learner(config, mesh)
+    return what.train_step(config, phase).lower(what.abstract, abstract_batch(config, phase, mesh))

@@ -1,0 +1,285 @@
+"""`bert-jax plan` from end to end on virtual CPU devices, and its refusals."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from processes import SECONDS
+
+from bert_jax import cli
+from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.errors import UserError
+from bert_jax.models.costs import state_bytes
+from bert_jax.models.parameters import bert_parameters
+from bert_jax.planning import compilation, search
+from bert_jax.planning.advice import advice
+from bert_jax.planning.collectives import Needed
+from bert_jax.planning.estimate import cost, step_time, throughput
+from bert_jax.planning.memory import Shortage
+from bert_jax.planning.phase_plan import PhasePlan, plan_phase
+from bert_jax.planning.plan_page import page
+from bert_jax.planning.roofline import Work
+from bert_jax.planning.sections import Section
+from bert_jax.planning.topology import find_topology
+from bert_jax.planning.traced_step import resolved
+from bert_jax.planning.whole_plan import make_plan
+
+SMALL = tuple(
+    f"--model.{name}"
+    for name in ("hidden_size=32", "num_layers=2", "num_heads=2", "vocab_size=64", "max_position_embeddings=16")
+)
+CONFIG = Config(model=ModelConfig(hidden_size=32, num_layers=2, num_heads=2, vocab_size=64), phases=(PhaseConfig(),))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The plan of a small run on four CPU devices, as JSON; a second one as a page, whose program is stored by then."""
+    place = tmp_path_factory.mktemp("plan")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place))
+        words = ["bert-jax", "plan", "bert_tiny", *SMALL, "--batch_size=16", "--sequence_length=16", "--topology=cpu:4"]
+        assert cli._run([*words, f"--output={place / 'plan.json'}"]) == 0
+        stages = []
+        patch.setattr(compilation, "_child", _told(stages, compilation._child))
+        assert cli._run([*words, f"--output={place / 'plan.html'}", "--seed=0"]) == 0
+    return json.loads((place / "plan.json").read_text()), (place / "plan.html").read_text(), stages
+
+
+def _told(stages: list, child):
+    """The same child, whose lines are also appended to `stages`."""
+
+    def telling(*arguments):
+        block = child(*arguments)
+        lines = block.__enter__()
+
+        class Block:
+            def __enter__(self):
+                return (stages.append(line) or line for line in lines)
+
+            def __exit__(self, *error):
+                return block.__exit__(*error)
+
+        return Block()
+
+    return telling
+
+
+def test_the_state_has_the_size_of_the_closed_form(written):
+    (phase,) = written[0]["phases"]
+    model = dataclasses.replace(CONFIG.model, max_position_embeddings=16)
+    expected = state_bytes(bert_parameters(model), moments=2)
+    assert phase["memory"]["parameters"] == expected.parameters
+    assert phase["memory"]["moments"] - expected.moments == 4  # the count of steps
+    assert phase["memory"]["batch"] == 4 * (3 * 16 * 4 + 3 * 3 * 4 + 4)  # 4 sequences of length 16, 3 masked positions
+    assert phase["mesh"] == {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1} and phase["resharding_warnings"] == 0
+
+
+def test_the_compiled_products_are_those_of_the_closed_form(written):
+    (phase,) = written[0]["phases"]
+    assert phase["work"]["flops"] == pytest.approx(phase["flops"], rel=0.02)
+
+
+def test_every_gradient_is_summed(written):
+    (phase,) = written[0]["phases"]
+    (total,) = phase["collectives"]
+    assert (total["kind"], total["dtype"], total["group"]) == ("all-reduce", "f32", 4)
+    assert total["bytes"] >= phase["memory"]["parameters"]
+
+
+def test_a_processor_has_no_times_and_its_memory_is_not_judged(written):
+    (phase,) = written[0]["phases"]
+    assert written[0]["fits"] and phase["time"] is None and "seconds" not in written[0]["phases"]
+
+
+def test_a_second_plan_compiles_nothing(written):
+    stages = [line["stage"] for line in written[2] if "stage" in line]
+    assert stages == ["tracing"]
+
+
+def test_the_page_loads_nothing_and_has_the_figures(written):
+    facts, html, _ = written
+    assert "<script" not in html and "http" not in html and "src=" not in html
+    assert "all-reduce" in html and "--topology=cpu:4" in html
+    assert f"{facts['phases'][0]['work']['flops'] / 1e12:,.3f}" in html
+
+
+def test_texts_on_the_page_are_escaped():
+    hostile = "<script>alert('&')</script>"
+    html = page(hostile, [hostile], [Section(hostile, (hostile,), [(hostile,)], (hostile,))], hostile)
+    assert "<script" not in html and html.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;") == 8
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        (["--topology=v5e:7x7"], ["unknown topology 'v5e:7x7'", "known: v5e and v6e", "2xv5e:4x4"]),
+        ([], ["--topology is missing", "known:"]),
+        (["--topology=cpu:4", "--output=plan.pdf"], ["output=plan.pdf must end in .json or .html"]),
+        (["--topology=cpu:4", "--price_per_chip_hour=-1"], ["price_per_chip_hour=-1.0", "positive"]),
+        (["--topology=cpu:4", "--mesh.data=3"], ["needs 3 devices but there are 4", "mesh.data=4"]),
+        (["--topology=cpu:4", "--batch_size=30"], ["phases.0.batch_size=30 is not divisible by 4", "28 or 32"]),
+        (["--topology=cpu:4", "--model.num_heads=5"], ["model.num_heads=5"]),
+    ],
+)
+def test_bad_input_is_one_line(words, parts, capsys):
+    assert cli._run(["bert-jax", "plan", "bert_tiny", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert all(part in printed.err for part in parts), printed.err
+
+
+def test_a_missing_compiler_names_the_extra(monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else find_spec(name))
+    assert cli._run(["bert-jax", "plan", "bert_tiny", "--topology=v5e:2x2"]) == 2
+    assert "pip install 'bert_jax[plan]' installs it" in capsys.readouterr().err
+
+
+def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch):
+    monkeypatch.setenv("TPU_WORKER_ID", "7")
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_thunk_runtime=true --xla_force_host_platform_device_count=2")
+    before = dict(os.environ)
+    environment = compilation._environment(find_topology("cpu:16"))
+    assert not {"MEGASCALE_NUM_SLICES", "JAX_COORDINATOR_ADDRESS"} & environment.keys()
+    assert environment["TPU_WORKER_ID"] == "0" and environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["XLA_FLAGS"].split() == [
+        "--xla_cpu_use_thunk_runtime=true",
+        "--xla_force_host_platform_device_count=16",
+    ]
+    assert dict(os.environ) == before
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, _popen=subprocess.Popen, **k: started.append(_popen(*a, **k)) or started[0])  # fmt: skip # noqa: E501
+    with pytest.raises(KeyboardInterrupt), compilation._child({}, find_topology("cpu:1")):
+        raise KeyboardInterrupt
+    assert started[0].returncode is not None
+
+
+def test_a_child_ends_when_its_parent_is_killed():
+    """The parent is killed as the child has begun, so that nothing can be cleaned up."""
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "child = subprocess.Popen([sys.executable, '-c', 'import time, threading\\n"
+            "from bert_jax.planning import compiler\\n"
+            "threading.Thread(target=compiler._end_with_the_parent).start()\\n"
+            "print(1, flush=True)\\ntime.sleep(1000)'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+            "child.stdout.read(1)\nprint(child.pid, flush=True)\ntime.sleep(1000)",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        child = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + SECONDS
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie that waits for whoever adopted it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_graphics_card_is_planned_by_closed_forms():
+    config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64), PhaseConfig(batch_size=64, steps=5)))
+    plan = make_plan(config, find_topology("gpu:h100:8"))
+    first = plan.phases[0]
+    state = state_bytes(bert_parameters(config.model), moments=2)
+    assert first.memory is not None and first.optimistic is not None and first.pessimistic is None
+    assert first.memory.parameters == first.memory.gradients == state.parameters and not first.compiled
+    assert first.optimistic.utilization <= 1.0 and plan.fits
+    assert plan.config.compute.dtype == "bfloat16" and len(plan.phases) == 2
+
+
+def test_slices_of_the_machine_are_those_of_the_mesh():
+    two = resolved(CONFIG, find_topology("2xv5e:4x4"))
+    assert two.mesh == MeshConfig(slice=2) and two.compute.dtype == "bfloat16"
+    assert resolved(CONFIG, find_topology("cpu:4")).compute.dtype == "float32"
+    given = dataclasses.replace(CONFIG, mesh=MeshConfig(slice=3))
+    assert resolved(given, find_topology("2xv5e:4x4")).mesh.slice == 3  # which make_mesh will refuse
+
+
+def test_times_and_costs_follow_from_a_step():
+    topology = find_topology("v5e:2x2")
+    work = Work(flops=0, bytes=0, cycles=1_500_000, roofline_seconds=4e-4, without_estimate={})
+    time_ = step_time(topology, work, [])
+    assert time_.pessimistic == pytest.approx(1e-3) and time_.optimistic == 4e-4  # 1.5 GHz
+    phase = plan_of(CONFIG, "v5e:2x2", fits=True).phase
+    found = throughput(0.5, topology, phase, flops=197e12 / 4)
+    assert found.utilization == pytest.approx(0.5) and found.tokens_per_second == 256 * 128 / 0.5
+    assert found.days == pytest.approx(1_000_000 * 0.5 / 86_400) and found.sequences_per_host == 512
+    assert cost(2.0, 256, 1.2) == pytest.approx(2 * 24 * 256 * 1.2)
+
+
+def plan_of(config: Config, name: str, fits: bool, seconds: float = 1.0) -> PhasePlan:
+    """The plan of the first phase with the mesh of the options, which fits or not."""
+    from bert_jax.config import resolve_phases
+
+    topology, phase = find_topology(name), resolve_phases(config)[0]
+    data = topology.chips // config.mesh.fsdp if config.mesh.data == -1 else config.mesh.data
+    end = throughput(seconds, topology, phase, 1e12)
+    return PhasePlan(
+        phase=phase,
+        mesh={"slice": 1, "data": data, "fsdp": config.mesh.fsdp, "tensor": 1},
+        compiled=True,
+        flops=1e12,
+        memory=None,
+        shortage=None if fits else Shortage(2, 1, "HLO temporaries"),
+        needed=Needed(gradients=0, parameters=0, between_slices=0),
+        optimistic=end,
+        pessimistic=end,
+    )
+
+
+def test_a_search_finds_the_largest_batch_the_weakest_remat_and_the_fastest_mesh(monkeypatch):
+    """A machine where 100 sequences a chip fit with remat=full, 20 with dots, none without; fsdp=4 is the fastest."""
+    most = {"none": 0, "dots": 20, "full": 100}
+
+    def fake(config: Config, topology, number, stage) -> PhasePlan:
+        stage("compiling")
+        fits = config.phases[0].batch_size / 4 <= most[config.compute.remat]
+        return plan_of(config, "v5e:2x2", fits, seconds=1.0 if config.mesh.fsdp == 4 else 2.0)
+
+    monkeypatch.setattr(search, "plan_phase", fake)
+    topology, told = find_topology("v5e:2x2"), []
+    for rows, policy, largest in ((8, "dots", 64), (64, "dots", 64), (256, "full", 256), (1024, "", 256)):
+        config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=rows),))
+        found = search.search(config, topology, fake(config, topology, 0, told.append), told.append)
+        chosen = {each.question: each.change for each in found if each.chosen}
+        assert chosen.get("remat", "--compute.remat=") == f"--compute.remat={policy}"
+        assert chosen.get("mesh") == ("--mesh.data=1 --mesh.fsdp=4" if policy else None)
+        assert chosen["batch"] == f"--phases.0.batch_size={largest}"
+    assert "--compute.remat=dots: compiling" in told
+
+
+def test_advice_names_options_that_exist_and_none_where_all_is_well():
+    config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64),))
+    assert advice(config, plan_of(config, "v5e:2x2", fits=True)) == []
+    lines = advice(config, plan_of(config, "v5e:2x2", fits=False))
+    assert [line.split()[0] for line in lines[:4]] == [
+        "--compute.remat=dots",
+        "--mesh.data=1",
+        "--phases.0.micro_batches=2:",
+        "--phases.0.batch_size=32:",
+    ]
+
+
+def test_a_phase_that_does_not_exist_on_the_machine():
+    with pytest.raises(UserError, match="batch_size=256 is not divisible by 7"):
+        plan_phase(resolved(CONFIG, find_topology("cpu:7")), find_topology("cpu:7"), 0, print)

@@ -1,0 +1,90 @@
+"""The real TPU compiler on the real step, without a TPU; and the table of machines, which takes an hour.
+
+`pytest -m slow tests/planning` compiles three programs in about three minutes of processor time. With
+BERT_JAX_PLAN_TABLE=1 it also compiles base and large, both phases, for every machine of docs/planning.md.
+"""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig
+from bert_jax.config.presets import model_config
+from bert_jax.errors import UserError
+from bert_jax.models.costs import state_bytes
+from bert_jax.models.parameters import bert_parameters
+from bert_jax.planning.advice import advice
+from bert_jax.planning.collectives import BETWEEN_SLICES
+from bert_jax.planning.phase_plan import plan_phase
+from bert_jax.planning.topology import find_topology
+from bert_jax.planning.traced_step import resolved
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="pip install -e '.[plan]' brings the compiler"
+    ),
+]
+
+
+def planned(size: str, machine: str, rows: int, **changes):
+    topology = find_topology(machine)
+    config = Config(model=model_config(size), phases=(PhaseConfig(batch_size=rows * topology.chips),), **changes)
+    config = resolved(config, topology)
+    return config, plan_phase(config, topology, 0, print)
+
+
+def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
+    config, plan = planned("base", "v5e:2x2", 64, compute=ComputeConfig(layers="scan"))
+    state = state_bytes(bert_parameters(config.model), moments=2)
+    assert plan.fits and plan.memory is not None and plan.work is not None and plan.time is not None
+    assert plan.memory.parameters == state.parameters and plan.memory.moments - state.moments == 4
+    assert plan.work.flops == pytest.approx(plan.flops, rel=0.01)
+    assert plan.resharding_warnings == 0
+    # Every gradient is summed once, the word table twice (lookup and output layer), and a few numbers.
+    parameters = bert_parameters(config.model)
+    table, values = parameters["embeddings/word/table"].size, sum(each.size for each in parameters.values())
+    arrays = {dtype: sum(each.bytes for each in plan.collectives if each.dtype == dtype) for dtype in ("f32", "bf16")}
+    assert {each.kind for each in plan.collectives} == {"all-reduce"}
+    assert arrays["f32"] / 4 + arrays["bf16"] / 2 == pytest.approx(values + table, rel=0.01)
+    assert plan.time.pessimistic is not None and plan.time.optimistic < plan.time.pessimistic
+    assert plan.pessimistic is not None and 0.05 < plan.pessimistic.utilization < 1
+
+
+def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
+    """Of the kernels each chip sends its part of the sum only; the table of the lookup is sent whole."""
+    config, plan = planned("tiny", "2xv5e:2x2", 64)
+    kinds = {each.kind for each in plan.collectives}
+    assert {"reduce-scatter", "all-gather", BETWEEN_SLICES} <= kinds
+    across = [each for each in plan.collectives if each.kind == BETWEEN_SLICES]
+    assert all(each.group == 2 for each in across)
+    table = bert_parameters(config.model)["embeddings/word/table"].size * 4
+    whole = bert_parameters(config.model).values()
+    rest = 4 * sum(each.size for each in whole) - table
+    assert sum(each.bytes for each in across) <= table + (table + rest) / 4 + 1e6
+    with pytest.raises(UserError, match="those of 2 TPU slices, but mesh.slice=4; set mesh.slice=2"):
+        planned("tiny", "2xv5e:2x2", 64, mesh=MeshConfig(slice=4))
+
+
+def test_a_batch_that_does_not_fit_is_an_answer():
+    config, plan = planned("tiny", "v5e:1x1", 20_000)
+    assert not plan.fits and plan.shortage is not None and plan.memory is None
+    assert plan.shortage.needed > plan.shortage.available == int(15.75 * 2**30)
+    assert plan.shortage.available == find_topology("v5e:1x1").chip.memory_bytes
+    assert advice(config, plan)[0].startswith("--compute.remat=dots or full")
+
+
+@pytest.mark.skipif(not os.environ.get("BERT_JAX_PLAN_TABLE"), reason="an hour; set BERT_JAX_PLAN_TABLE=1")
+@pytest.mark.timeout(6 * 3600)
+def test_the_whole_table_compiles():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "plan_table.py"], capture_output=True, text=True, check=True
+    )
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| base", "| large"))]
+    assert len(rows) == 20 and not any("does not fit" in row for row in rows)
