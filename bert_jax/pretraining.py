@@ -12,6 +12,7 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.run_directory import has_checkpoint, open_pretraining
 from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config import Config, Phase, resolve_phases
@@ -96,7 +97,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     tokenizer, learner = corpus.store.tokenizer(), Learner.of(config, mesh, objective or default_objective)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises before anything is compiled
-    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective))
+    facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
+    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective) | facts)
 
     result = Result(0, {}, 0)
     with (
@@ -110,8 +112,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         checkpoints = closing.enter_context(_open_checkpoints(config, workdir, learner, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
-        # The run starts from: 1. the newest good checkpoint of this work directory; 2. the parameters of init_from, at
-        # step 0; 3. fresh parameters, at step 0.
+        # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
+        # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
         if restored := checkpoints.restore(learner.abstract):
             state, position, report = restored.state, Position.from_dict(restored.position), None
         else:
@@ -123,6 +125,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
+            checkpoints.finish()
             return result
         metrics = closing.enter_context(
             Metrics(
@@ -141,6 +144,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
             phase = phases[position.phase] if owed else next(each for each in phases if result.step < each.end)
             state, position, result = _train_phase(run, phase, state, position, evaluates_first=owed)
             owed = False
+        if result.step >= config.total_steps:
+            checkpoints.finish()
     return dataclasses.replace(result, exit_code=signals.exit_code)
 
 
@@ -209,6 +214,9 @@ def _train_phase(
                     if wanted and reporter.is_finite() and math.isfinite(evaluated.get(main, 0.0)):
                         saver.save(step, state, evaluated or None)
                         wanted = False
+                    if run.checkpoints.local and due(step, config.checkpoint.local_every_steps):
+                        if reporter.is_finite():
+                            saver.save_locally(step, state)
                 # The first batch starts the pipeline.
                 with rates.paused("setup") if step == begin else run.wall_time.awaiting(reporter.is_busy):
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
@@ -247,7 +255,7 @@ def _give_up_if_hopeless(
 ) -> None:
     """Raise a UserError that names a report if no checkpoint is old enough to go back to, or no rollback is left."""
     left = run.config.faults.rollbacks - len(places(trouble.last).skipped)
-    if left > 0 and from_first(any(step < trouble.first for step in run.checkpoints.steps())):
+    if left > 0 and any(step < trouble.first for step in run.checkpoints.steps_anywhere()):
         return
     positions = places(trouble.first - 1).examples_seen, places(trouble.last).examples_seen
     examples = run.corpus.training[phase.index]
@@ -359,6 +367,7 @@ def _open_directory(config: Config, corpus: Corpus, learner: Learner, tokenizer:
 
 def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, events: Events) -> Checkpoints:
     """Return the checkpoints of the run in `workdir`, to be closed at its end."""
+    local_path = config.checkpoint.local_path
     return Checkpoints(
         workdir.checkpoints,
         config.checkpoint,
@@ -366,6 +375,7 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, 
         lost=workdir.is_lost,
         best_metric=learner.main,
         committed=lambda step, seconds: events.write("saved", step, seconds=seconds),
+        local=LocalTier(local_path, workdir.run_id) if local_path else None,
     )
 
 

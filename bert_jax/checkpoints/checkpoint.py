@@ -17,6 +17,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.arrays import read_arrays
+from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.manager import STEP_NAMES, Manager
 from bert_jax.checkpoints.record import (
     check_fit,
@@ -47,6 +48,7 @@ class Checkpoints:
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.
       committed: called with the step and the seconds since `save`, once it is known that a step has been written.
+      local: more frequent saves of the same run on the local disks of the hosts.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class Checkpoints:
         lost: Callable[[], bool] = lambda: False,
         best_metric: str = "",
         committed: Callable[[int, float], None] = lambda step, seconds: None,
+        local: LocalTier | None = None,
     ):
         directory = os.fspath(directory)
         self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id, self._config = run_id, config
+        self.run_id, self._config, self.local = run_id, config, local
         self._lost, self._best_metric, self._committed = lost, best_metric, committed
         self._pending: int | None = None
         self._saved: int | None = None
@@ -85,12 +88,18 @@ class Checkpoints:
         # A network file system may not yet show one host what another host has committed.
         return sorted(found if self._saved is None else found | {self._saved})
 
+    def steps_anywhere(self) -> list[int]:
+        """Return the steps that the first host sees here, and those of the local saves; every host asks."""
+        return sorted({*from_first(self.steps()), *([] if self.local is None else self.local.steps())})
+
     def directories(self) -> list[epath.Path]:
         """Return the directories of the committed steps, in ascending order."""
         return [self._step_directory(step) for step in self.steps()]
 
     def latest_step(self) -> int | None:
-        return max(self.steps(), default=None)
+        """Return the newest step, here or among the local saves of this host; None if there is none."""
+        near = None if self.local is None else self.local.newest()
+        return max([*self.steps(), *([] if near is None else [near])], default=None)
 
     def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
         """Copy `state` and write it in the background; return False if this step already exists.
@@ -173,14 +182,26 @@ class Checkpoints:
                 self._step_directory(later).rmtree()
             self._ranks.pop(later, None)
         self._saved = None
+        if self.local is not None:
+            self.local.discard_after(step)
         from_first(None)  # the others wait
         self._manager.reload()
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Remove the local saves: the last step of the run has been written here."""
         self.wait()
-        if self._manager is not None:
-            self._manager.close()
-            self._manager = None
+        if self.local is not None:
+            self.local.clear()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+            if self._manager is not None:
+                self._manager.close()
+                self._manager = None
+        finally:
+            if self.local is not None:
+                self.local.close()
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -191,6 +212,7 @@ class Checkpoints:
     def restore(self, abstract_state) -> Restored | None:
         """Return the newest good step in the shape of `abstract_state`, or None if there is none.
 
+        A local save is used rather than a checkpoint of the same step.
         `own_checkpoint.open_checkpoint` reads the parameters alone.
 
         Args:
@@ -201,8 +223,11 @@ class Checkpoints:
             run.
         """
         self.wait()
-        restored, (refused,) = walk_back((self,), jax.tree.map(_placed, abstract_state))
-        self._refuse(refused, restored)
+        tiers = (self,) if self.local is None else (self, self.local)
+        restored, refused = walk_back(tiers, jax.tree.map(_placed, abstract_state))
+        self._refuse(refused[0], restored)
+        if self.local is not None:
+            self.local.settle(refused[1], restored)
         return restored
 
     def read(self, step: int, abstract) -> Restored:

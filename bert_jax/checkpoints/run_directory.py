@@ -8,11 +8,13 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, read_settings, refused_changes
 from bert_jax.config import Config
 from bert_jax.config.changes import is_harmless, lengthens
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.devices import sharding
+from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -37,7 +39,8 @@ def open_pretraining(
         settings, another objective or another architecture. Equal names can still be different formulas.
     """
     identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint, **own_names}
-    resumed = has_checkpoint(path)
+    has_saved = has_checkpoint(path) or _has_local_saves(path, config.checkpoint.local_path)
+    resumed = decide(has_saved, any)  # the disk of the first host may be a new one
     return open_workdir(
         path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues, devices=devices
     )
@@ -46,6 +49,15 @@ def open_pretraining(
 def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
+
+
+def _has_local_saves(path: str | os.PathLike[str], local_path: str) -> bool:
+    """Return whether this machine has local saves of the run in work directory `path`."""
+    run = epath.Path(path) / "run.json"
+    if not local_path or not run.exists():
+        return False
+    run_id = read_json(run).get("run_id")
+    return isinstance(run_id, str) and has_copies(local_path, run_id)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

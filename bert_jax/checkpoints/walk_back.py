@@ -41,18 +41,18 @@ class Tier(Protocol):
 
 
 def walk_back(tiers: Sequence[Tier], abstract) -> tuple[Restored | None, list[dict[int, str]]]:
-    """Return the newest good step, that of an earlier tier if several have it, and the refused steps of each tier.
+    """Return the newest good step, that of the last tier if several have it, and the refused steps of each tier.
 
     Raises:
       UserError: the newest readable step belongs to a different model.
     """
     refused: list[dict[int, str]] = [{} for _ in tiers]
-    found = from_first([(step, -number) for number, tier in enumerate(tiers) for step in tier.steps()])
+    found = from_first([(step, number) for number, tier in enumerate(tiers) for step in tier.steps()])
     for step, number in sorted(found, reverse=True):
         try:
-            return tiers[-number].read(step, abstract), refused
+            return tiers[number].read(step, abstract), refused
         except Damaged as damage:
-            refused[-number][step] = str(damage)
+            refused[number][step] = str(damage)
     return None, refused
 
 

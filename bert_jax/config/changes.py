@@ -28,7 +28,7 @@ class Changes:
 
 _READING = ("data.path", "data.cache", "data.loader", "data.prefetch")
 PRETRAINING = Changes(
-    where=(*_READING, "data.eval_path", "init_from"),
+    where=(*_READING, "data.eval_path", "init_from", "checkpoint.local_path"),
     how=(
         *_READING,
         "workdir",

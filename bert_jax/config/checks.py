@@ -19,7 +19,12 @@ def check(config: Config) -> Config:
     _check_objective(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
-    _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last")
+    _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
+    if "://" in config.checkpoint.local_path:
+        raise UserError(
+            f"checkpoint.local_path={config.checkpoint.local_path} must be a directory on each host's own disk; the "
+            "--workdir may be on gs://"
+        )
     _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
     for name, value in (
         ("checkpoint.keep_best", config.checkpoint.keep_best),

@@ -190,6 +190,11 @@ class CheckpointConfig:
     keep_best: int = 1
     """Number of further checkpoints to keep: those with the lowest held-out MLM loss (if objective.mlm_weight=0, that
     of the second objective) of the latest phase, since the losses of different phases are not comparable."""
+    local_path: str = ""
+    """Directory on each host's own disk for frequent saves beside those in the work directory; a run resumes from the
+    newest good step of either. The last two are kept until the run ends. By default there are no such saves."""
+    local_every_steps: int = 100
+    """Number of steps between two saves below local_path."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

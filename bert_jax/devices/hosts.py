@@ -61,6 +61,15 @@ def any_failure(problem: str | None) -> str | None:
     return found if problem is None else problem
 
 
+def decide(value: Any, choose: Callable[[list[Any]], R]) -> R:
+    """Return `choose` of the values of all hosts, in their order, on every host; JSON represents them and the result.
+
+    Raises:
+      Ended: another host has failed.
+    """
+    return choose([value]) if global_state.num_processes == 1 else _meet("decide", value, choose)
+
+
 def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
     """Raise on every host unless all of them run the same thing: `facts()`, code, versions and JAX's number formats.
 

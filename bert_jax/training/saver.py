@@ -68,6 +68,13 @@ class Saver:
         with self._rates.paused("checkpoint"):
             self._states.save(step, state, position=self._position(step), config=self._config, metrics=metrics)
 
+    def save_locally(self, step: int, state) -> None:
+        """Write the state after `step` steps to the local disks of the hosts, if they are used, in the background."""
+        if self._states.local is not None:
+            self._reporter.finish()
+            with self._rates.paused("checkpoint"):
+                self._states.local.save(step, state, position=self._position(step), config=self._config)
+
     def save_for_good(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
         """Save as `save` does, and wait until the state is written."""
         for _ in range(2):  # the second save notices if the directory was lost during the first
