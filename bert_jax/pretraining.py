@@ -40,12 +40,14 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.events import Events
 from bert_jax.training.fault_report import write_report
 from bert_jax.training.guard import Guard, Trouble
+from bert_jax.training.host_times import HostTimes
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.position import Position
 from bert_jax.training.pretraining_reporter import PhaseReporter, due
 from bert_jax.training.profiler import Profiler
 from bert_jax.training.program import Program
+from bert_jax.training.replicas import Replicas
 from bert_jax.training.rollback import roll_back
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
@@ -189,7 +191,9 @@ def _train_phase(
     rates = Rates(_peak_flops(mesh), wall_time=run.wall_time)
     seen, guard = position.seen_in(phase.index), Guard(config.faults, position.guard_of(phase.index))
     places = lambda step: Position(phase.index, seen + (step - begin) * phase.batch_size, position.skipped)
-    reporter = PhaseReporter(run.metrics, rates, config, phase, run.learner.objective.model, run.events, guard)
+    host_times, model = HostTimes(run.events), run.learner.objective.model
+    reporter = PhaseReporter(run.metrics, rates, config, phase, model, run.events, guard, host_times)
+    replicas = Replicas(run.learner.shardings, mesh, run.events)
     saver = _saver(run, reporter, rates, lambda step: dataclasses.replace(places(step), guard=guard.memory()))
     step, evaluated, wanted, main, trouble = begin, {}, False, run.learner.main, None
     try:
@@ -197,6 +201,9 @@ def _train_phase(
             for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
                 signals.saving, evaluated = step if step > begin else None, {}
                 run.profiler.finish(step, state)
+                if step > begin and due(step, config.faults.check_replicas_every):
+                    with rates.paused("setup"):
+                        replicas.check(step, state)
                 if evaluation and _evaluates(config, step) and (step > begin or evaluates_first):
                     reporter.finish()
                     with rates.paused("evaluation"):
@@ -218,7 +225,8 @@ def _train_phase(
                         if reporter.is_finite():
                             saver.save_locally(step, state)
                 # The first batch starts the pipeline.
-                with rates.paused("setup") if step == begin else run.wall_time.awaiting(reporter.is_busy):
+                awaited = rates.paused("setup") if step == begin else run.wall_time.awaiting(reporter.is_busy)
+                with awaited, contextlib.nullcontext() if step == begin else host_times.measured():
                     batch = sharding.to_global(mesh, next(stream), phase.batch_size)
                 train_step.prepare(state, batch, signals=signals, rates=rates, events=run.events)
                 signals.check()

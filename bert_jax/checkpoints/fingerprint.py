@@ -70,12 +70,12 @@ def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Arra
 def _hasher(sharding):
     """Return one program per sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
     if isinstance(sharding, NamedSharding):  # replicated, so that every host can read it
-        return jax.jit(_hash, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
-    return jax.jit(_hash)
+        return jax.jit(hashed, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
+    return jax.jit(hashed)
 
 
-def _hash(x) -> jax.Array:
-    """Return uint32 [2] for one array: one number per seed."""
+def hashed(x) -> jax.Array:
+    """Return uint32 [2] for one array: one number per seed, of its values and where they are in it."""
     words = _words(jnp.asarray(x))
     position, stride = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):

@@ -23,6 +23,9 @@ class FaultsConfig:
     last 128 makes the run roll back in the same way; PaLM did so by hand. 0: no loss does."""
     rollbacks: int = 3
     """Number of times that a run rolls back. Then it stops and leaves a report."""
+    check_replicas_every: int = 0
+    """Number of steps between two checks that all copies of the parameters and of the optimizer state are the same to
+    the bit. The run stops if they are not, and names the device. 0: no check."""
 
 
 def check_faults(faults: FaultsConfig) -> None:
@@ -39,5 +42,6 @@ def check_faults(faults: FaultsConfig) -> None:
         raise UserError(f"faults.max_skipped_steps={faults.max_skipped_steps} must be positive")
     if not 0 <= faults.spike_threshold < math.inf:
         raise UserError(f"faults.spike_threshold={faults.spike_threshold} must be a positive number, or 0 for none")
-    if faults.rollbacks < 0:
-        raise UserError(f"faults.rollbacks={faults.rollbacks} must not be negative")
+    for name in ("rollbacks", "check_replicas_every"):
+        if getattr(faults, name) < 0:
+            raise UserError(f"faults.{name}={getattr(faults, name)} must not be negative")

@@ -9,6 +9,8 @@ resumes: this is the history of all its starts, and a step can occur in it sever
     evaluated         seconds, and the held-out metrics
     saved             seconds from the call until the checkpoint was committed
     skipped           loss, grad_norm, in_a_row: an update that was not finite
+    slow_host         host, name, input_seconds, median_seconds: mean seconds per step for its own batches, and of most
+    replica_mismatch  devices: by name, the paths of up to five arrays that differ from the other copies
     rollback          from_step, to_step, span (phase, first position and the one behind the last), reason
     hung              seconds, place: the start ends because its first host makes no progress
     stopped           signal, exit_code: a signal ended the start

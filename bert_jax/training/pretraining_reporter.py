@@ -7,6 +7,7 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.models.protocol import Model
 from bert_jax.training.events import Events
 from bert_jax.training.guard import Guard
+from bert_jax.training.host_times import HostTimes
 from bert_jax.training.metrics import Metrics, Rates
 
 
@@ -25,6 +26,7 @@ class PhaseReporter:
         model: Model,
         events: Events,
         guard: Guard,
+        host_times: HostTimes,
     ):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config, self._events = metrics, rates, config, events
@@ -33,7 +35,7 @@ class PhaseReporter:
         self._phase_end = phase.end
         later = resolve_phases(config)[phase.index + 1 :]
         self._tokens_after = sum(phase.steps * phase.tokens_per_step for phase in later)
-        self._guard = guard
+        self._guard, self._host_times = guard, host_times
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
         self._rates.wall_time.switch("steps")  # at the first one, setting up is over
@@ -51,7 +53,7 @@ class PhaseReporter:
         self._metrics.advance(step)
         if due(step, self._config.log_every_steps) or step == self._config.total_steps:
             left = (self._phase_end - step) * self._tokens + self._tokens_after
-            self._metrics.write(step, values | self._rates.report(left))
+            self._metrics.write(step, values | self._rates.report(left) | self._host_times.row(step))
 
     def is_busy(self) -> bool:
         """Return whether the devices still compute the newest step."""

@@ -1,0 +1,113 @@
+"""kill -9 at random moments, inside saves and rollbacks too: what is left in the end is what nobody interrupted.
+
+`BERT_JAX_KILLS=20 pytest -n0 -m slow tests/pretraining/test_kills.py -s` kills twenty times and says at which moments.
+"""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from processes import one_device, wait_until
+from small_pretraining import rows, run_config
+
+from bert_jax.checkpoints.record import read_record
+from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, PhaseConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.training.events import read_events
+
+STEPS, BATCH = 150, 16
+POISONED = (14, 15, 33, 34, 60, 61, 90, 91, 125, 126)
+"""Batches whose loss is not finite; two in a row make the run roll back."""
+PROGRAM = f"""
+import math, sys
+sys.path[:0] = {[str(pathlib.Path(__file__).parents[1] / "support")]}
+from poisoned_objective import poisoned
+from bert_jax.console.command_line import load_config
+from bert_jax.pretraining import pretrain
+config = load_config(sys.argv[1])
+pretrain(config, objective=poisoned(config, {[batch * BATCH for batch in POISONED]}, math.nan))
+"""
+
+
+class Run:
+    """One run, in as many processes as it takes."""
+
+    def __init__(self, store, workdir: pathlib.Path):
+        phase = PhaseConfig(steps=STEPS, sequence_length=32, batch_size=BATCH, learning_rate=1e-3, warmup_steps=2)
+        config = run_config(
+            store,
+            workdir,
+            phases=(phase,),
+            checkpoint=CheckpointConfig(every_steps=3, keep_last=4, keep_best=0),
+            evaluation=EvaluationConfig(every_steps=50, sequences=32, batch_size=32),
+            faults=FaultsConfig(max_skipped_steps=2, rollbacks=10),
+        )
+        self.workdir, self.file = workdir, workdir.with_suffix(".json")
+        self.file.write_text(json.dumps(to_dict(config)))
+
+    def start(self) -> subprocess.Popen:
+        with open(self.workdir.with_suffix(".log"), "a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(self.file)],
+                env=one_device(killed=True),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def finish(self) -> None:
+        process = self.start()
+        wait_until(lambda: process.poll() is not None, said=self.log)
+        assert process.returncode == 0, self.log()
+
+    def log(self) -> str:
+        return self.workdir.with_suffix(".log").read_text()
+
+    def events(self, *names: str) -> list[dict]:
+        return [row for row in read_events(self.workdir / "events.jsonl") if row["event"] in names]
+
+    def moment(self) -> str:
+        """What a process that has just been killed was doing."""
+        if any(self.workdir.glob("checkpoints/*tmp*")):
+            return "inside a save"
+        last = self.events("start", "skipped", "rollback", "saved", "compiled")[-1]
+        if last["event"] == "skipped" and last["in_a_row"] == 2:
+            return "inside a rollback"
+        return f"after the event {last['event']} of step {last['step']}"
+
+    def result(self) -> tuple[list[dict], list[dict], dict]:
+        record = read_record(self.workdir / f"checkpoints/step_{STEPS:09}/record")
+        return rows(self.workdir), rows(self.workdir, "evaluation"), record["arrays"] | record["position"]
+
+
+def kill(run: Run, moment: str, chance: random.Random) -> str:
+    """Start the run and kill it: a little after a new row of this event, if it writes one."""
+    before = len(run.events(moment))
+    process = run.start()
+    try:
+        wait_until(lambda: len(run.events(moment)) > before or process.poll() is not None, said=run.log)
+        time.sleep(chance.random() * 0.15)
+        process.kill()
+    finally:
+        process.kill()
+        process.wait()
+    return "after its end" if process.returncode == 0 else run.moment()
+
+
+@pytest.mark.slow
+def test_killing_a_run_changes_nothing(small_store, tmp_path):
+    whole, killed = Run(small_store, tmp_path / "whole"), Run(small_store, tmp_path / "killed")
+    whole.finish()
+    assert len(whole.events("rollback")) == len(POISONED) // 2 and whole.result()[2]["examples_seen"] > STEPS * BATCH
+    chance, kills = random.Random(0), int(os.environ.get("BERT_JAX_KILLS", "3"))
+    for number in range(kills):
+        event = ("skipped", "saved", "compiled")[number % 3]
+        print(f"kill {number + 1} of {kills}: {kill(killed, event, chance)}", flush=True)
+    killed.finish()
+    assert len(killed.events("start")) == kills + 1
+    assert killed.result() == whole.result()
+    print(f"{kills} of {kills} kills: {STEPS} losses, evaluations and all arrays are the same to the bit")
