@@ -52,6 +52,7 @@ from bert_jax.training.rollback import roll_back
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, create_state, reset_moments
+from bert_jax.training.trackers import Tracker, check_trackers, trackers
 from bert_jax.training.wall_time import WallTime
 
 
@@ -136,6 +137,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
                 start_step=result.step,
                 terms=learner.objective.terms,
                 wall_time=wall_time,
+                trackers=lambda: _trackers(config, workdir),
             )
         )
         traced = traced_steps(config.profile, config.total_steps)
@@ -343,6 +345,7 @@ def _check_given(config: Config) -> None:
     for path in (config.workdir, config.data.path, config.data.eval_path):
         need_cloud_storage(path)
     check_loader(config.data.loader)
+    check_trackers(config.sinks)
 
 
 def _open_source(config: Config, resumed: bool) -> StoredModel | None:
@@ -396,6 +399,11 @@ def _first_state(
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     return dataclasses.replace(state, params=params), Position(), report
+
+
+def _trackers(config: Config, workdir: WorkDirectory) -> list[Tracker]:
+    name = os.path.basename(os.path.normpath(config.workdir))
+    return trackers(config.sinks, workdir.run_id or name, name, to_dict(config))
 
 
 def _draw(run: _Run, unigram: dict[str, float] | None) -> None:

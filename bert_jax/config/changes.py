@@ -39,6 +39,7 @@ PRETRAINING = Changes(
         "compute.",
         "faults.",
         "profile.",
+        "sinks.",
     ),
 )
 """`init_from` is not in `how`, because a resumed run ignores it."""

@@ -93,6 +93,18 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
     return lines
 
 
+def flattened(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a nested dict by their dotted names; those of lists have the index as a name."""
+    leaves = {}
+    for key, value in values.items():
+        value = {str(index): each for index, each in enumerate(value)} if isinstance(value, (list, tuple)) else value
+        if isinstance(value, dict):
+            leaves |= {f"{key}.{name}": leaf for name, leaf in flattened(value).items()}
+        else:
+            leaves[str(key)] = value
+    return leaves
+
+
 def first_lines(lines: list[str]) -> str:
     """Return the first few of many short texts and the number of the others, in one line."""
     return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")

@@ -10,7 +10,7 @@ from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.faults import FaultsConfig
-from bert_jax.config.watching import ProfileConfig
+from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,6 +239,8 @@ class Config:
     """What a run does about hosts that hang or die, and about numbers that go wrong."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps leave a trace for XProf."""
+    sinks: SinksConfig = SinksConfig()
+    """Services that get the metrics beside TensorBoard."""
     workdir: str = ""
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = ""

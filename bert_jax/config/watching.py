@@ -17,6 +17,18 @@ class ProfileConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SinksConfig:
+    """Services that get the metrics of a run beside TensorBoard. One that cannot be reached is a warning."""
+
+    wandb: str = ""
+    """Project of Weights & Biases to log to; a resumed run continues there. It needs the extra wandb, and that
+    `wandb login` was called or WANDB_MODE=offline is set. By default nothing is sent."""
+    mlflow: str = ""
+    """Experiment of MLflow to log to, at MLFLOW_TRACKING_URI; a resumed run continues there. It needs the extra mlflow.
+    By default nothing is sent."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StatusConfig:
     """Options of `bert-jax status`."""
 

@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.watching import ReportConfig
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import write_atomically
@@ -108,7 +108,7 @@ def held_out(runs: dict[str, RunHistory]) -> Table:
 
 def differing(runs: dict[str, RunHistory]) -> Table:
     """Return the options in which the runs differ; those of pre-training with the defaults of this version."""
-    flat = {name: _flat(to_dict(run.config) if run.config else run.settings) for name, run in runs.items()}
+    flat = {name: _texts(to_dict(run.config) if run.config else run.settings) for name, run in runs.items()}
     keys = sorted({key for options in flat.values() for key in options})
     values = {key: [str(options.get(key, "")) for options in flat.values()] for key in keys}
     rows = [[key, *shown] for key, shown in values.items() if len({*shown}) > 1]
@@ -120,16 +120,8 @@ def differing(runs: dict[str, RunHistory]) -> Table:
     return Table("Options that differ", ["option", *runs], rows, nothing, folded=tuple(whole))
 
 
-def _flat(values: Any, path: str = "") -> dict[str, str]:
-    if isinstance(values, list):
-        values = {str(index): value for index, value in enumerate(values)}
-    if not isinstance(values, dict):
-        return {path: str(values)}
-    return {
-        name: text
-        for key, value in values.items()
-        for name, text in _flat(value, f"{path}.{key}" if path else str(key)).items()
-    }
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in flattened(options).items()}
 
 
 def events(runs: dict[str, RunHistory]) -> Table:

@@ -15,7 +15,7 @@ FEWEST_DOCUMENTS = 100  # of fewer, one percent is not a whole document to hold 
 MOST_DUPLICATED = 0.05  # share of the tokens
 MOST_UNKNOWN = 0.01  # of Wikipedia with Google's uncased vocabulary: 0.0004
 FEWEST_CAPITALS = 0.005  # English with a cased vocabulary has about a tenth
-PAIRS_IN_ORDER = (0.35, 0.65)  # nsp and sop draw either label with probability one half
+PAIRS_IN_ORDER = (0.25, 0.75)  # either label is as likely, but a single sentence has no next one
 PREDICTED_OF_WANTED = 0.5
 EXAMINED = 20_000  # sequences
 

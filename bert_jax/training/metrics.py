@@ -3,12 +3,14 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
 
 import jax
 from etils import epath
 
 from bert_jax.objectives.objective import Term
 from bert_jax.training import sinks
+from bert_jax.training.trackers import Tracker
 from bert_jax.training.wall_time import WallTime
 
 
@@ -85,6 +87,7 @@ class Metrics:
       evaluated: whether the evaluation of that step has been made; otherwise its row is dropped as well.
       terms: terms of the objective, whose figures the console shows.
       wall_time: of which a row of kind "time" follows each row of a training step, and the end; None for no such rows.
+      trackers: makes the services that get the rows as well.
     """
 
     def __init__(
@@ -96,14 +99,17 @@ class Metrics:
         evaluated: bool = True,
         terms: tuple[Term, ...] = (),
         wall_time: WallTime | None = None,
+        trackers: Callable[[], list[Tracker]] = list,
     ):
         self.file = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._sinks, self._step, self._wall_time = None, [], start_step, wall_time
+        self._trackers: list[Tracker] = []
         if jax.process_index() == 0:
             files = self._files(evaluated)
             # Last, because a bar that has started must be stopped even if a signal arrives.
             self._console = sinks.ConsoleLines(total_steps, start_step, terms=terms)
             self._sinks = [self._console, *files]
+            self._trackers = trackers()
 
     def _files(self, evaluated: bool = True) -> list:
         return [
@@ -135,7 +141,7 @@ class Metrics:
     def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """Write one row; `kind` is "train" or "evaluation"."""
         self._step = step
-        for sink in self._sinks:
+        for sink in [*self._sinks, *self._trackers]:
             sink.write(step, kind, metrics)
         if kind == "train":
             self._write_time()
@@ -146,7 +152,7 @@ class Metrics:
 
     def close(self) -> None:
         self._write_time()
-        for sink in self._sinks:
+        for sink in [*self._sinks, *self._trackers]:
             sink.close()
 
     def __enter__(self) -> "Metrics":
