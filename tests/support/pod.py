@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from processes import SECONDS, free_port
 
 from bert_jax.config.json_form import to_dict
-
-DEVICES = "--xla_force_host_platform_device_count={}"
-
+from bert_jax.config.launching import LocalConfig
+from bert_jax.pods.local import host_variables
 
 STARTED: list[subprocess.Popen] = []
 
@@ -40,13 +39,8 @@ def start(
     port = free_port()
     processes = []
     for host in range(hosts):
-        environment = {**os.environ, "XLA_FLAGS": DEVICES.format(4 // hosts)}
-        if hosts > 1:
-            environment |= {
-                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-                "JAX_NUM_PROCESSES": str(hosts),
-                "JAX_PROCESS_ID": str(host),
-            }
+        simulated = LocalConfig(hosts=hosts, devices_per_host=4 // hosts)
+        environment = {**os.environ, **host_variables(simulated, host, port)}
         with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
             own = last if host == hosts - 1 else ()
             processes.append(
