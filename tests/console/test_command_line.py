@@ -34,7 +34,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, PretrainConfig, SlurmConfig, TpuConfig
 from bert_jax.config.planning import PlanConfig
 from bert_jax.config.predicting import PredictConfig
-from bert_jax.config.watching import DoctorConfig, StatusConfig
+from bert_jax.config.watching import DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import log
 from bert_jax.console.command_line import configured, load_config, parse
 from bert_jax.errors import UserError
@@ -194,6 +194,7 @@ OPTIONS = {  # of every command
     "launch slurm": SlurmConfig(name="", nodes=1),
     "launch local": LocalConfig(),
     "status": StatusConfig(),
+    "report": ReportConfig(output=""),
     "doctor": DoctorConfig(),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
