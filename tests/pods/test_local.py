@@ -105,6 +105,13 @@ def test_restarts_follow_what_may_heal_up_to_the_bound(code, bound, starts, tmp_
     assert capsys.readouterr().out.count("; restart ") == starts - 1
 
 
+def test_a_host_that_ends_all_others_is_followed_by_a_restart():
+    from bert_jax.devices import peers
+
+    assert peers.EXIT_CODE not in restarts.FINAL
+    assert restarts.meaning(peers.EXIT_CODE) == "exit code 75 (a host died or hung)"
+
+
 def test_a_start_that_has_lived_long_clears_the_count(monkeypatch):
     lines, now = [], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
