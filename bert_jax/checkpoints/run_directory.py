@@ -11,7 +11,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, read_settings, refused_changes
 from bert_jax.config import Config
-from bert_jax.config.changes import is_harmless, lengthens
+from bert_jax.config.changes import is_elastic, is_harmless, lengthens
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
@@ -75,16 +75,23 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
     _check_own_names(path, identity)
     before, phases = to_dict(read_config(path)), len(settings["phases"])
     lines = refused_changes(path, identity, before, settings, is_harmless)
-    for line in (line for line in lines if lengthens(line, phases)):
-        logging.warning(
-            "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
-            "schedule of the new length",
-            line,
-        )
-    if lines := [line for line in lines if not lengthens(line, phases)]:
+    refused = []
+    for line in lines:
+        if lengthens(line, phases):
+            logging.warning(
+                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                "schedule of the new length",
+                line,
+            )
+        elif settings["elastic_batch"] and is_elastic(line):
+            logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
+        else:
+            refused.append(line)
+    if refused:
+        elastic = ", or say --elastic_batch if the new values are meant" if all(map(is_elastic, refused)) else ""
         raise UserError(
-            f"{path} holds a run with other settings ({first_lines(lines)}). Resume with that run's own settings "
-            f"({path / 'config.json'}), or start this one in another --workdir"
+            f"{path} holds a run with other settings ({first_lines(refused)}). Resume with that run's own settings "
+            f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
         )
 
 

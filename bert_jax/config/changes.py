@@ -10,6 +10,7 @@ import re
 from bert_jax.config.json_form import is_among
 
 _MICRO_BATCHES = re.compile(r"phases\.\d+\.micro_batches")
+_ELASTIC = re.compile(r"phases\.\d+\.(batch_size|learning_rate)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ PRETRAINING = Changes(
         *_READING,
         "workdir",
         "log_every_steps",
+        "elastic_batch",
         "checkpoint.",
         "evaluation.",
         "mesh.",
@@ -73,6 +75,11 @@ def is_harmless(line: str) -> bool:
 def is_harmless_to_finetuning(line: str) -> bool:
     """Return whether a line of `differences` between two config.json of fine-tuning does not prevent resuming."""
     return is_among(line.split(": ", 1)[0], _FINETUNING_RECORD)
+
+
+def is_elastic(line: str) -> bool:
+    """Return whether a line changes what a run may resume with if it says `elastic_batch`."""
+    return bool(_ELASTIC.fullmatch(line.split(": ", 1)[0]))
 
 
 def lengthens(line: str, phases: int) -> bool:

@@ -251,6 +251,10 @@ class Config:
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = 10
     """Number of steps between two rows of metrics."""
+    elastic_batch: bool = False
+    """Whether a run may resume with other values of phases.N.batch_size and phases.N.learning_rate than it was last
+    started with. It goes on with the next example that it has not seen; the steps, and the schedule over them, stay as
+    they are given. For another number of devices with the same batch, phases.N.micro_batches is enough."""
 
     @property
     def total_steps(self) -> int:

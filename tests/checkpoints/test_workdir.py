@@ -152,6 +152,7 @@ def test_a_run_with_the_default_objective_does_not_continue_with_another(run, to
 HARMLESS = {
     "workdir": "/elsewhere",
     "log_every_steps": 3,
+    "elastic_batch": True,
     "checkpoint.keep_last": 9,
     "evaluation.every_steps": 7,
     "mesh.fsdp": 2,
@@ -201,6 +202,18 @@ def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenize
         file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
     } == before
     start(run, tokenizer)  # and the directory is not left owned
+
+
+def test_batch_size_and_learning_rate_may_change_if_that_is_said(run, tokenizer, caplog):
+    larger = changed(**{"phases.0.batch_size": 512, "phases.1.learning_rate": 1e-3})
+    with pytest.raises(UserError, match=r"phases.0.batch_size: .* → 512; .*, or say --elastic_batch if the new"):
+        start(run, tokenizer, larger)
+    start(run, tokenizer, dataclasses.replace(larger, elastic_batch=True))
+    assert "→ 512: from here on; no example is repeated or skipped" in caplog.text
+    assert read_config(run).phases[0].batch_size == 512
+    start(run, tokenizer, larger)  # which is now the run's own
+    with pytest.raises(UserError, match=r"\(seed: 0 → 3\)[^,]*, or start this one in another --workdir"):
+        start(run, tokenizer, dataclasses.replace(larger, elastic_batch=True, seed=3))
 
 
 def test_every_option_is_either_harmless_or_refused(run, tokenizer):

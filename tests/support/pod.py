@@ -31,15 +31,16 @@ def start(
     hosts: int,
     last: tuple[str, ...] = (),
     commands: Mapping[int, Sequence[str]] = {},
+    devices: int = 4,
 ) -> list[subprocess.Popen]:
-    """Run one command of bert-jax on every host, the last one with options `last`; the hosts share four devices.
+    """Run one command of bert-jax on every host, the last one with options `last`; the hosts share the devices.
 
     A host in `commands` runs something else in place of `bert_jax`, with the same arguments.
     """
     port = free_port()
     processes = []
     for host in range(hosts):
-        simulated = LocalConfig(hosts=hosts, devices_per_host=4 // hosts)
+        simulated = LocalConfig(hosts=hosts, devices_per_host=devices // hosts)
         environment = {**os.environ, **host_variables(simulated, host, port)}
         with open(pathlib.Path(workdir).with_suffix(f".{host}.log" if host else ".log"), "w") as log:
             own = last if host == hosts - 1 else ()
