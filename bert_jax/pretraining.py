@@ -49,6 +49,7 @@ from bert_jax.training.profiler import Profiler
 from bert_jax.training.program import Program
 from bert_jax.training.replicas import Replicas
 from bert_jax.training.rollback import roll_back
+from bert_jax.training.samples import make_samples
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState, create_state, reset_moments
@@ -189,6 +190,7 @@ def _train_phase(
     unigram = None if evaluation is None else evaluation.unigram(run.corpus.training[phase.index])
     if unigram:
         run.events.write("baseline", begin, **unigram)
+    samples = None if evaluation is None else make_samples(run.learner, config, evaluation, run.corpus.store)
     train_step = Program(run.learner.train_step(config, phase))
     rates = Rates(_peak_flops(mesh), wall_time=run.wall_time)
     seen, guard = position.seen_in(phase.index), Guard(config.faults, position.guard_of(phase.index))
@@ -212,6 +214,8 @@ def _train_phase(
                         with run.events.timed("evaluated", step) as details:
                             evaluated = evaluation.run(state.params, signals, rates)
                             details |= evaluated
+                        if samples is not None:
+                            run.events.write("sampled", step, samples=samples.run(state.params, signals, rates))
                         run.metrics.write(step, evaluated, kind="evaluation")
                         _draw(run, unigram)
                 if step == phase.end:

@@ -29,6 +29,7 @@ def check(config: Config) -> Config:
     for name, value in (
         ("checkpoint.keep_best", config.checkpoint.keep_best),
         ("evaluation.every_steps", config.evaluation.every_steps),
+        ("evaluation.samples", config.evaluation.samples),
         ("seed", config.seed),
     ):
         if value < 0:

@@ -207,6 +207,9 @@ class EvaluationConfig:
     """Maximum number of held-out sequences; the same ones with the same masks every time."""
     batch_size: int = 64
     """Sequences per evaluation batch."""
+    samples: int = 0
+    """Number of held-out sequences whose masked words, as the model fills them in, each evaluation notes in
+    events.jsonl for `bert-jax report`. It takes one more program to compile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

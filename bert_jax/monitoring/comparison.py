@@ -4,6 +4,8 @@ import os
 import time
 from typing import Any
 
+import numpy as np
+
 from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.watching import ReportConfig
 from bert_jax.errors import UserError, need_extra
@@ -21,6 +23,8 @@ from bert_jax.training.wall_time import CATEGORIES
 TOLD = ("start", "skipped", "rollback", "replica_mismatch", "slow_host", "stopped", "failed", "finished")
 MOST_EVENTS = 200  # per run, the newest
 MOST_RUNS = 32
+MOST_STEPS = 8  # columns of a table of sample predictions
+NO_SAMPLES = "None were noted; pretrain --evaluation.samples=4 notes those of four sequences at each evaluation."
 
 
 def run_report(paths: list[str], config: ReportConfig) -> int:
@@ -39,7 +43,7 @@ def run_report(paths: list[str], config: ReportConfig) -> int:
     if len(runs) > MOST_RUNS:
         raise UserError(f"{len(runs)} runs are more than a page can compare; give at most {MOST_RUNS}")
     now = time.time()
-    tables = [summary(runs, now), time_spent(runs), held_out(runs), differing(runs), events(runs)]
+    tables = [summary(runs, now), time_spent(runs), held_out(runs), sampled(runs), differing(runs), events(runs)]
     content = page(" · ".join(runs), figures(runs), tables, now).encode()
     try:
         write_atomically(config.output, content)
@@ -104,6 +108,49 @@ def held_out(runs: dict[str, RunHistory]) -> Table:
             values = [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
             table.append([name, which, f"{row['step']:,}", *values])
     return Table("Held-out figures", ["run", "which", "step", *metrics], table, "No run has been evaluated yet.")
+
+
+def sampled(runs: dict[str, RunHistory]) -> Table:
+    """Return, for each masked word of the sequences that the runs have noted, what was filled in at which step."""
+    folded = []
+    for name, run in runs.items():
+        noted = {row["step"]: row["samples"] for row in run.happened("sampled") if is_samples(row.get("samples"))}
+        steps = sorted(noted)
+        places = np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int)) if steps else []
+        shown = [steps[place] for place in places]
+        for number, sample in enumerate(noted[shown[-1]] if shown else []):
+            cells = [[_filled(noted[step], number, slot) for step in shown] for slot in range(len(sample["masks"]))]
+            rows = [[mask["word"], *row] for mask, row in zip(sample["masks"], cells, strict=True)]
+            head = ["masked word", *(f"step {step:,}" for step in shown)]
+            folded.append(Table(f"{name}: {sample['text']}", head, rows))
+    nothing = "The same held-out sequences at several steps; open one." if folded else NO_SAMPLES
+    return Table("Sample predictions over time", [], [], nothing, folded=tuple(folded))
+
+
+def is_samples(value: Any) -> bool:
+    """Return whether a value from events.jsonl has the form that `training.samples` writes."""
+    if not isinstance(value, list):
+        return False
+    return all(
+        isinstance(sample, dict)
+        and isinstance(sample.get("text"), str)
+        and isinstance(sample.get("masks"), list)
+        and all(isinstance(mask, dict) and isinstance(mask.get("word"), str) for mask in sample["masks"])
+        for sample in value
+    )
+
+
+def _filled(samples: list[dict], number: int, slot: int) -> str:
+    """Return the candidates for one mask in words: cat 41%, dog 7%."""
+    masks = samples[number]["masks"] if number < len(samples) else []
+    candidates = masks[slot].get("candidates") if slot < len(masks) else None
+    pairs = candidates if isinstance(candidates, list) else []
+    words = [
+        f"{pair[0]} {pair[1]:.0%}"
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], (int, float))
+    ]
+    return ", ".join(words)
 
 
 def differing(runs: dict[str, RunHistory]) -> Table:

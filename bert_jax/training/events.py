@@ -5,6 +5,7 @@ resumes: this is the history of all its starts, and a step can occur in it sever
 
     start             hosts, devices, device_kind, versions, resumed, in fine-tuning run; training starts at `step`
     baseline          metrics of predicting words from their frequencies alone, on the held-out documents
+    sampled           samples: the masked words of some held-out sequences, and what the model would fill in
     compiled          seconds
     evaluated         seconds, and the held-out metrics
     saved             seconds from the call until the checkpoint was committed
