@@ -47,7 +47,7 @@ def _figure(metric: str, runs: dict[str, RunHistory]) -> dict[str, Any]:
             "hovermode": "x",
             "height": 340,
             "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
-            "legend": {"orientation": "h", "y": -0.2},
+            "legend": {"orientation": "h", "y": -0.28},
         },
     }
 

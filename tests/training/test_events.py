@@ -146,8 +146,9 @@ def test_a_run_notes_what_it_does(small_store, tmp_path):
     config = run_config(small_store, tmp_path / "run", phases=(phase,))
     pretrain(config)
     first = names(tmp_path / "run")
-    assert (first[:2], first[-2:]) == ([("start", 0), ("compiled", 0)], [("saved", 6), ("finished", 6)])
-    assert sorted(first[2:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
+    assert first[:3] == [("start", 0), ("baseline", 0), ("compiled", 0)]
+    assert first[-2:] == [("saved", 6), ("finished", 6)]
+    assert sorted(first[3:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
     evaluated = next(row for row in read_events(tmp_path / "run/events.jsonl") if row["event"] == "evaluated")
     assert evaluated["mlm_loss"] == rows(config.workdir, "evaluation")[0]["mlm_loss"] and evaluated["seconds"] > 0
     pretrain(config)
