@@ -3,7 +3,7 @@
 # `bert-jax launch tpu` copies this file to every worker and calls it there.
 #
 #   worker.sh install          installs the wheel and the requirements (with hashes) that lie beside this file
-#   worker.sh start WORD…      starts bert-jax with these words in the background, unless it is running or has finished
+#   worker.sh start WORD…      starts bert-jax with these words in the background, unless it is running
 #   worker.sh follow LINE      prints the log from this line on, each behind its number, until the run ends
 #   worker.sh state            prints whether the run is absent, running, ended (and its exit code) or lost
 #   worker.sh last N           prints the last N lines of the log
@@ -37,18 +37,12 @@ install() {
 
 sums() { sha256sum requirements.txt ./*.whl; }
 
-same() { printf '%s\n' "$@" | cmp --silent - words; }
-
 start() {
   exec 9>> lock
   if ! flock --nonblock 9; then
-    same "$@" && echo "running already" && return
+    printf '%s\n' "$@" | cmp --silent - words && echo "running already" && return
     echo "this worker runs something else: bert-jax $(tr '\n' ' ' < words)" >&2
     exit 3
-  fi
-  if [ -e code ] && [ "$(cat code)" = 0 ] && same "$@"; then
-    echo "finished already"
-    return
   fi
   printf '%s\n' "$@" > words
   rm -f code

@@ -186,11 +186,17 @@ def test_the_same_launch_again_joins_the_run(cloud, launch, capsys):
     assert "detached: pod goes on." in capsys.readouterr().out and cloud.exists
     finish = threading.Thread(target=lambda: (wait_until(lambda: followed(cloud) == 2), (cloud.place / "go").touch()))
     finish.start()
-    assert launch("--keep") == 0  # it is running
+    assert launch() == 0
     finish.join()
     assert "start 0 of worker 0: bert-jax pretrain bert_tiny" in capsys.readouterr().out
-    assert launch() == 0  # it has finished
     assert cloud.starts() == cloud.starts(1) == 1 and not cloud.exists
+
+
+def test_a_worker_that_has_finished_takes_part_in_the_restart(cloud, launch):
+    """Left out, it would let the others wait for it."""
+    cloud.is_like(starts=[["exit 0", "exit 1"], ["exit 0", "exit 0"]])
+    assert launch() == 0
+    assert cloud.starts() == cloud.starts(1) == 2
 
 
 def test_another_command_on_the_same_slice_is_refused(cloud, launch, capsys):
