@@ -8,7 +8,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-import recorder
+import run_record
 from pod import finish, logs, start
 from small_pretraining import rows, run_config
 
@@ -28,11 +28,11 @@ def with_phase(config, **changes):
 def expected_examples(config, count: int) -> list[list[int]]:
     """The first examples of the only phase, made at once, without the batches of a run."""
     training = open_corpus(config).training[resolve_phases(config)[0].index]
-    return [[place, mark] for place, mark in enumerate(recorder.marks(training.batch(np.arange(count))))]
+    return [[place, mark] for place, mark in enumerate(run_record.marks(training.batch(np.arange(count))))]
 
 
 def assert_restored_as_saved(directory: pathlib.Path, step: int) -> None:
-    saved, restored = (recorder.state(directory, f"{name}-{step}") for name in ("saved", "restored"))
+    saved, restored = (run_record.state(directory, f"{name}-{step}") for name in ("saved", "restored"))
     assert saved.keys() == restored.keys() and any("optimizer_state" in path for path in saved)
     for path, array in saved.items():
         assert array.tobytes() == restored[path].tobytes(), path
@@ -40,7 +40,7 @@ def assert_restored_as_saved(directory: pathlib.Path, step: int) -> None:
 
 def test_the_batch_size_may_change_between_starts(small_store, tmp_path, monkeypatch):
     """16 sequences on one device, 32 on two that share the parameters, 8 on one: no example is repeated or skipped."""
-    recorder.record(tmp_path, monkeypatch.setattr)
+    run_record.record(tmp_path, monkeypatch.setattr)
     kept = CheckpointConfig(every_steps=100, keep_best=0)
     config = run_config(small_store, tmp_path / "run", phases=(PHASE,), checkpoint=kept)
     pretraining.pretrain(config, devices=jax.devices()[:1])
@@ -49,7 +49,7 @@ def test_the_batch_size_may_change_between_starts(small_store, tmp_path, monkeyp
     pretraining.pretrain(config, devices=jax.devices()[:2])
     config = with_phase(dataclasses.replace(config, mesh=MeshConfig()), steps=10, batch_size=8)
     assert pretraining.pretrain(config, devices=jax.devices()[:1]).step == 10
-    assert recorder.examples(tmp_path) == expected_examples(config, 4 * 16 + 4 * 32 + 2 * 8)
+    assert run_record.examples(tmp_path) == expected_examples(config, 4 * 16 + 4 * 32 + 2 * 8)
     for step in (4, 8):
         assert_restored_as_saved(tmp_path, step)
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, 11))
@@ -75,19 +75,19 @@ def test_one_host_four_hosts_and_one_again(small_store, tmp_path, monkeypatch):
     (tmp_path / "records").mkdir()
     config = run_config(small_store, tmp_path / "run", **changes)
     with monkeypatch.context() as patch:
-        recorder.record(tmp_path / "records", patch.setattr)
+        run_record.record(tmp_path / "records", patch.setattr)
         pretraining.pretrain(config)
     on_four = with_phase(dataclasses.replace(config, mesh=MeshConfig(data=4, fsdp=2)), steps=8)
     file = tmp_path / "on_four.json"
     file.write_text(json.dumps(to_dict(on_four)))
-    recording = dict.fromkeys(range(4), (sys.executable, recorder.__file__, str(tmp_path / "records")))
+    recording = dict.fromkeys(range(4), (sys.executable, run_record.__file__, str(tmp_path / "records")))
     hosts = start(["pretrain", str(file)], config.workdir, 4, commands=recording, devices=8)
     assert finish(hosts, config) == [0] * 4, logs(config)
     with monkeypatch.context() as patch:
-        recorder.record(tmp_path / "records", patch.setattr)
+        run_record.record(tmp_path / "records", patch.setattr)
         assert pretraining.pretrain(with_phase(config, steps=12)).step == 12
 
-    assert recorder.examples(tmp_path / "records") == expected_examples(config, 12 * 16)
+    assert run_record.examples(tmp_path / "records") == expected_examples(config, 12 * 16)
     for step in (4, 8):
         assert_restored_as_saved(tmp_path / "records", step)
     starts = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
