@@ -20,6 +20,7 @@ from bert_jax.config.options import (
 )
 from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
+from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 __all__ = [
     "CheckpointConfig",
@@ -38,7 +39,9 @@ __all__ = [
     "Phase",
     "PhaseConfig",
     "PrepareConfig",
+    "ProfileConfig",
     "ScheduleConfig",
+    "SinksConfig",
     "TrainVocabConfig",
     "max_predictions",
     "resolve_phases",
