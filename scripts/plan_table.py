@@ -54,7 +54,7 @@ def row(size: str, machine: str, number: int) -> str:
         return first + f"does not fit: {plan.shortage} | | | | | | |"
     gib, memory, chip = 2**30, plan.memory, topology.chip
     assert chip is not None and phase.batch_size == PER_CHIP[size][number] * topology.chips
-    temporaries = memory.gradients + memory.activations + memory.gaps
+    temporaries = memory.gradients + memory.activations + memory.unattributed
     moved = sum(each.moved for each in plan.collectives)
     wanted = plan.needed.within_slice + plan.needed.between_slices
     ends = (plan.optimistic, plan.pessimistic)

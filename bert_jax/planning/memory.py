@@ -27,8 +27,8 @@ class Memory:
     and copies of parameters that are gathered or cast."""
     activations: int
     """At that moment: everything else, which is kept for the backward pass or being computed."""
-    gaps: int
-    """Between them."""
+    unattributed: int
+    """Temporaries of which the compiler does not say when they are kept, and gaps between the others."""
     other: int
     """Results that are not written over the state, which are the metrics."""
     code: int
@@ -70,7 +70,7 @@ def memory_of(program: CompiledProgram, facts: dict) -> Memory:
         padding=max(0, said["argument"] - state),
         gradients=gradients,
         activations=activations,
-        gaps=max(0, said["temp"] - gradients - activations),
+        unattributed=max(0, said["temp"] - gradients - activations),
         other=said["output"] - said["alias"],
         code=said["generated_code"],
     )
@@ -101,15 +101,16 @@ def _live_at_peak(program: CompiledProgram) -> list[tuple[int, str]]:
     ranges = {}
     for line in program.live_ranges.splitlines():
         if match := _RANGE.match(line):
-            ranges[match[1]] = int(match[2]), int(match[3])
+            # The array that an instruction gives is NAME{} here and NAME among the buffers.
+            ranges[match[1].removesuffix("{}")] = int(match[2]), int(match[3])
     places: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
     inside = False
     for line in program.buffers.splitlines():
         if line.startswith("allocation "):
             match = _ALLOCATION.match(line)
             inside = match is not None and match[2] in (None, "0")
-        elif inside and (match := _VALUE.match(line)) and match[1] in ranges:
-            places.setdefault((int(match[3]), int(match[2])), []).append((*ranges[match[1]], match[4]))
+        elif inside and (match := _VALUE.match(line)) and (name := match[1].removesuffix("{}")) in ranges:
+            places.setdefault((int(match[3]), int(match[2])), []).append((*ranges[name], match[4]))
     changes = sorted(
         change
         for (_, size), values in places.items()

@@ -120,7 +120,7 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
         padding=0,
         gradients=facts["parameters"],
         activations=int(of_a_sequence * plan.sequences_per_chip / plan.phase.micro_batches),
-        gaps=0,
+        unattributed=0,
         other=0,
         code=0,
     )

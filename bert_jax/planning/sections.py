@@ -15,7 +15,7 @@ PARTS = {
     "activations": "activations and work space",
     "batch": "batch",
     "padding": "padding of the layouts",
-    "gaps": "gaps",
+    "unattributed": "temporaries not attributed",
     "other": "metrics",
     "code": "program",
 }

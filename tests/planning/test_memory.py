@@ -20,13 +20,13 @@ allocation 488: size 96231936, color 1, page 0, preallocated-temp:
 """
 RANGES = """HloLiveRange (max 33):
   BufferLiveRange:
-    param.1:0-33
-    saved:2-9
-    recomputed:9-12
-    gradient:10-20
-    of_a_layer:11-20
-    early:1-5
-    on_the_chip:0-33
+    param.1{}:0-33
+    saved{}:2-9
+    recomputed{}:9-12
+    gradient{}:10-20
+    of_a_layer{}:11-20
+    early{}:1-5
+    on_the_chip{}:0-33
 """
 FACTS = {
     "parameters": 10_000_000,
@@ -53,14 +53,14 @@ def test_the_parts_at_the_moment_when_most_is_kept():
     memory = memory_of(program(), FACTS)
     assert memory.gradients == 1_048_576 + 2_000_000  # a table, and one layer of a stacked kernel in another order
     assert memory.activations == 4_000_000  # two values in one place are there once
-    assert memory.gaps == 9_000_000 - memory.gradients - memory.activations
+    assert memory.unattributed == 9_000_000 - memory.gradients - memory.activations
     assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (10_000_000, 20_000_000, 1_000, 4_000)
     assert memory.total == 30_005_000 + 100 + 9_000_000 + 500
 
 
 def test_the_parts_without_what_the_compiler_says_of_buffers():
     memory = memory_of(program(buffers="", live_ranges=""), FACTS)
-    assert (memory.gradients, memory.activations, memory.gaps) == (0, 0, 9_000_000)
+    assert (memory.gradients, memory.activations, memory.unattributed) == (0, 0, 9_000_000)
     assert memory.total == 30_005_000 + 100 + 9_000_000 + 500
 
 
