@@ -94,7 +94,8 @@ class _Hosts:
         self._handlers: dict[int, Callable | int | None] = {}
 
     def __enter__(self) -> "_Hosts":
-        self._handlers = {number: signal.signal(number, self._forward) for number in FORWARDED}
+        heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets it
+        self._handlers = {number: signal.signal(number, self._forward) for number in heard}
         return self
 
     def __exit__(self, *unused) -> None:

