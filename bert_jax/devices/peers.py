@@ -8,6 +8,7 @@ remain for the case that nobody can say anything: the first host, which has the 
 """
 
 import atexit
+import contextlib
 import faulthandler
 import json
 import os
@@ -25,7 +26,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong with the command, and it should be started again."""
 LOOK_SECONDS = 2.0
 LINGER_SECONDS = 10.0
-"""For which the first host, whose end takes the service away, lets the others read why they end."""
+"""For which the first host, whose end takes the service away, waits at most for the others to read why they end."""
 SIGN, END = "bert_jax/signs", "bert_jax/end"
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -62,10 +63,8 @@ class Peers:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        try:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service has left before
             self._sign(left=True)
-        except jax.errors.JaxRuntimeError as error:  # the service has left before
-            logging.debug("no farewell: %s", error)
 
     def publish(self, **facts: Any) -> None:
         """Give values that JSON can represent to the first host, with the next sign of life."""
@@ -83,10 +82,22 @@ class Peers:
 
     def tell(self, reason: str) -> None:
         """Make every host end for `reason`; the first reason counts."""
-        try:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another host was first, or the service is gone
             self._client.key_value_set(END, json.dumps({"host": self._me, "reason": reason}))
-        except jax.errors.JaxRuntimeError as error:  # another host was first, or the service is gone
-            logging.debug("nobody was told: %s", error)
+
+    def farewell(self) -> None:
+        """Say that this host ends; on the first host, wait until the others, but for dead ones, have said it too."""
+        deadline = self._clock() + LINGER_SECONDS
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service is gone
+            self._sign(left=True)
+            while self._me == 0 and self._clock() < deadline and self._alive():
+                time.sleep(0.1)
+
+    def _alive(self) -> bool:
+        """Return whether a host that has given signs until recently has not said that it ends."""
+        self._missing()
+        silent = {host for host, (_, since) in self._heard.items() if self._clock() - since > 0.75 * self._timeout}
+        return any(not sign["left"] for host, sign in self.signs.items() if host not in silent)
 
     def _watch(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
@@ -174,8 +185,8 @@ def end_process(reason: str) -> NoReturn:
         for host, sign in sorted(signs().items()):
             print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
         faulthandler.dump_traceback(stream, all_threads=True)
-    if global_state.num_processes > 1 and global_state.process_id == 0:
-        time.sleep(LINGER_SECONDS)
+    if _watching is not None:
+        _watching.farewell()
     os._exit(EXIT_CODE)
 
 

@@ -5,7 +5,7 @@ import json
 import jax
 import pytest
 
-from bert_jax.devices.peers import END, Peers
+from bert_jax.devices.peers import END, LINGER_SECONDS, Peers
 
 
 class Service:
@@ -74,6 +74,25 @@ def test_a_host_that_has_left_in_good_order_is_not_missed(job):
     pass_time(clock, peers, 10)
     peers[2].stop()
     assert pass_time(clock, peers[:2], 200) == [None, None]
+
+
+def test_the_first_host_stays_until_those_that_live_have_left(job, monkeypatch):
+    clock, peers = job
+    pass_time(clock, peers, 10)
+    pass_time(clock, peers[:2], 32)  # the third is dead
+    ends = iter([None, peers[1].farewell])  # the second reads why, and ends, a moment later
+    monkeypatch.setattr("time.sleep", lambda seconds: (end := next(ends)) and end())
+    peers[0].farewell()
+    assert peers[0].signs[1]["left"] and next(ends, "both") == "both"
+
+
+def test_the_first_host_does_not_wait_for_ever(job, monkeypatch):
+    clock, peers = job
+    pass_time(clock, peers, 10)
+    monkeypatch.setattr("time.sleep", lambda seconds: pass_time(clock, peers[1:], 1))
+    begun = clock.now
+    peers[0].farewell()
+    assert clock.now - begun == LINGER_SECONDS
 
 
 def test_a_host_that_has_not_started_is_not_missed(job):
