@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -25,7 +26,7 @@ from jax._src.distributed import global_state  # it has no public name; Orbax ta
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong with the command, and it should be started again."""
 LOOK_SECONDS = 2.0
-LINGER_SECONDS = 10.0
+LINGER_SECONDS = 5.0
 """For which the first host, whose end takes the service away, waits at most for the others to read why they end."""
 SIGN, END = "bert_jax/signs", "bert_jax/end"
 
@@ -100,12 +101,15 @@ class Peers:
         return any(not sign["left"] for host, sign in self.signs.items() if host not in silent)
 
     def _watch(self) -> None:
+        failures = 0  # in a row
         while not self._stopping.wait(LOOK_SECONDS):
             try:
-                reason = self.look()
-            except jax.errors.JaxRuntimeError as error:
-                logging.warning("the first host cannot be reached: %s", str(error).partition("\n")[0])
-                return  # JAX notices too, and ends this process
+                reason, failures = self.look(), 0
+            except jax.errors.JaxRuntimeError as error:  # for a moment, or JAX will notice too, and end this process
+                failures += 1
+                if failures == 1:
+                    logging.warning("the first host cannot be reached: %s", str(error).partition("\n")[0])
+                continue
             if reason is not None:
                 end_process(reason)
 
@@ -173,8 +177,15 @@ def end_all(reason: str, is_effect: bool = False) -> NoReturn:
     if is_effect:
         time.sleep(3 * LOOK_SECONDS)  # within which the thread ends this process if there is something to read
     if _watching is not None:
-        _watching.tell(reason)
+        _briefly(lambda peers: peers.tell(reason), _watching)
     end_process(reason)
+
+
+def _briefly(call: Callable[[Peers], None], peers: Peers) -> None:
+    """Call in a thread, and do not wait for ever: where the network is cut, the service does not answer."""
+    thread = threading.Thread(target=call, args=(peers,), daemon=True)
+    thread.start()
+    thread.join(LINGER_SECONDS + LOOK_SECONDS)
 
 
 def end_process(reason: str) -> NoReturn:
@@ -186,7 +197,7 @@ def end_process(reason: str) -> NoReturn:
             print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
         faulthandler.dump_traceback(stream, all_threads=True)
     if _watching is not None:
-        _watching.farewell()
+        _briefly(Peers.farewell, _watching)
     os._exit(EXIT_CODE)
 
 

@@ -3,10 +3,12 @@
 `BERT_JAX_KILLS=20 pytest -n0 -m slow tests/pretraining/test_kills.py -s` kills twenty times and says at which moments.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -24,20 +26,40 @@ STEPS, BATCH = 150, 16
 POISONED = (14, 15, 33, 34, 60, 61, 90, 91, 125, 126)
 """Batches whose loss is not finite; two in a row make the run roll back."""
 PROGRAM = f"""
-import math, sys
+import math, os, sys
 sys.path[:0] = {[str(pathlib.Path(__file__).parents[1] / "support")]}
+import jax
 from poisoned_objective import poisoned
 from bert_jax.console.command_line import load_config
 from bert_jax.pretraining import pretrain
-config = load_config(sys.argv[1])
-pretrain(config, objective=poisoned(config, {[batch * BATCH for batch in POISONED]}, math.nan))
+
+def run(file, log, adds):
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    if not adds:  # a process that is killed as it writes would leave a torn program in the cache
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
+    config = load_config(file)
+    pretrain(config, objective=poisoned(config, {[batch * BATCH for batch in POISONED]}, math.nan))
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            run(*line.split()[:2], adds=line.split()[2] == "adds")
+            code = 0
+        finally:
+            os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+"""Each line of its input starts a run in a process of its own, which has imported everything already."""
 
 
 class Run:
     """One run, in as many processes as it takes."""
 
-    def __init__(self, store, workdir: pathlib.Path):
+    def __init__(self, store, workdir: pathlib.Path, starter: subprocess.Popen):
         phase = PhaseConfig(steps=STEPS, sequence_length=32, batch_size=BATCH, learning_rate=1e-3, warmup_steps=2)
         config = run_config(
             store,
@@ -47,22 +69,28 @@ class Run:
             evaluation=EvaluationConfig(every_steps=50, sequences=32, batch_size=32),
             faults=FaultsConfig(max_skipped_steps=2, rollbacks=10),
         )
-        self.workdir, self.file = workdir, workdir.with_suffix(".json")
+        self.workdir, self.file, self._starter = workdir, workdir.with_suffix(".json"), starter
         self.file.write_text(json.dumps(to_dict(config)))
 
-    def start(self) -> subprocess.Popen:
-        with open(self.workdir.with_suffix(".log"), "a") as log:
-            return subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(self.file)],
-                env=one_device(killed=True),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+    def start(self, adds: bool = False) -> int:
+        """Start a process and return its id; `wait` must follow."""
+        assert self._starter.stdin is not None
+        words = (self.file, self.workdir.with_suffix(".log"), "adds" if adds else "reads")
+        self._starter.stdin.write(" ".join(map(str, words)) + "\n")
+        self._starter.stdin.flush()
+        return self._answer()
+
+    def wait(self) -> int:
+        """Return the exit code of the process."""
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self._starter.stdout is not None
+        return int(self._starter.stdout.readline())
 
     def finish(self) -> None:
-        process = self.start()
-        wait_until(lambda: process.poll() is not None, said=self.log)
-        assert process.returncode == 0, self.log()
+        self.start(adds=True)
+        assert self.wait() == 0, self.log()
 
     def log(self) -> str:
         return self.workdir.with_suffix(".log").read_text()
@@ -84,23 +112,31 @@ class Run:
         return rows(self.workdir), rows(self.workdir, "evaluation"), record["arrays"] | record["position"]
 
 
-def kill(run: Run, moment: str, chance: random.Random) -> str:
-    """Start the run and kill it: a little after a new row of this event, if it writes one."""
-    before = len(run.events(moment))
-    process = run.start()
+def kill(run: Run, event: str, chance: random.Random) -> str:
+    """Start the run and kill it a little after a new row of this event; return what it was doing."""
+    before, process = len(run.events(event)), run.start()
+    is_over = lambda: not pathlib.Path(f"/proc/{process}").exists()
     try:
-        wait_until(lambda: len(run.events(moment)) > before or process.poll() is not None, said=run.log)
-        time.sleep(chance.random() * 0.15)
-        process.kill()
+        wait_until(lambda: len(run.events(event)) > before or is_over(), said=run.log)
+        time.sleep(chance.random() * 0.3)
     finally:
-        process.kill()
-        process.wait()
-    return "after its end" if process.returncode == 0 else run.moment()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        code = run.wait()
+    return "after its end" if code == 0 else run.moment()
+
+
+@pytest.fixture
+def starter():
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=one_device(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
 
 
 @pytest.mark.slow
-def test_killing_a_run_changes_nothing(small_store, tmp_path):
-    whole, killed = Run(small_store, tmp_path / "whole"), Run(small_store, tmp_path / "killed")
+def test_killing_a_run_changes_nothing(small_store, tmp_path, starter):
+    whole, killed = (Run(small_store, tmp_path / name, starter) for name in ("whole", "killed"))
     whole.finish()
     assert len(whole.events("rollback")) == len(POISONED) // 2 and whole.result()[2]["examples_seen"] > STEPS * BATCH
     chance, kills = random.Random(0), int(os.environ.get("BERT_JAX_KILLS", "3"))
