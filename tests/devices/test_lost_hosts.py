@@ -1,18 +1,27 @@
-"""One host of three dies, is stopped, hangs or crashes: the others end in time and say why."""
+"""A host dies, is stopped or cut off, hangs or crashes: the others end in time and say why."""
 
+import json
+import os
 import pathlib
+import shutil
 import signal
+import subprocess
 import sys
 import time
 
+import cut_network
 import pytest
-from pod import STARTED, finish, launch, logs
-from processes import wait_until
-from small_pretraining import run_config
+from pod import COMMAND, STARTED, finish, launch, logs
+from processes import SECONDS, free_port, wait_until
+from small_pretraining import rows, run_config
 
+from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, MeshConfig, PhaseConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.launching import LocalConfig
 from bert_jax.devices.hardware import JAX_LATER_SECONDS
 from bert_jax.devices.peers import EXIT_CODE
+from bert_jax.pods.local import host_variables
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +57,7 @@ def config_of(store, workdir, steps: int):
     return run_config(
         store,
         workdir,
-        mesh=MeshConfig(data=3),
+        mesh=MeshConfig(data=-1),
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=12, learning_rate=1e-3, warmup_steps=2),),
         checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
         evaluation=EvaluationConfig(every_steps=0, sequences=12, batch_size=12),
@@ -82,6 +91,23 @@ def test_the_others_end_when_one_dies_or_is_stopped(small_store, tmp_path, host,
     assert set(codes) <= ({EXIT_CODE, -signal.SIGABRT} if host == 0 else {EXIT_CODE}), logs(config)
 
 
+def test_a_job_that_is_started_again_goes_on_exactly(small_store, tmp_path):
+    whole, lost = (config_of(small_store, tmp_path / name, 40) for name in ("whole", "lost"))
+    assert finish(launch(whole, 3), whole) == [0, 0, 0], logs(whole)
+    processes = launch(lost, 3)
+    wait_until(
+        lambda: (tmp_path / "lost/checkpoints/step_000000008").exists(),
+        lambda: processes[2].poll() is None,
+        lambda: logs(lost),
+    )
+    processes[2].kill()
+    end_of(processes, 2, lost)
+    assert finish(launch(lost, 3), lost) == [0, 0, 0], logs(lost)
+    assert rows(lost.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 40
+    records = [read_record(pathlib.Path(each.workdir) / "checkpoints/step_000000040/record") for each in (whole, lost)]
+    assert records[0]["arrays"] == records[1]["arrays"]
+
+
 @pytest.mark.parametrize("what, said", [("time.sleep(10_000)", "no progress for"), ("1 / 0", "ZeroDivisionError")])
 def test_a_host_that_hangs_or_crashes_ends_all_with_its_stack(small_store, tmp_path, what, said):
     config = config_of(small_store, tmp_path / "run", 100_000)
@@ -93,3 +119,26 @@ def test_a_host_that_hangs_or_crashes_ends_all_with_its_stack(small_store, tmp_p
     }
     assert all(said in text for text in log.values())
     assert "in stuck_or_broken" in log[1]  # the stack of the one that is stuck, or the traceback
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True).returncode != 0
+    or shutil.which("ip") is None,
+    reason="this machine does not let tests make network namespaces (unshare --net --mount, as root)",
+)
+def test_both_sides_of_a_cut_network_end(small_store, tmp_path):
+    config = config_of(small_store, tmp_path / "run", 100_000)
+    (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
+    logs_of = [str(tmp_path / name) for name in ("run.log", "run.1.log")]
+    ready = str(tmp_path / "run/checkpoints/step_000000008")
+    helper = [sys.executable, cut_network.__file__, ready, *logs_of, *COMMAND, "pretrain", str(tmp_path / "run.json")]
+    environment = {**os.environ, **host_variables(LocalConfig(hosts=2, devices_per_host=2), 0, free_port())}
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", *helper], env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr + logs(config)
+    result = json.loads(done.stdout)
+    print(f"network cut: both hosts ended after {result['seconds']:.1f} s with {result['codes']}")
+    assert result["seconds"] < DEAD + JAX_LATER_SECONDS + BUSY
+    # The one without the service may be ended by JAX, if its watchdog is not first.
+    assert result["codes"][0] == EXIT_CODE and result["codes"][1] in (EXIT_CODE, -signal.SIGABRT), logs(config)
