@@ -7,7 +7,6 @@ reported at the next step, and an error about a model that does not fit names it
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.arrays import read_arrays
+from bert_jax.checkpoints.failures import all_refused, write_error
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.manager import STEP_NAMES, Manager
 from bert_jax.checkpoints.record import (
@@ -28,9 +28,8 @@ from bert_jax.checkpoints.record import (
     read_record,
     sealed,
 )
-from bert_jax.checkpoints.walk_back import Restored, reason, together, walk_back
+from bert_jax.checkpoints.walk_back import Restored, together, walk_back
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.json_form import first_lines
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 
@@ -133,7 +132,7 @@ class Checkpoints:
                 args=ocp.args.Composite(state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(sealed(content))),
             )
         except OSError as error:
-            raise self._write_error(step, error) from error
+            raise write_error(self.directory, step, error, self.latest_step()) from error
         self._pending = step
         return True
 
@@ -154,7 +153,7 @@ class Checkpoints:
             self._manager = None  # every later call, even close(), would raise the same error again
             if self._lost():
                 return
-            raise self._write_error(step, error) from error
+            raise write_error(self.directory, step, error, self.latest_step()) from error
         self._saved = step
         self._committed(step, time.monotonic() - self._begun)
 
@@ -241,7 +240,7 @@ class Checkpoints:
     def _refuse(self, refused: dict[int, str], restored: Restored | None) -> None:
         """Report the steps that could not be used, and make room for saving them again."""
         if refused and restored is None:
-            raise self._all_refused(refused)
+            raise all_refused(self.directory, refused)
         for step, problem in refused.items():
             used = restored.step if restored else 0
             logging.warning(
@@ -280,28 +279,7 @@ class Checkpoints:
         from_first(None)  # the others wait
         self._manager.reload()
 
-    def _write_error(self, step: int, error: Exception) -> UserError:
-        latest = self.latest_step()
-        kept = "nothing was saved before" if latest is None else f"the newest good one is step {latest}"
-        return UserError(
-            f"saving the checkpoint of step {step} to {self.directory} failed: {_reason(error)}; {kept}. "
-            "Check free space and permissions, then start the same command again to resume from there"
-        )
-
-    def _all_refused(self, refused: dict[int, str]) -> UserError:
-        reasons = first_lines([f"step {step}: {problem}" for step, problem in refused.items()])
-        return UserError(
-            f"none of the {len(refused)} checkpoints in {self.directory} can be used ({reasons}). "
-            "Restore the directory from a copy, or start a new run with another --workdir"
-        )
-
 
 def _placed(leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _reason(error: Exception) -> str:
-    """Return why a file was not written: the operating system's words, which TensorStore puts after long paths."""
-    code = getattr(error, "errno", None) or next(iter(re.findall(r"os_error_code='(\d+)'", str(error))), None)
-    return reason(error) if code is None else os.strerror(int(code))
