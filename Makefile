@@ -44,8 +44,20 @@ docs: install
 test: install
 	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" $(BIN)/python -m pytest $(PARALLEL)
 
-test-all: install
-	$(BIN)/python -m pytest $(PARALLEL) -m slow
+test-all: install build/libtpu/.installed
+	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m slow
+
+# The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for
+# a TPU, and complain that there is none, each time it starts.
+build/libtpu/.installed: bert_jax/pods/requirements.txt | install
+	mkdir -p build/libtpu
+	sed -n '/^libtpu==/,/[^\\]$$/p' bert_jax/pods/requirements.txt > build/libtpu/requirements.txt
+	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --upgrade --target build/libtpu -r build/libtpu/requirements.txt; \
+	else \
+	  echo "there is no TPU compiler for this machine; its tests will be skipped"; \
+	fi
+	touch $@
 
 # Pins that are in the files stay unless pyproject.toml excludes them; delete the first to take the newest of everything.
 # The second is what `bert-jax launch tpu` installs on the workers.
