@@ -40,10 +40,13 @@ def test_every_circumstance_makes_another_program():
         b"not gzip",
         gzip.compress(b"[]"),
         gzip.compress(b'{"text": 3}'),
-        gzip.compress(b'{"text": "", "buffers": "", "live_ranges": "", "memory": {"temp": "many"}, "failure": "", '
-                      b'"resharding_warnings": 0, "seconds": 1, "cpu_seconds": 1}'),
+        gzip.compress(
+            b'{"text": "", "buffers": "", "live_ranges": "", "memory": {"temp": "many"}, "failure": "", '
+            b'"resharding_warnings": 0, "seconds": 1, "cpu_seconds": 1}'
+        ),
     ],
-)  # fmt: skip
+    ids=["empty", "not gzip", "a list", "a number for the text", "a word for a size"],
+)
 def test_damaged_entries_are_compiled_again(own_cache, contents):
     store_program("key", program())
     (own_cache / "key.json.gz").write_bytes(contents)
