@@ -44,6 +44,7 @@ PEAK_FLOPS = (
 )
 
 JAX_LATER_SECONDS = 15
+"""By which JAX finds a host dead later than peers.py does, and aborts."""
 
 # Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
 PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
@@ -138,11 +139,11 @@ def initialize_distributed(peer_timeout_seconds: int = 60) -> None:
         jax.distributed.initialize(
             num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
             process_id=int(os.environ["JAX_PROCESS_ID"]),
-            heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS,
+            heartbeat_timeout_seconds=heartbeat_timeout(peer_timeout_seconds),
         )
     elif launcher := next((name for name in PROCESS_COUNTS if int(os.environ.get(name) or 1) > 1), None):
         try:
-            jax.distributed.initialize(heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS)
+            jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_timeout(peer_timeout_seconds))
         except ValueError:  # Open MPI 5 and later, whose variables JAX does not know
             raise UserError(
                 f"{launcher}={os.environ[launcher]}, but JAX cannot tell where the other processes are; set "
@@ -151,9 +152,17 @@ def initialize_distributed(peer_timeout_seconds: int = 60) -> None:
             ) from None
     elif on_tpu():
         try:
-            jax.distributed.initialize(heartbeat_timeout_seconds=peer_timeout_seconds + JAX_LATER_SECONDS)
+            jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_timeout(peer_timeout_seconds))
         except ValueError as error:  # no cluster found: a TPU inside a notebook service, always a single host
             logging.warning("running as a single process: %s", error)
+
+
+def heartbeat_timeout(peer_timeout_seconds: int) -> int:
+    """Return a timeout for JAX's own heartbeats by which peers.py finds a dead host first.
+
+    JAX sends one every half of it, and so finds a host dead between a half and the whole of it after its last moment.
+    """
+    return 2 * (peer_timeout_seconds + JAX_LATER_SECONDS)
 
 
 def on_tpu() -> bool:

@@ -3,8 +3,8 @@
 Every host leaves a sign of life in JAX's coordination service every few seconds, from a thread of its own; the first
 host looks whether they go on. JAX has heartbeats too, but answers a missing one by aborting with a page of C++ stack,
 and a host that crashes leaves the others in a collective operation until its heartbeat is missed. Here a host that
-crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. JAX's heartbeats
-remain for the case that nobody can say anything: the first host, which has the service, is gone.
+crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. When the first
+host, which has the service, is silent, each of the others ends by itself. JAX's heartbeats come later than all this.
 """
 
 import atexit
@@ -54,9 +54,11 @@ class Peers:
         self._heard: dict[int, tuple[int, float]] = {}  # number of the last sign, and when it was new
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+        self._unanswered = 0.0  # seconds since the service last answered
 
     def start(self) -> None:
         self._thread.start()
+        threading.Thread(target=self._watch_service, name="service", daemon=True).start()
         atexit.register(self.stop)  # before JAX leaves, for which it waits for the others
 
     def stop(self) -> None:
@@ -105,13 +107,24 @@ class Peers:
         while not self._stopping.wait(LOOK_SECONDS):
             try:
                 reason, failures = self.look(), 0
-            except jax.errors.JaxRuntimeError as error:  # for a moment, or JAX will notice too, and end this process
+                self._unanswered = 0.0
+            except jax.errors.JaxRuntimeError as error:  # for a moment, or until `_watch_service` has had enough
                 failures += 1
                 if failures == 1:
                     logging.warning("the first host cannot be reached: %s", str(error).partition("\n")[0])
                 continue
             if reason is not None:
                 end_process(reason)
+
+    def _watch_service(self) -> None:
+        """End the process when the first host, which has the service, is silent: a call to it may never return.
+
+        Ticks are counted, because there are none while the whole process is suspended.
+        """
+        while not self._stopping.wait(LOOK_SECONDS):
+            self._unanswered += LOOK_SECONDS
+            if self._unanswered > self._timeout:
+                end_process(f"the first host has not answered for {self._unanswered:.0f} s")
 
     def _sign(self, left: bool = False) -> None:
         self._beats += 1

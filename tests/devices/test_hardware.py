@@ -69,7 +69,7 @@ def test_report_of_accelerators(peak, memory, text):
     assert str(hardware.Hardware("tpu", "TPU v4", 8, 4, 2, peak, memory)) == text
 
 
-BEATS = {"heartbeat_timeout_seconds": 75}
+BEATS = {"heartbeat_timeout_seconds": 150}
 
 
 @pytest.mark.parametrize(
