@@ -95,12 +95,21 @@ def small_store(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def finished(small_store, tmp_path_factory):
-    """A pre-training run that nothing interrupted: its configuration and result."""
+    """A pre-training run that nothing interrupted: its configuration and result. Tests that write use a copy."""
     from one_device import pretrain
     from small_pretraining import run_config
 
     config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
-    return config, pretrain(config)
+    result = pretrain(config)
+    before = _files(pathlib.Path(config.workdir))
+    yield config, result
+    assert _files(pathlib.Path(config.workdir)) == before, "a test has changed the run that others read"
+
+
+def _files(directory: pathlib.Path) -> dict[str, tuple[int, int]]:
+    """The size and the time of the last change of every file below `directory`."""
+    status = {path: path.stat() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {str(path): (found.st_size, found.st_mtime_ns) for path, found in status.items()}
 
 
 @pytest.fixture(scope="session")
