@@ -383,6 +383,7 @@ def _open_directory(config: Config, corpus: Corpus, learner: Learner, tokenizer:
 def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, events: Events) -> Checkpoints:
     """Return the checkpoints of the run in `workdir`, to be closed at its end."""
     local_path = config.checkpoint.local_path
+    committed_locally = lambda step, seconds: events.write("saved_locally", step, seconds=seconds)
     return Checkpoints(
         workdir.checkpoints,
         config.checkpoint,
@@ -390,7 +391,7 @@ def _open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, 
         lost=workdir.is_lost,
         best_metric=learner.main,
         committed=lambda step, seconds: events.write("saved", step, seconds=seconds),
-        local=LocalTier(local_path, workdir.run_id) if local_path else None,
+        local=LocalTier(local_path, workdir.run_id, committed_locally) if local_path else None,
     )
 
 

@@ -137,7 +137,12 @@ class Checkpoints:
         return True
 
     def poll(self) -> None:
-        """Raise the UserError of a background save that has failed; cheap enough to call at every step."""
+        """Report background saves that are done, and raise a UserError if a checkpoint could not be written.
+
+        It is cheap enough to call at every step.
+        """
+        if self.local is not None:
+            self.local.poll()
         if self._pending is not None and self._manager and not self._manager.is_saving_in_progress():
             self.wait()
 

@@ -19,6 +19,8 @@ import re
 import shutil
 import socket
 import threading
+import time
+from collections.abc import Callable
 
 import jax
 from absl import logging
@@ -48,13 +50,19 @@ class LocalTier:
     Args:
       path: directory of this machine; several processes of a machine may share it.
       run_id: id in every record of the run.
+      committed: called with the step and the seconds of each copy that has been written, by `poll` or `wait`.
 
     Raises:
       UserError: the directory cannot be written, another process of the run still writes there, or the run is older
         than these ids.
     """
 
-    def __init__(self, path: str | os.PathLike[str], run_id: str | None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        run_id: str | None,
+        committed: Callable[[int, float], None] = lambda step, seconds: None,
+    ):
         if run_id is None:
             raise UserError(
                 f"checkpoint.local_path={path}: this run was begun by a version without run ids, which local saves "
@@ -62,7 +70,9 @@ class LocalTier:
             )
         self._home, self.run_id = pathlib.Path(os.path.abspath(path)) / run_id, run_id
         self._own = self._home / f"host_{jax.process_index()}"
+        self._committed = committed
         self._writing: threading.Thread | None = None
+        self._written: tuple[int, float] | None = None
         self._failure: str | None = None
         self._owners: list[Owner] = []
         try:
@@ -117,11 +127,11 @@ class LocalTier:
         leaves = leaf_paths(state)
         boxes = {path: layout(leaf) for path, leaf in leaves.items()}
         self._writing = threading.Thread(
-            target=self._write, args=(step, record, boxes, held(leaves)), name="local_tier"
+            target=self._write, args=(step, record, boxes, held(leaves), time.monotonic()), name="local_tier"
         )
         self._writing.start()
 
-    def _write(self, step: int, record: dict, boxes: dict, parts: dict) -> None:
+    def _write(self, step: int, record: dict, boxes: dict, parts: dict, begun: float) -> None:
         directory = self._own / STEP_NAMES.build_name(step)
         try:
             if directory.exists():  # of an earlier start that came this far
@@ -129,14 +139,23 @@ class LocalTier:
             write_copy(directory, record, boxes, parts)
             kept = sorted({found for found, _ in self._found()})[-KEPT:]
             self._remove(lambda found: found not in kept)
+            self._written = step, time.monotonic() - begun
         except OSError as error:
             self._failure = f"step {step} was not saved to {self._own}: {error.strerror or error}"
 
+    def poll(self) -> None:
+        """Report a copy that has been written; cheap enough to call at every step."""
+        if self._writing is not None and not self._writing.is_alive():
+            self.wait()
+
     def wait(self) -> None:
-        """Block until the copy that is being written is complete, or has failed."""
+        """Block until the copy that is being written is complete, or has failed, and report it."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
+        if self._written is not None:
+            written, self._written = self._written, None
+            self._committed(*written)
         if self._failure is not None:
             logging.warning(
                 "%s; the run continues, and the saves in the work directory are not affected", self._failure

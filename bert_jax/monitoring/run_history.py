@@ -82,6 +82,11 @@ class RunHistory:
         """Return the events of one name."""
         return [row for row in self.events if row["event"] == event]
 
+    def newest_local_save(self) -> dict[str, Any] | None:
+        """Return the event of the last save to the hosts' own disks; None if there is none since the last rollback."""
+        rows = [row for row in self.events if row["event"] in ("saved_locally", "rollback")][-1:]
+        return next((row for row in rows if row["event"] == "saved_locally"), None)
+
     def owner(self) -> dict[str, Any] | None:
         """Return host and pid of the live process that writes to the directory; None if there is none."""
         return live_owner(self.path)

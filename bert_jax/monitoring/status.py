@@ -53,6 +53,8 @@ def status(run: RunHistory, now: float) -> dict[str, Any]:
         facts["seconds_since_last_row"] = max(0.0, now - last)
     if saved is not None:
         facts["checkpoint"] = {"step": saved.step, "seconds_old": max(0.0, now - saved.time)}
+    if (local := run.newest_local_save()) is not None and (saved is None or local["step"] > saved.step):
+        facts["local_save"] = {"step": local["step"], "seconds_old": max(0.0, now - local["time"])}
     if run.starts:
         names = ("time", "host", "hosts", "devices", "device_kind")
         facts["starts"] = len(run.starts)
@@ -140,6 +142,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("checkpoint", f"step {saved['step']:,}, {duration(saved['seconds_old'])} old"))
     elif facts["kind"] == "pre-training":
         lines.append(("checkpoint", "none yet"))
+    if near := facts.get("local_save"):
+        lines.append(("local save", f"step {near['step']:,}, {duration(near['seconds_old'])} old"))
     if start := facts.get("last_start"):
         where = f"{start.get('hosts', 1)} host(s), {start.get('devices', '?')} × {start.get('device_kind', '?')}"
         lines.append(("hosts", where))

@@ -9,6 +9,7 @@ resumes: this is the history of all its starts, and a step can occur in it sever
     compiled          seconds
     evaluated         seconds, and the held-out metrics
     saved             seconds from the call until the checkpoint was committed
+    saved_locally     seconds from the call until the first host's copy on its own disk was complete
     skipped           loss, grad_norm, in_a_row: an update that was not finite
     slow_host         host, name, input_seconds, median_seconds: mean seconds per step for its own batches, and of most
     replica_mismatch  devices: by name, the paths of up to five arrays that differ from the other copies

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from one_device import pretrain
+from processes import SECONDS
 from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.assembly import _choose
@@ -19,6 +20,7 @@ from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
+from bert_jax.training.events import read_events
 from bert_jax.training.metrics import Metrics
 
 SHAPES = {"kernel": (64, 48), "bias": (48,), "half": (8, 4), "flags": (3,), "step": ()}
@@ -257,6 +259,10 @@ def test_hosts_choose_copies_that_have_every_part():
     assert _choose([offer(HALF, "a"), offer(everything, "b")])["givers"] == {"kernel": [1, 1], "bias": [1]}
 
 
+def noted(config) -> list[dict]:
+    return [row for row in read_events(f"{config.workdir}/events.jsonl") if row["event"] == "saved_locally"]
+
+
 class Crash(Exception):
     pass
 
@@ -284,7 +290,10 @@ def test_a_run_that_crashed_resumes_from_its_last_local_save(
             pretrain(config)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == (8 if every == 4 else None)
     assert sorted(path.name for path in tmp_path.glob("local/*/host_0/step_*")) == ["step_000000006", "step_000000009"]
+    assert [row["step"] for row in noted(config)] == [3, 6, 9]
     assert pretrain(config).step == 12
+    assert [row["step"] for row in noted(config)] == [3, 6, 9]  # step 12 is a checkpoint, not a local save
+    assert all(0 < row["seconds"] < SECONDS for row in noted(config))
     assert "resuming from step 9" in capsys.readouterr().out
     for kind in ("train", "evaluation"):
         assert rows(config.workdir, kind) == rows(finished[0].workdir, kind)

@@ -119,6 +119,19 @@ def test_a_checkpoint_that_is_overdue(workdir):
     assert found["alarms"] == ["there is no good checkpoint, though one is due every 4 steps"]
 
 
+def test_a_local_save_is_told_where_it_is_newer_than_the_checkpoint(workdir):
+    assert "local_save" not in facts(workdir)
+    row = {"time": time.time() - 60, "event": "saved_locally", "seconds": 0.5}
+    add(workdir / "events.jsonl", {**row, "step": 12})  # as new as the checkpoint
+    assert "local_save" not in facts(workdir)
+    add(workdir / "events.jsonl", {**row, "step": 13})
+    found = facts(workdir)["local_save"]
+    assert found["step"] == 13 and 60 <= found["seconds_old"] < 600
+    assert "local save" in printed(workdir) and "step 13, " in printed(workdir)
+    add(workdir / "events.jsonl", {**row, "event": "rollback", "step": 13})  # which deletes it
+    assert "local_save" not in facts(workdir)
+
+
 def test_a_disk_that_is_nearly_full(workdir, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 10**8))
     (alarm,) = facts(workdir)["alarms"]

@@ -88,6 +88,18 @@ def test_a_run_goes_on_behind_batches_that_are_not_finite(small_store, tmp_path,
     ]
 
 
+def test_a_run_goes_back_to_a_local_save_that_is_newer_than_the_checkpoint(small_store, tmp_path, expected):
+    kept = CheckpointConfig(
+        every_steps=3, keep_last=20, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=4
+    )
+    config = config_of(small_store, tmp_path / "run", checkpoint=kept)
+    assert pretrain(config, objective=poison(config)).step == 10
+    assert rows(config.workdir) == rows(expected.workdir) and arrays(config, 10) == arrays(expected, 10)
+    (rollback,) = happened(config, "rollback")
+    assert (rollback["from_step"], rollback["to_step"]) == (7, 4)
+    assert [row["step"] for row in happened(config, "saved_locally")] == [4, 8]  # and 8 only once
+
+
 class Death(BaseException):
     """The process ends here."""
 

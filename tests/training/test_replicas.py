@@ -1,38 +1,26 @@
 """Copies of a state that differ in a bit: found on every mesh that has copies, and named."""
 
+import shutil
+
 import jax
-import numpy as np
 import pytest
+from flipped_bits import with_a_flipped_bit
+from small_pretraining import rows, run_config
 from tiny_run import Run, tiny
 
-from bert_jax.config import MeshConfig
+from bert_jax import pretraining
+from bert_jax.config import FaultsConfig, MeshConfig
 from bert_jax.devices.signals import StopSignals
 from bert_jax.errors import UserError
 from bert_jax.training.events import Events, read_events
+from bert_jax.training.program import Program
 from bert_jax.training.replicas import Replicas
-
-
-def flipped(array: jax.Array, device: int) -> jax.Array:
-    """The same array, but for the lowest bit of the last element of what one device holds."""
-    parts = []
-    for shard in array.addressable_shards:
-        values = np.array(shard.data)
-        if shard.device.id == device:
-            values.view(np.uint32).reshape(-1)[-1] ^= 1
-        parts.append(jax.device_put(values, shard.device))
-    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
-
 
 MESHES = {
     "data": (MeshConfig(data=8), "encoder/attention/query/kernel", [5]),
     "fsdp": (MeshConfig(data=2, fsdp=4), "encoder/attention/query/kernel", [1, 5]),  # two copies of each share
     "tensor": (MeshConfig(data=4, tensor=2), "mlm/bias", [5]),
 }
-
-
-def changed_at(params: dict, path: str, change) -> dict:
-    first, _, rest = path.partition("/")
-    return {**params, first: changed_at(params[first], rest, change) if rest else change(params[first])}
 
 
 @pytest.mark.parametrize("name", MESHES)
@@ -42,11 +30,36 @@ def test_a_flipped_bit_is_found_and_named(name, tmp_path):
     with Events(tmp_path, StopSignals()) as events:
         replicas = Replicas(run.shardings, run.mesh, events)
         replicas.check(3, run.state)
-        params = changed_at(run.state.params, path, lambda leaf: flipped(leaf, run.mesh.devices.flat[5].id))
-        bad = type(run.state)(run.state.step, params, run.state.optimizer_state)
+        bad = with_a_flipped_bit(run.state, path, run.mesh.devices.flat[5].id)
         with pytest.raises(UserError, match=f"the copies of params/{path} are not the same after step 6") as error:
             replicas.check(6, bad)
     assert "delete the checkpoints after step 3, when they last agreed" in str(error.value)
     (row,) = [row for row in read_events(tmp_path / "events.jsonl") if row["event"] == "replica_mismatch"]
     expected = [f"device {run.mesh.devices.flat[at].id} (cpu) of host 0" for at in named]
     assert row["step"] == 6 and row["devices"] == {device: [f"params/{path}"] for device in expected}
+
+
+def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
+    finished, small_store, tmp_path, monkeypatch
+):
+    config = run_config(small_store, tmp_path / "run", faults=FaultsConfig(check_replicas_every=2))
+    devices, call = jax.devices()[:2], Program.__call__
+
+    def faulty(self, *arguments):
+        result = call(self, *arguments)
+        if isinstance(result, tuple) and int(result[0].step) == 7:  # evaluations return metrics alone
+            return with_a_flipped_bit(result[0], "encoder/attention/query/kernel", devices[1].id), result[1]
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Program, "__call__", faulty)
+        with pytest.raises(UserError, match="not the same after step 8: .* delete the checkpoints after step 6"):
+            pretraining.pretrain(config, devices)
+    events = [row["event"] for row in read_events(f"{config.workdir}/events.jsonl")]
+    assert [event for event in events if event != "saved"][-2:] == ["replica_mismatch", "failed"]
+    for step in (tmp_path / "run" / "checkpoints").glob("step_*"):
+        if int(step.name.removeprefix("step_")) > 6:
+            shutil.rmtree(step)
+    pretraining.pretrain(config, devices)
+    learned = [row["loss"] for row in rows(config.workdir)]
+    assert learned == pytest.approx([row["loss"] for row in rows(finished[0].workdir)], rel=1e-4)
