@@ -13,6 +13,7 @@ from poisoned_objective import poisoned
 from small_pretraining import rows, run_config
 
 from bert_jax import pretraining
+from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, PhaseConfig
 from bert_jax.data.examples.corpus import open_corpus
@@ -124,9 +125,9 @@ def test_a_run_that_dies_around_a_rollback_becomes_the_same(small_store, tmp_pat
     with monkeypatch.context() as patch:
         if moment == "deleting":
             patch.setattr(
-                pretraining.Checkpoints,
+                Checkpoints,
                 "restore",
-                lambda self, state, restore=pretraining.Checkpoints.restore: (
+                lambda self, state, restore=Checkpoints.restore: (
                     die() if happened(config, "skipped") else restore(self, state)
                 ),
             )
