@@ -124,6 +124,26 @@ def plan(arguments: list[str]) -> int:
     return run_plan(options, arguments)
 
 
+def bench(arguments: list[str]) -> int:
+    """bench step … [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure speed: contestants take turns in one run, ours and others, on a machine whose name is recorded.
+
+    Each benchmark has further options: `bert-jax bench step --help` lists those of step. With --peer=torch the same
+    work is done in torch and transformers, in an environment that --peer_python names.
+    """
+    from bert_jax.config.benchmarking import BENCHMARKS
+
+    benchmark, words = positional(arguments, usage(bench), " or ".join(BENCHMARKS))
+    if not benchmark:
+        print(choices(bench, BENCHMARKS.values()))
+        return 0
+    from bert_jax.bench.benchmarks import run_benchmark
+
+    run_benchmark(benchmark, words)
+    return 0
+
+
 def config(arguments: list[str]) -> int:
     """config show CONFIG | bert-jax config diff CONFIG CONFIG
 
@@ -372,6 +392,7 @@ COMMANDS = {
     "inspect": inspect,
     "info": info,
     "plan": plan,
+    "bench": bench,
     "config": config,
     "pretrain": pretrain,
     "launch": launch,

@@ -136,7 +136,7 @@ def _documented(info):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
         shown: typing.Any = types[field.name]
-        if default == "":
+        if default in ("", ()):
             shown = typing.Annotated[shown, tyro.conf.arg(help_behavior_hint="")]
         elif isinstance(default, tuple) and not dataclasses.is_dataclass(default[0]):  # as it is written: 16,32
             name, values = typing.get_args(shown)[0].__name__.upper(), ",".join(map(str, default))

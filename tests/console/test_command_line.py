@@ -21,6 +21,7 @@ from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config.benchmarking import BENCHMARKS, StepBenchConfig
 from bert_jax.config.commands import (
     ConvertConfig,
     DemoConfig,
@@ -186,6 +187,8 @@ OPTIONS = {  # of every command
     "prepare": PrepareConfig(input="", vocab="", output=""),
     "info": Config(),
     "plan": PlanConfig(),
+    "bench": dataclasses.make_dataclass("NoOptions", [])(),  # each benchmark has its own
+    "bench step": StepBenchConfig(),
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
@@ -207,6 +210,7 @@ OPTIONS = {  # of every command
 
 def test_the_table_of_options_has_every_command():
     assert {name.split()[0] for name in OPTIONS} == set(cli.COMMANDS)
+    assert {name.removeprefix("bench ") for name in OPTIONS if name.startswith("bench ")} == set(BENCHMARKS)
     assert {name.removeprefix("launch ") for name in OPTIONS if name.startswith("launch ")} == set(PLATFORMS)
 
 

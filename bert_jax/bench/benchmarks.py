@@ -1,0 +1,56 @@
+"""From the words of `bert-jax bench` to the benchmark that they name."""
+
+import dataclasses
+
+from bert_jax.config import Config
+from bert_jax.config.benchmarking import BENCHMARKS, StepBenchConfig, check_turns
+from bert_jax.config.checks import check
+from bert_jax.console.command_line import divided, load_config, parse, positional
+from bert_jax.console.help import described, usage
+from bert_jax.errors import UserError
+
+
+def run_benchmark(name: str, words: list[str]) -> None:
+    """Run a benchmark, or print its help.
+
+    Args:
+      name: one of BENCHMARKS.
+      words: the words of the command line after the name.
+
+    Raises:
+      UserError: an unknown benchmark, or options that cannot work; nothing has been measured.
+    """
+    if name not in BENCHMARKS:
+        raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(BENCHMARKS)}")
+    {"step": _step}[name](words)
+
+
+def _step(words: list[str]) -> None:
+    path, given = positional(words, usage(StepBenchConfig), "CONFIG")
+    config = load_config(path) if path else Config()
+    # The options of the only phase that is measured need no prefix, so it has to be known before they are read.
+    phase, _ = divided(given, ["phase"], config)
+    variants, given = divided(given, ["variant"], config)
+    options = parse(StepBenchConfig.of(config, _phase(phase)), given, *described(StepBenchConfig))
+    options = dataclasses.replace(options, variant=tuple(_values(variants)))
+    check_turns(options)
+    check(options.run)
+    from bert_jax.bench.step_benchmark import run_step
+
+    run_step(options, words)
+
+
+def _phase(words: list[str]) -> int:
+    value = (_values(words) or ["0"])[-1]
+    if not value.isdecimal():
+        raise UserError(f"phase={value} must be the number of a phase, counted from 0")
+    return int(value)
+
+
+def _values(words: list[str]) -> list[str]:
+    """Return the values of an option that may be given several times: --variant=A --variant B."""
+    return [
+        word.partition("=")[2] if word.startswith("--") else word
+        for word in words
+        if "=" in word or not word.startswith("--")
+    ]

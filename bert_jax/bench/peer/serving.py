@@ -1,0 +1,49 @@
+"""The end of the pipe inside a contestant: a job, then turns. Standard library only.
+
+Ours and the peers' programs use it; those of the peers run where bert_jax is not installed and import this file by its
+name alone.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+
+
+class Refusal(Exception):
+    """The job cannot be done here; the message says why, in one line."""
+
+
+def serve(prepare):
+    """Answer the lines of standard input until it closes.
+
+    The first line is the job. The answer is {"ready": facts} or {"refused": reason}. Each line {"units": n} after it is
+    answered with the seconds that the work took, {"wall": s, "cpu": s}, both of this process.
+
+    Args:
+      prepare: takes the job, a dict; returns a function that does `units` units of work and waits for the result, and
+        a dict of facts. It may raise Refusal.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+
+    def say(**answer):
+        print(json.dumps(answer), file=answers, flush=True)
+
+    try:
+        work, facts = prepare(json.loads(sys.stdin.readline()))
+    except Refusal as refusal:
+        say(refused=" ".join(str(refusal).split()))
+        return
+    say(ready=facts)
+    for line in sys.stdin:
+        units = json.loads(line)["units"]
+        wall, cpu = time.perf_counter(), time.process_time()
+        work(units)
+        say(wall=time.perf_counter() - wall, cpu=time.process_time() - cpu)
+
+
+def peak_memory():
+    """Return the most bytes of memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,91 @@
+"""Options of `bert-jax bench`, per benchmark, as frozen dataclasses; standard library only.
+
+The docstring of a benchmark is its help: its usage, then what it does.
+"""
+
+import dataclasses
+import os
+from typing import Literal
+
+from bert_jax.config.options import Config
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TurnsConfig:
+    """What all benchmarks share: how contestants take turns, and where the result goes."""
+
+    rounds: int = 8
+    """Number of rounds. In each, every contestant has one turn, in the same order; ratios are those of neighbouring
+    turns, their median is what counts."""
+    turn_seconds: float = 2.0
+    """Least length of a turn, in seconds; the work of a turn is never less than one unit, such as a training step."""
+    peer: Literal["none", "torch"] = "none"
+    """What is measured beside bert_jax. torch: the same work in torch and transformers, in the environment that
+    peer_python names."""
+    peer_python: str = ""
+    """Python of an environment that has torch and transformers, such as peer/bin/python. Nothing is installed there."""
+    output: str = ""
+    """File to write the result to, FILE.json; a table for people goes to FILE.md. By default it is only printed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepBenchConfig(Config, TurnsConfig):
+    """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
+
+    Measure the training step: tokens a second, beside torch and beside other options of ours, in turns.
+
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The batch is synthetic; with
+    --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
+    """
+
+    phase: int = 0
+    """Number of the phase of CONFIG to measure, counted from 0. For bert_base, 1 is the phase at length 512."""
+    variant: tuple[str, ...] = ()
+    """Further contestants, which differ from the first in these options: "compute.dtype=bfloat16 seed=1". A word in
+    capitals is an environment variable: "XLA_FLAGS=--xla_cpu_use_onednn=true"; PYTHONPATH=CHECKOUT measures another
+    version of bert_jax. May be given several times."""
+    padding: float = 0.0625
+    """Share of each sequence of a synthetic batch that is padding. The batches of a store have their own."""
+    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """Where to compute. auto: where JAX does by itself."""
+    peer_compile: bool = True
+    """Whether the tuned peer also tries torch.compile, which takes up to minutes, and keeps it where it is faster."""
+
+    @classmethod
+    def of(cls, config: Config, phase: int) -> "StepBenchConfig":
+        """Return the options of a measurement of one phase of a run.
+
+        Raises:
+          UserError: `config` has no such phase.
+        """
+        if not 0 <= phase < len(config.phases):
+            raise UserError(f"phase={phase}: this configuration has phases 0 to {len(config.phases) - 1}")
+        one = dataclasses.replace(config, phases=(config.phases[phase],))
+        return cls(**{field.name: getattr(one, field.name) for field in dataclasses.fields(Config)}, phase=phase)
+
+    @property
+    def run(self) -> Config:
+        """The options of the run alone."""
+        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+
+
+BENCHMARKS = {"step": StepBenchConfig}
+
+
+def check_turns(options: TurnsConfig) -> None:
+    """Raise a UserError if the options that all benchmarks share do not fit together."""
+    if options.rounds < 1:
+        raise UserError(f"rounds={options.rounds} must be at least 1")
+    if not 0 <= options.turn_seconds < float("inf"):
+        raise UserError(f"turn_seconds={options.turn_seconds} must be 0 or a positive number")
+    if (options.peer == "none") != (not options.peer_python):
+        raise UserError(
+            f"peer={options.peer} and peer_python={options.peer_python or 'nothing'}: give both, "
+            "--peer=torch --peer_python=PYTHON, or neither"
+        )
+    if options.output and not options.output.endswith(".json"):
+        raise UserError(f"output={options.output} must end in .json; the table goes beside it, to a file in .md")
+    directory = os.path.dirname(options.output) or "."
+    if options.output and not os.path.isdir(directory):
+        raise UserError(f"output={options.output}: there is no directory {directory}; create it first")
