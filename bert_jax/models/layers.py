@@ -4,9 +4,13 @@ Modules hold float32 parameters and static sizes only. The dtype of a computatio
 enter it: parameters are cast where they are used.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from bert_jax.models import counter_bits
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], stddev: float) -> jax.Array:
@@ -60,18 +64,28 @@ class LayerNorm(nnx.Module):
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zero each element with probability `rate` (to the nearest 1/65536) and scale the others so that the mean stays.
+    """Zero each element with probability `rate` (to the nearest 2⁻³²) and scale the others so that the mean stays.
 
-    Without a key, return x itself.
+    Without a key, return x itself. What is dropped depends on the key and on the place of an element in the whole array
+    (`counter_bits`), and is computed again in the backward pass.
     """
-    threshold = min(round(rate * 65_536), 65_535)
+    threshold = counter_bits.drop_threshold(rate)
     if key is None or threshold == 0:
         return x
-    size = x.shape[-1]
-    # Two decisions from each 32-bit word: drawing the words is most of what dropout costs.
-    words = jax.random.bits(key, (*x.shape[:-1], (size + 1) // 2), jnp.uint32)
-    keep = jnp.concatenate([(words & 0xFFFF) >= threshold, (words >> 16) >= threshold], axis=-1)[..., :size]
-    return jnp.where(keep, x * (65_536 / (65_536 - threshold)), jnp.zeros_like(x))
+    return _dropped(x, counter_bits.stream(key), threshold)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _dropped(x: jax.Array, stream: counter_bits.Stream, threshold: int) -> jax.Array:
+    keep = counter_bits.keeps(counter_bits.array_words(stream, x.shape), threshold)
+    return jnp.where(keep, x * counter_bits.kept_scale(threshold), jnp.zeros_like(x))
+
+
+# The map is linear in x, so its transpose is itself: nothing but the stream has to be kept.
+_dropped.defvjp(
+    lambda x, stream, threshold: (_dropped(x, stream, threshold), stream),
+    lambda threshold, stream, gradient: (_dropped(gradient, stream, threshold), None),
+)
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:

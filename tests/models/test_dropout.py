@@ -21,10 +21,9 @@ def test_dropout_statistics(rate):
     dropped = np.asarray(layers.dropout(x, rate, jax.random.key(0)))
     kept = dropped != 0
     spread = math.sqrt(rate * (1 - rate) / x.size)
-    assert abs(kept.mean() - (1 - rate)) < 4 * spread + 1 / 65_536
-    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=2e-5)
+    assert abs(kept.mean() - (1 - rate)) < 4 * spread
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-6)
     flat = kept.reshape(-1, 65)
-    # Features j and j + 33 share a random word; neither they nor any other two may be dependent.
     correlation = np.corrcoef(flat.T) - np.eye(65)
     assert np.abs(correlation).max() < 5.5 / math.sqrt(len(flat))
     assert np.abs(flat.mean(axis=0) - (1 - rate)).max() < 5 * math.sqrt(rate * (1 - rate) / len(flat))
