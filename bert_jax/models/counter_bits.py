@@ -40,8 +40,8 @@ def words(state: Stream, index: jax.Array) -> jax.Array:
 
     These are the rounds of lowbias32 (Wellons 2018) without the last shift, which would change only the low half. The
     second half of the state enters between them: if it came before, or not at all, two streams with the same high bits
-    of `first` would be permuted copies of each other. It is added: one pair of streams in 2³² has the same `first`, and is then
-    less alike than after an exclusive or.
+    of `first` would be permuted copies of each other. It is added: one pair of streams in 2³² has the same `first`, and
+    is then less alike than after an exclusive or.
     """
     x = state.first ^ index
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)

@@ -81,11 +81,13 @@ def _dropped(x: jax.Array, stream: counter_bits.Stream, threshold: int) -> jax.A
     return jnp.where(keep, x * counter_bits.kept_scale(threshold), jnp.zeros_like(x))
 
 
-# The map is linear in x, so its transpose is itself: nothing but the stream has to be kept.
-_dropped.defvjp(
-    lambda x, stream, threshold: (_dropped(x, stream, threshold), stream),
-    lambda threshold, stream, gradient: (_dropped(gradient, stream, threshold), None),
-)
+def _dropped_backward(threshold: int, stream: counter_bits.Stream, gradient: jax.Array) -> tuple[jax.Array, None]:
+    # The map is linear in x, so it is its own transpose. Without the barrier, XLA would see that the words are those of
+    # the forward pass and keep what it decided there.
+    return _dropped(gradient, jax.lax.optimization_barrier(stream), threshold), None
+
+
+_dropped.defvjp(lambda x, stream, threshold: (_dropped(x, stream, threshold), stream), _dropped_backward)
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:
