@@ -13,6 +13,7 @@ from bert_jax.config.checks import check
 from bert_jax.console.command_line import asks_for_help, configured, divided, load_config, parse, positional
 from bert_jax.console.help import choices, described, usage
 from bert_jax.console.running import leave, no_flags, run_command
+from bert_jax.devices.host_process import prepare_host_process
 from bert_jax.errors import UserError
 
 
@@ -408,7 +409,13 @@ COMMANDS = {
 }
 
 
+COMPUTING = ("demo", "pretrain", "evaluate", "fill-mask", "finetune", "predict")
+"""The commands that run a model in their own process."""
+
+
 def _run(argv: list[str]) -> int:
+    if argv[1:2] and argv[1] in COMPUTING:
+        prepare_host_process()
     return run_command(COMMANDS, argv)
 
 
