@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Generator
 
+import jax
 import numpy as np
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
@@ -24,6 +25,7 @@ from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
+from bert_jax.planning.advice import memory_error, phase_advice
 from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
@@ -99,7 +101,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         result = Result(int(state.step), {}, 0)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None)
         origins = None if report is None else report.table()
-        announce(config, corpus, learner.mesh, learner.objective.model.parameters, origins, result.step)
+        announce(learner, corpus, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
@@ -137,7 +139,7 @@ def _train_phase(
     if begin == phase.begin and phase.resets_moments:
         state = reset_moments(state, run.learner.optimizer)
     duties = PhaseDuties(run, phase, begin, position)
-    train_step = Program(run.learner.train_step(run.config, phase))
+    train_step = Program(run.learner.train_step(phase))
     step, evaluated, trouble = begin, {}, None
     try:
         with contextlib.closing(_stream(run, phase, duties.seen, phase.end - begin)) as stream:
@@ -168,6 +170,9 @@ def _train_phase(
             duties.save_for_good(step, state, evaluated)
             if step > begin:
                 signals.saved(step)
+    except jax.errors.JaxRuntimeError as error:
+        remedies = phase_advice(phase, run.learner.mesh.shape, run.learner.remat(phase))
+        raise memory_error(error, f"phase {phase.index}", remedies) from error
     except Trouble as found:
         trouble = found.with_traceback(None)  # which would keep this state while an older one is restored
     if trouble is not None:
@@ -198,7 +203,9 @@ def _opened(
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
-    learner = Learner.of(config, mesh, make_objective)
+    # All hosts plan with the memory of the first one's devices, so that they compute alike.
+    memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
+    learner = Learner.of(config, mesh, make_objective, memory)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}

@@ -7,7 +7,7 @@ Published: held-out perplexity 3.23 (table 6). Hardware then: 16 Cloud TPUs (64 
 Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import ComputeConfig, Config, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import model_config
 
 
@@ -19,5 +19,4 @@ def get_config() -> Config:
             PhaseConfig(steps=100_000, sequence_length=512, batch_size=256, max_predictions=77),
         ),
         optimizer=OptimizerConfig(name="adamw_bert"),
-        compute=ComputeConfig(remat="dots"),
     )

@@ -34,13 +34,13 @@ def prepare(job: dict[str, Any]):
     try:
         mesh = sharding.make_mesh(config.mesh, None)
         sharding.check_batch(config, mesh)
-        learner = Learner.of(config, mesh, default_objective)
+        learner = Learner.of(config, mesh, default_objective, hardware().memory_bytes)
     except UserError as error:
         raise Refusal(error) from None
     place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
     state, done = create_state(learner.objective.model, learner.optimizer, mesh, config.seed), 0
     wall, cpu = time.perf_counter(), time.process_time()
-    step = learner.train_step(config, phase).lower(state, place(0)).compile()
+    step = learner.train_step(phase).lower(state, place(0)).compile()
     compiling = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     state, metrics = step(state, place(0))
     first_loss = float(metrics["loss"])

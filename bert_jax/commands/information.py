@@ -87,24 +87,23 @@ def flops_table(config: Config) -> Table:
 
 
 def memory_table(config: Config) -> Table:
-    """Return the activations kept for the backward pass, per sequence and per token, by sequence length."""
+    """Return what the backward pass needs of the forward pass, per sequence, by sequence length and remat policy."""
     table = _table(
-        "Activations of 2 bytes (estimate by formula)",
+        "Activations kept for the backward pass, MiB/sequence (2 bytes a value)",
         "length",
-        "MiB/sequence",
-        "KiB/token",
-        "without L×L arrays",
+        "remat=none",
+        "of it L×L arrays",
+        "of it heads",
+        "remat=sel",
         "remat=full",
     )
     for length in LENGTHS:
-        memory = costs.activation_bytes(config.model, length)
-        table.add_row(
-            f"{length:,}",
-            f"{memory.total / 2**20:,.1f}",
-            f"{memory.total / length / 2**10:,.1f}",
-            f"{memory.linear / 2**20:,.1f}",
-            f"{memory.layer_inputs / 2**20:,.1f}",
+        predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
+        none, *less = (
+            costs.activation_bytes(config.model, length, predicted, remat) for remat in ("none", "sel", "full")
         )
+        parts = (none.total, none.quadratic, none.heads, *(kept.total for kept in less))
+        table.add_row(f"{length:,}", *(f"{size / 2**20:,.1f}" for size in parts))
     return table
 
 

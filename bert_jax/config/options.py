@@ -23,9 +23,10 @@ class ComputeConfig:
     layers: Literal["auto", "scan", "loop"] = "auto"
     """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster. auto:
     loop up to 12 layers."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes to save memory: nothing (none), everything except matrix products (dots), or
-    whole layers (full)."""
+    remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
+    """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
+    dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on
+    accelerators sel or, where that does not fit into the memory, full; on CPU none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

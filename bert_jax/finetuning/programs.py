@@ -10,8 +10,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.devices import sharding
+from bert_jax.devices.hardware import hardware
+from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
@@ -21,6 +24,7 @@ from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.program import Program
+from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
 from bert_jax.training.step import make_forward_step, make_shared_train_step
 
@@ -45,7 +49,7 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
         )
-    task_model = BertForTask(model, head, config.compute)
+    task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     parameters = task_model.parameters
     parts = [make_optimizer(config.optimizer, parameters)]
     if config.layer_decay < 1:
@@ -71,6 +75,22 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
             )
         ),
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
+    )
+
+
+def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
+    """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
+    batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
+    load = Load(
+        memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),
+        moments=config.optimizer.moments,
+        sequence_length=config.options.max_length,
+        predictions=0,
+        rows=max(1, batch_size // (sharding.batch_parts(mesh) * config.micro_batches)),
+        split=mesh.shape["fsdp"] * mesh.shape["tensor"],
+    )
+    return dataclasses.replace(
+        config.compute, remat=remat_policy(BertForTask(model, head, config.compute), config.compute, load)
     )
 
 

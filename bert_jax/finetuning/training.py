@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import time
 
+import jax
 import numpy as np
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -21,6 +22,7 @@ from bert_jax.finetuning.prediction import predict_logits
 from bert_jax.finetuning.programs import Programs, first_state
 from bert_jax.finetuning.run_record import run_record, settings
 from bert_jax.formats.stored import StoredModel
+from bert_jax.planning.advice import advice, memory_error
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.announcement import say
 from bert_jax.training.events import Events
@@ -152,6 +154,14 @@ def _train_steps(
             states.poll()
             if (step + 1) % config.save_every_steps == 0:
                 saver.save(step + 1, state)
+    except jax.errors.JaxRuntimeError as error:
+        remedies = advice(
+            remat=programs.model.compute.remat,
+            mesh=mesh.shape,
+            batch_size=batches.rows,
+            micro_batches=config.micro_batches,
+        )
+        raise memory_error(error, f"a batch of {batches.rows} sequences", remedies) from error
     except Stopped:
         if step > begin:
             saver.save_for_good(step, state)

@@ -58,8 +58,8 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         block=functools.partial(Block, config, feed_forward=feed_forward),
         num_layers=config.num_layers,
         attend=xla.attention,
-        scan=compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT),
-        remat=compute.remat,
+        scan=scans(config, compute),
+        remat="none" if compute.remat == "auto" else compute.remat,
     )
     positions = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
     final_norm = functools.partial(LayerNorm, config.hidden_size, config.layer_norm_epsilon)
@@ -71,6 +71,11 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         parameters=encoder_parameters(config),
         dtype=_dtype(compute),
     )
+
+
+def scans(config: ModelConfig, compute: ComputeConfig) -> bool:
+    """Return whether the layers run as one scan."""
+    return compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT)
 
 
 def _dtype(compute: ComputeConfig) -> jnp.dtype:

@@ -2,6 +2,7 @@
 
 import jax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
@@ -24,6 +25,7 @@ class SelfAttention(nnx.Module):
         self, x: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, attend: AttentionKernel, collect: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None."""
-        query, key, value = self.query(x), self.key(x), self.value(x)
+        query = checkpoint_name(self.query(x), "query")
+        key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
         context, weights = attend(query, key, value, mask, dropout_key, self.rate, collect)
-        return self.output(context), weights
+        return self.output(checkpoint_name(context, "attention_output")), weights

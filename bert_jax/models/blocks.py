@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.attention import SelfAttention
@@ -36,8 +37,8 @@ class Block(nnx.Module):
         """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None)."""
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         y, weights = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, keys[0], attend, collect)
-        x = x + dropout(y, self.rate, keys[1])
+        x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")
         x = x if self.pre_norm else self.attention_norm(x)
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)
-        x = x + dropout(y, self.rate, keys[2])
+        x = checkpoint_name(x + dropout(y, self.rate, keys[2]), "feed_forward_sum")
         return x if self.pre_norm else self.feed_forward_norm(x), weights

@@ -126,29 +126,87 @@ def state_bytes(parameters: ParameterTable, moments: int) -> StateBytes:
 
 @dataclasses.dataclass(frozen=True)
 class ActivationBytes:
-    """Memory that the forward pass of one sequence keeps for the backward pass, without the heads; 2 bytes per value.
+    """Memory that the forward pass of one sequence keeps for the backward pass, as automatic differentiation asks.
 
-    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1: (34·S·H + 5·A·S²) per layer if the feed-forward layer is
-    4·H wide. An estimate by formula: the compiler fuses some of it away, and float32 activations take twice as much.
+    A compiler that fuses operations keeps less of it, and needs room for what it computes at the moment.
     """
 
     linear: int
-    """Linear in the length; all that remains with an attention kernel that stores no probabilities."""
+    """Of the layers, linear in the length."""
     quadratic: int
-    """Attention probabilities, their dropout masks and scores; quadratic in the length."""
-    layer_inputs: int
-    """All that remains with compute.remat=full."""
+    """Of the layers, quadratic in the length: attention probabilities, their copy after dropout, and its mask."""
+    embeddings: int
+    heads: int
+    """Mostly logits of the predicted words, in float32."""
 
     @property
     def total(self) -> int:
-        return self.linear + self.quadratic
+        return self.linear + self.quadratic + self.embeddings + self.heads
 
 
-def activation_bytes(config: ModelConfig, sequence_length: int) -> ActivationBytes:
-    """Return the bytes of activations of one sequence."""
-    hidden, length = config.hidden_size, sequence_length
+LESS = ("sel", "dots", "full")
+"""Policies that keep less than everything."""
+
+
+def activation_bytes(
+    config: ModelConfig, sequence_length: int, predictions: int, remat: str = "none", value_bytes: int = 2
+) -> ActivationBytes:
+    """Return what is kept of one sequence with dropout.
+
+    Args:
+      config: sizes of the model; its vocabulary size is known.
+      sequence_length: tokens of the sequence.
+      predictions: positions at which words are predicted.
+      remat: the policy; "auto" counts as "none".
+      value_bytes: of an activation.
+    """
+    hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
+    # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
+    everything = value_bytes * (6 * hidden + 6 * wide) + hidden * (2 * 3 * FLOAT32 + 2)
+    linear = {
+        "sel": value_bytes * (7 * hidden + wide),
+        "dots": value_bytes * (6 * hidden + wide),
+        "full": value_bytes * hidden,
+    }.get(remat, everything)
+    quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes + 1)
+    head = predictions * (config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * (7 * value_bytes + 3 * FLOAT32))
     return ActivationBytes(
-        linear=config.num_layers * length * (18 * hidden + 4 * config.feed_forward_size),
-        quadratic=config.num_layers * 5 * config.num_heads * length * length,
-        layer_inputs=config.num_layers * 2 * length * hidden,
+        linear=config.num_layers * length * linear,
+        quadratic=config.num_layers * length * length * quadratic,
+        embeddings=length * hidden * ((1 if remat in LESS else 3) * value_bytes + 3 * FLOAT32 + 1),
+        heads=head,
     )
+
+
+def step_bytes(
+    config: ModelConfig,
+    parameters: ParameterTable,
+    *,
+    moments: int,
+    sequence_length: int,
+    predictions: int,
+    rows: int,
+    split: int,
+    remat: str,
+    value_bytes: int = 2,
+) -> int:
+    """Return the memory of one device during a training step, a little more than a compiler takes.
+
+    Args:
+      config: sizes of the model.
+      parameters: its table.
+      moments: how many values the optimizer keeps per parameter.
+      sequence_length: tokens of a sequence.
+      predictions: positions of a sequence at which words are predicted.
+      rows: sequences that the device computes at a time.
+      split: number of devices over which parameters, moments and gradients are split.
+      remat: the policy.
+      value_bytes: of an activation.
+    """
+    state = state_bytes(parameters, moments)
+    gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
+    sizes = (config, sequence_length, predictions)
+    kept = activation_bytes(*sizes, remat, value_bytes).total
+    everything = activation_bytes(*sizes, "none", value_bytes)
+    of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // config.num_layers
+    return state.total // split + gathered + rows * (kept + of_a_layer)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.layers import Linear
@@ -21,4 +22,4 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
-        return self.output(self.activation(self.intermediate(x)))
+        return self.output(self.activation(checkpoint_name(self.intermediate(x), "intermediate")))

@@ -11,7 +11,15 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
+# What blocks name (checkpoint_name). Kept, they leave to the backward pass only what costs no product with a kernel:
+# attention between its projections, norms, activations and dropout.
+SELECTED = (
+    *("query", "key", "value", "attention_output", "attention_sum"),
+    *("intermediate", "feed_forward_sum"),
+)
+
 REMAT_POLICIES = {
+    "sel": jax.checkpoint_policies.save_only_these_names(*SELECTED),
     # Products with a kernel are kept; those of attention, which grow with the square of the length, are computed again.
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -40,7 +48,7 @@ class Stack:
     """The attention kernel of every layer."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
-    remat: Literal["none", "dots", "full"] = "none"
+    remat: Literal["none", "sel", "dots", "full"] = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""

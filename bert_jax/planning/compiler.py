@@ -18,12 +18,12 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.planning.advice import DOES_NOT_FIT
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
 from bert_jax.planning.traced_step import abstract_batch, described_devices, learner, traced_step
 
 FORM = "1"  # of what is stored; a new one makes old entries unreachable
-DOES_NOT_FIT = "RESOURCE_EXHAUSTED"
 RESHARDING = re.compile(rb"[Ii]nvoluntary full rematerialization")
 
 
@@ -42,9 +42,11 @@ def _answer(request: dict[str, Any]) -> None:
     _say(stage="tracing")
     mesh = sharding.make_mesh(config.mesh, list(described_devices(topology)))
     sharding.check_batch(config, mesh)
-    state, batch = learner(config, mesh).abstract, abstract_batch(config, phase, mesh)
+    what = learner(config, mesh, topology.chip and topology.chip.memory_bytes)
+    state, batch = what.abstract, abstract_batch(config, phase, mesh)
     _say(
         mesh=dict(mesh.shape),
+        remat=what.remat(phase),
         parameters=_bytes_on_a_device(state.params),
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),
@@ -53,7 +55,7 @@ def _answer(request: dict[str, Any]) -> None:
     )
     if topology.platform == "gpu":
         return  # there is no compiler for one here
-    lowered = traced_step(config, phase, mesh)
+    lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     key = program_key(lowered.as_text(), FORM, topology.name, *versions)
     if load_program(key) is None:

@@ -28,6 +28,8 @@ class PhasePlan:
     phase: Phase
     mesh: dict[str, int]
     """Sizes of the axes."""
+    remat: str
+    """The policy, which compute.remat=auto leaves to the memory of a chip."""
     compiled: bool
     """Whether a compiler has seen it; else memory and time are closed forms."""
     flops: float
@@ -74,6 +76,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
     plan = PhasePlan(
         phase=phase,
         mesh=mesh,
+        remat=facts["remat"],
         compiled=compiled is not None,
         flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
         memory=None,
@@ -111,15 +114,15 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
     """Return `plan` with estimates for a machine whose programs cannot be compiled here."""
     chip = topology.chip
     assert chip is not None
-    kept = costs.activation_bytes(config.model, plan.phase.sequence_length)
-    of_a_sequence = {"none": kept.total, "dots": kept.linear, "full": kept.layer_inputs}[config.compute.remat]
+    phase = plan.phase
+    kept = costs.activation_bytes(config.model, phase.sequence_length, phase.max_predictions, plan.remat)
     memory = Memory(
         parameters=facts["parameters"],
         moments=facts["moments"],
         batch=facts["batch"],
         padding=0,
         gradients=facts["parameters"],
-        activations=int(of_a_sequence * plan.sequences_per_chip / plan.phase.micro_batches),
+        activations=int(kept.total * plan.sequences_per_chip / phase.micro_batches),
         unattributed=0,
         other=0,
         code=0,

@@ -45,9 +45,8 @@ Planned = Callable[[Config, str], PhasePlan]
 
 def _fitting_remat(config: Config, first: PhasePlan, planned: Planned) -> tuple[Config, PhasePlan, list[Candidate]]:
     """Return the options with the weakest policy from the given one on that fits, its plan, and what was tried."""
-    change = f"--compute.remat={config.compute.remat}"
-    tried = [Candidate(question="remat", change=change, plan=first, chosen=first.fits)]
-    for policy in () if first.fits else STRONGER[config.compute.remat]:
+    tried = [Candidate(question="remat", change=f"--compute.remat={first.remat}", plan=first, chosen=first.fits)]
+    for policy in () if first.fits else STRONGER[first.remat]:
         stronger = dataclasses.replace(config, compute=dataclasses.replace(config.compute, remat=policy))
         change = f"--compute.remat={policy}"
         plan = planned(stronger, change)

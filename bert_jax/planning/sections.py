@@ -71,6 +71,7 @@ def _time(topology: Topology, plans: list[PhasePlan], price: float) -> Section:
     rows = [
         ("sequences × length", *(f"{plan.phase.batch_size:,} × {plan.phase.sequence_length}" for plan in plans)),
         ("sequences on one chip", *(f"{plan.sequences_per_chip:g}" for plan in plans)),
+        ("remat", *(plan.remat for plan in plans)),
         ("TFLOP on one chip, closed form", *(f"{plan.flops / 1e12:,.3f}" for plan in plans)),
         ("TFLOP on one chip, compiled", *(f"{plan.work.flops / 1e12:,.3f}" if plan.work else "-" for plan in plans)),
     ]

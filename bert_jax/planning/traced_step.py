@@ -52,9 +52,9 @@ def resolved(config: Config, topology: Topology) -> Config:
     return dataclasses.replace(config, compute=compute, mesh=mesh, model=model)
 
 
-def learner(config: Config, mesh: Mesh) -> Learner:
-    """Return what `pretrain` trains with these options."""
-    return Learner.of(config, mesh, default_objective)
+def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Learner:
+    """Return what `pretrain` trains with these options on devices with so much memory."""
+    return Learner.of(config, mesh, default_objective, memory_bytes)
 
 
 def abstract_batch(config: Config, phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
@@ -66,7 +66,6 @@ def abstract_batch(config: Config, phase: Phase, mesh: Mesh) -> dict[str, jax.Sh
     }
 
 
-def traced_step(config: Config, phase: Phase, mesh: Mesh) -> jax.stages.Lowered:
+def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
     """Return the very step that `pretrain` compiles for `phase`."""
-    what = learner(config, mesh)
-    return what.train_step(config, phase).lower(what.abstract, abstract_batch(config, phase, mesh))
+    return what.train_step(phase).lower(what.abstract, abstract_batch(what.config, phase, what.mesh))

@@ -19,7 +19,7 @@ from bert_jax.config.checks import check
 from bert_jax.config.planning import PlanConfig, check_plan
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.planning.advice import advice
+from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.compilation import check_compiler
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
 from bert_jax.planning.plan_page import page
@@ -123,8 +123,13 @@ def _verdict(plan: Plan) -> list[str]:
         return [f"Memory of {name} is that of the machine; compare it with {plan.topology.chips} times the sum above."]
     if plan.fits:
         return [f"The run fits {name}."]
-    remedies = {line: None for phase in plan.phases for line in advice(plan.config, phase)}
-    return [f"The run does not fit {name}. What saves memory:", *(f"- {line}" for line in remedies)]
+    return [f"The run does not fit {name}. What saves memory:", *(f"- {line}" for line in _advice(plan))]
+
+
+def _advice(plan: Plan) -> list[str]:
+    """Return what helps the phases that do not fit, without repetitions."""
+    poor = [phase for phase in plan.phases if not phase.fits]
+    return list(dict.fromkeys(line for phase in poor for line in phase_advice(phase.phase, phase.mesh, phase.remat)))
 
 
 def _table(section: Section) -> Table:
@@ -144,7 +149,7 @@ def _facts(plan: Plan, options: PlanConfig, command: str) -> dict[str, Any]:
         "price_per_chip_hour": options.price_per_chip_hour,
         "phases": [dataclasses.asdict(phase) for phase in plan.phases],
         "search": [dataclasses.asdict(candidate) for candidate in plan.candidates],
-        "advice": [line for phase in plan.phases for line in advice(plan.config, phase)],
+        "advice": _advice(plan),
         "made_by": command,
         "circumstances": _circumstances(),
     }

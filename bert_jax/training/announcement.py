@@ -8,7 +8,8 @@ from rich.table import Table
 from bert_jax.config import Config, resolve_phases
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices import hardware, sharding
-from bert_jax.models.parameters import ParameterTable, total_size
+from bert_jax.models.parameters import total_size
+from bert_jax.training.learner import Learner
 
 
 def say(text: str) -> None:
@@ -31,15 +32,16 @@ def show(table: Table) -> None:
         (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
 
 
-def announce(
-    config: Config, corpus: Corpus, mesh: Mesh, parameters: ParameterTable, origins: Table | None, step: int
-) -> None:
+def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int) -> None:
     """Print every derived quantity of a pre-training run that people check before leaving it alone.
 
     Args:
+      learner: what is trained.
+      corpus: what it is trained on.
       origins: what became of each array of init_from.
       step: where the run resumes; 0 for a fresh one.
     """
+    config, mesh, parameters = learner.config, learner.mesh, learner.objective.model.parameters
     say_hardware(mesh)
     say(
         f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
@@ -54,7 +56,7 @@ def announce(
         say(
             f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences"
+            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences; remat: {learner.remat(phase)}"
         )
     if mesh.size > 1:
         show(sharding.table(mesh, parameters))

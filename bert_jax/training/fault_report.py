@@ -53,7 +53,7 @@ def write_report(
     mine = sharding.host_rows(learner.mesh, phase.batch_size)
     batch = sharding.to_global(learner.mesh, examples.batch(last_batch[mine]), phase.batch_size)
     gradients = make_gradients(
-        learner.objective, learner.mesh, learner.shardings, micro_batches=phase.micro_batches, seed=seed
+        learner.objective_of(phase), learner.mesh, learner.shardings, micro_batches=phase.micro_batches, seed=seed
     )
     report = {
         "reason": str(trouble),

@@ -7,11 +7,13 @@ import jax
 import optax
 
 from bert_jax.config import Config, Phase
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import MakeObjective
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
+from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -20,16 +22,26 @@ from bert_jax.training.step import make_train_step
 class Learner:
     """What is trained, and how its state is placed on the devices."""
 
+    config: Config
+    make_objective: MakeObjective
     objective: Objective
     optimizer: optax.GradientTransformation
     mesh: jax.sharding.Mesh
     abstract: TrainState
     main: str
     """Name of the held-out loss by which the best steps are kept."""
+    memory_bytes: int | None
+    """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
 
     @classmethod
-    def of(cls, config: Config, mesh: jax.sharding.Mesh, make_objective: MakeObjective) -> "Learner":
-        """Return what `config` trains on the devices of `mesh`; no array is made.
+    def of(
+        cls,
+        config: Config,
+        mesh: jax.sharding.Mesh,
+        make_objective: MakeObjective,
+        memory_bytes: int | None = None,
+    ) -> "Learner":
+        """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
 
         Raises:
           UserError: the model's table of parameters and what it initializes differ.
@@ -37,21 +49,43 @@ class Learner:
         objective = make_objective(BertForPreTraining(config.model, config.compute), config)
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         main = main_term(objective.terms).loss
-        return cls(objective, optimizer, mesh, abstract_state(objective.model, optimizer, mesh), main)
+        abstract = abstract_state(objective.model, optimizer, mesh)
+        return cls(config, make_objective, objective, optimizer, mesh, abstract, main, memory_bytes)
 
     @property
     def shardings(self) -> TrainState:
         return state_shardings(self.abstract)
 
-    def train_step(self, config: Config, phase: Phase):
+    def remat(self, phase: Phase) -> str:
+        """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
+        mesh = self.mesh
+        load = Load(
+            memory_bytes=self.memory_bytes,
+            moments=self.config.optimizer.moments,
+            sequence_length=phase.sequence_length,
+            predictions=phase.max_predictions,
+            rows=phase.batch_size // (sharding.batch_parts(mesh) * phase.micro_batches),
+            split=mesh.shape["fsdp"] * mesh.shape["tensor"],
+        )
+        return remat_policy(self.objective.model, self.config.compute, load)
+
+    def objective_of(self, phase: Phase) -> Objective:
+        """Return `objective` as the steps of a phase compute it, with `remat`."""
+        compute = dataclasses.replace(self.config.compute, remat=self.remat(phase))
+        if compute == self.config.compute:
+            return self.objective
+        config = dataclasses.replace(self.config, compute=compute)
+        return self.make_objective(BertForPreTraining(config.model, compute), config)
+
+    def train_step(self, phase: Phase):
         """Return the step of `phase`, see `make_train_step`; it is compiled when it is first called or lowered."""
         return make_train_step(
-            self.objective,
+            self.objective_of(phase),
             self.optimizer,
             self.mesh,
             self.shardings,
-            clip_norm=config.optimizer.clip_norm,
+            clip_norm=self.config.optimizer.clip_norm,
             micro_batches=phase.micro_batches,
-            schedule=functools.partial(learning_rate, config),
-            seed=config.seed,
+            schedule=functools.partial(learning_rate, self.config),
+            seed=self.config.seed,
         )

@@ -67,7 +67,7 @@ def test_micro_batches_give_the_losses_of_the_whole_batch(kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), parts_params, params)
 
 
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("remat", ["auto", "none", "sel", "dots", "full"])
 def test_remat_reaches_the_step_of_fine_tuning(remat):
     config = FinetuneConfig(compute=ComputeConfig(dtype="float32", remat=remat))
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
@@ -77,7 +77,7 @@ def test_remat_reaches_the_step_of_fine_tuning(remat):
     shardings = state_shardings(state)
     step = make_shared_train_step(TaskObjective(programs.model), transformation, mesh, shardings, clip_norm=1.0)
     program = str(jax.make_jaxpr(step)(state, make_batch("classification", 0), np.float32(0), np.uint32(0)))
-    assert ("remat" in program or "checkpoint" in program) == (remat != "none")
+    assert ("remat" in program or "checkpoint" in program) == (remat not in ("auto", "none"))
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ import dataclasses
 import typing
 
 import jax
+import numpy as np
 import pytest
 
-from bert_jax.config import HeadConfig, ModelConfig, OptimizerConfig
+from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, bert_parameters, linear, table, with_axis
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
 
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
@@ -166,10 +168,44 @@ def test_memory():
     assert [state.total / 2**30 for state in states] == pytest.approx([1.64, 5.01], abs=0.005)
     without_gradients = [(state.parameters + state.moments) / 2**30 for state in states]
     assert without_gradients == pytest.approx([1.23, 3.76], abs=0.005)
-    mebibytes = {(c.num_layers, s): costs.activation_bytes(c, s) for c in (base, large) for s in (128, 512)}
-    assert [a.total / 2**20 for a in mebibytes.values()] == pytest.approx([49.5, 333, 132, 888], rel=2e-3)
-    assert [mebibytes[n, 512].linear / 2**20 for n in (12, 24)] == pytest.approx([153, 408], rel=1e-6)
-    assert [mebibytes[n, 512].layer_inputs / 2**20 for n in (12, 24)] == [9, 24]
+
+
+@pytest.mark.parametrize("dtype, value_bytes", [("bfloat16", 2), ("float32", 4)])
+@pytest.mark.parametrize("remat", ["none", "sel", "dots", "full"])
+def test_activations_are_those_that_differentiation_keeps(remat, dtype, value_bytes):
+    """What a closure over the backward pass holds, beside the parameters and their copies."""
+    config, rows, length, predictions = sized("mini", vocab_size=3_000), 3, 40, 7
+    model = BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan", remat=remat))
+    objective = default_objective(model, Config(model=config))
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = {"input_ids": length, "token_type_ids": length, "attention_mask": length}
+    shapes |= {"masked_positions": predictions, "masked_ids": predictions}
+    batch = {name: np.zeros((rows, size), np.int32) for name, size in shapes.items()}
+    batch["masked_weights"] = np.ones((rows, predictions), np.float32)
+
+    def kept(params):
+        return jax.vjp(lambda params: objective.sums(params, batch, jax.random.key(0))["mlm"].loss, params)[1]
+
+    own = {leaf.shape for leaf in jax.tree.leaves(params)}
+    found = sum(
+        leaf.size * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(jax.eval_shape(kept, params))
+        if leaf.shape not in own and leaf.shape[1:] not in own
+    )
+    expected = rows * costs.activation_bytes(config, length, predictions, remat, value_bytes).total
+    assert expected == pytest.approx(found, rel=0.03)
+
+
+def test_a_step_needs_more_memory_for_each_weaker_policy_and_less_where_the_state_is_split():
+    config = sized("large")
+    given = {"moments": 2, "sequence_length": 512, "predictions": 77}
+    sizes = [
+        costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=1, remat=remat)
+        for remat in ("none", "dots", "sel", "full")
+    ]
+    assert sizes[0] > sizes[2] > sizes[1] > sizes[3]
+    split = costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=4, remat="sel")
+    assert sizes[2] - split == costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
 
 
 @pytest.mark.parametrize("name", typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]))

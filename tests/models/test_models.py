@@ -164,7 +164,8 @@ def plain_road():
 
 
 @pytest.mark.parametrize(
-    "layers, remat", [("loop", "dots"), ("loop", "full"), ("scan", "none"), ("scan", "dots"), ("scan", "full")]
+    "layers, remat",
+    [("loop", "sel"), ("loop", "full"), ("scan", "none"), ("scan", "sel"), ("scan", "dots"), ("scan", "full")],
 )
 def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
     params, batch, key, (loss, gradient) = plain_road

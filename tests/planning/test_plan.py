@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.costs import state_bytes
 from bert_jax.models.parameters import bert_parameters
 from bert_jax.planning import compilation, search
-from bert_jax.planning.advice import advice
+from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import Needed
 from bert_jax.planning.estimate import cost, step_time, throughput
 from bert_jax.planning.memory import Shortage
@@ -237,6 +237,7 @@ def plan_of(config: Config, name: str, fits: bool, seconds: float = 1.0) -> Phas
     return PhasePlan(
         phase=phase,
         mesh={"slice": 1, "data": data, "fsdp": config.mesh.fsdp, "tensor": 1},
+        remat="none" if config.compute.remat == "auto" else config.compute.remat,
         compiled=True,
         flops=1e12,
         memory=None,
@@ -248,32 +249,32 @@ def plan_of(config: Config, name: str, fits: bool, seconds: float = 1.0) -> Phas
 
 
 def test_a_search_finds_the_largest_batch_the_weakest_remat_and_the_fastest_mesh(monkeypatch):
-    """A machine where 100 sequences a chip fit with remat=full, 20 with dots, none without; fsdp=4 is the fastest."""
-    most = {"none": 0, "dots": 20, "full": 100}
+    """A machine where 100 sequences a chip fit with remat=full, 20 with sel, none without; fsdp=4 is the fastest."""
+    most = {"none": 0, "sel": 20, "full": 100}
 
     def fake(config: Config, topology, number, stage) -> PhasePlan:
         stage("compiling")
-        fits = config.phases[0].batch_size / 4 <= most[config.compute.remat]
+        fits = config.phases[0].batch_size / 4 <= most[config.compute.remat.replace("auto", "none")]
         return plan_of(config, "v5e:2x2", fits, seconds=1.0 if config.mesh.fsdp == 4 else 2.0)
 
     monkeypatch.setattr(search, "plan_phase", fake)
     topology, told = find_topology("v5e:2x2"), []
-    for rows, policy, largest in ((8, "dots", 64), (64, "dots", 64), (256, "full", 256), (1024, "", 256)):
+    for rows, policy, largest in ((8, "sel", 64), (64, "sel", 64), (256, "full", 256), (1024, "", 256)):
         config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=rows),))
         found = search.search(config, topology, fake(config, topology, 0, told.append), told.append)
         chosen = {each.question: each.change for each in found if each.chosen}
         assert chosen.get("remat", "--compute.remat=") == f"--compute.remat={policy}"
         assert chosen.get("mesh") == ("--mesh.data=1 --mesh.fsdp=4" if policy else None)
         assert chosen["batch"] == f"--phases.0.batch_size={largest}"
-    assert "--compute.remat=dots: compiling" in told
+    assert "--compute.remat=sel: compiling" in told
 
 
-def test_advice_names_options_that_exist_and_none_where_all_is_well():
+def test_advice_names_options_that_exist():
     config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64),))
-    assert advice(config, plan_of(config, "v5e:2x2", fits=True)) == []
-    lines = advice(config, plan_of(config, "v5e:2x2", fits=False))
+    plan = plan_of(config, "v5e:2x2", fits=False)
+    lines = phase_advice(plan.phase, plan.mesh, plan.remat)
     assert [line.split()[0] for line in lines[:4]] == [
-        "--compute.remat=dots",
+        "--compute.remat=sel",
         "--mesh.data=1",
         "--phases.0.micro_batches=2:",
         "--phases.0.batch_size=32:",

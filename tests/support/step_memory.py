@@ -34,7 +34,7 @@ def main() -> None:
     batch = {name: jax.device_put(np.ones(leaf.shape, leaf.dtype), leaf.sharding) for name, leaf in shapes.items()}
     state = create_state(what.objective.model, what.optimizer, mesh, seed=0)
     held = sum(leaf.nbytes for leaf in jax.tree.leaves((state, batch)))
-    step = what.train_step(config, phase).lower(what.abstract, shapes).compile()
+    step = what.train_step(phase).lower(what.abstract, shapes).compile()
     jax.block_until_ready((state, batch))
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = status("VmRSS")

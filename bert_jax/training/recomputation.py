@@ -1,0 +1,48 @@
+"""What the backward pass computes again where `compute.remat=auto` leaves it to the memory of a device."""
+
+import dataclasses
+
+from bert_jax.config import ComputeConfig
+from bert_jax.models.architecture import scans
+from bert_jax.models.costs import step_bytes
+from bert_jax.models.parameters import FLOAT32
+from bert_jax.models.protocol import Model
+
+USABLE = 0.9
+"""Share of the memory for which `step_bytes` may plan; the rest is for the program and the gaps between arrays."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a device has to hold during a step, beside the model."""
+
+    memory_bytes: int | None
+    """Memory of the device; None if it is unknown, as of a processor."""
+    moments: int
+    """Values that the optimizer keeps per parameter."""
+    sequence_length: int
+    predictions: int
+    """Positions of a sequence at which words are predicted."""
+    rows: int
+    """Sequences that are computed at a time."""
+    split: int
+    """Number of devices over which parameters, moments and gradients are split."""
+
+
+def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
+    """Return compute.remat or, for auto, the fastest policy whose closed form fits; none where memory is unknown."""
+    if compute.remat != "auto":
+        return compute.remat
+    if load.memory_bytes is None:
+        return "none"
+    # A loop over layers, unlike a scan, lets the compiler decide what to keep; compiled for v5e, it is faster than sel.
+    policies = ("sel", "full") if scans(model.config, compute) else ("none", "sel", "full")
+    sizes = dataclasses.asdict(load)
+    memory = USABLE * sizes.pop("memory_bytes")
+    value_bytes = FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2
+    fitting = (
+        each
+        for each in policies
+        if step_bytes(model.config, model.parameters, remat=each, value_bytes=value_bytes, **sizes) < memory
+    )
+    return next(fitting, policies[-1])

@@ -1,0 +1,39 @@
+"""What is said where memory runs out."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.errors import UserError
+from bert_jax.planning.advice import memory_error, phase_advice
+
+MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
+
+
+def test_an_allocation_that_fails_is_answered_with_what_helps():
+    """The message is that of this machine's own allocator."""
+    (phase,) = resolve_phases(Config(phases=(PhaseConfig(batch_size=64),)))
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda: jnp.ones((1 << 46,)) * 2.0)())
+    answer = memory_error(raised.value, "phase 0", phase_advice(phase, MESH, "none"))
+    assert isinstance(answer, UserError) and "\n" not in str(answer)
+    assert str(answer).startswith("phase 0 does not fit into the memory of a device (")
+    for option in (
+        "--compute.remat=sel or full",
+        "--mesh.fsdp=4",
+        "--phases.0.micro_batches=2",
+        "--phases.0.batch_size",
+    ):
+        assert option in str(answer)
+
+
+def test_the_figures_of_the_tpu_compiler_are_in_the_answer():
+    said = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.92G of 15.75G hbm. Exceeded by 3.17G."
+    answer = memory_error(RuntimeError(said), "phase 1", ["less"])
+    assert "(the program needs 18.92 GiB, 15.75 GiB are there); what helps: less" in str(answer)
+
+
+def test_other_errors_stay_what_they_are():
+    error = RuntimeError("INTERNAL: something else")
+    assert memory_error(error, "phase 0", []) is error

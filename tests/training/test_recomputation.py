@@ -1,0 +1,60 @@
+"""compute.remat=auto: the fastest policy whose closed form fits into the memory of a device."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.config.presets import model_config
+from bert_jax.devices import sharding
+from bert_jax.models.costs import state_bytes
+from bert_jax.models.parameters import bert_parameters
+from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.training.learner import Learner
+
+MODEL = dataclasses.replace(model_config("mini"), vocab_size=1_000)
+STATE = state_bytes(bert_parameters(MODEL), moments=2).total
+
+
+def chosen(memory_bytes: int | None, rows: int = 64, micro_batches: int = 1, **compute) -> str:
+    phase = PhaseConfig(batch_size=rows, micro_batches=micro_batches)
+    config = Config(model=MODEL, phases=(phase,), compute=ComputeConfig(**({"dtype": "bfloat16"} | compute)))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    learner = Learner.of(config, mesh, default_objective, memory_bytes)
+    remat = learner.remat(resolve_phases(config)[0])
+    assert learner.objective_of(resolve_phases(config)[0]).model.compute.remat in (remat, "auto")
+    return remat
+
+
+def test_where_memory_is_unknown_nothing_is_computed_again():
+    assert chosen(None) == "none"
+
+
+def test_a_policy_that_is_given_is_taken():
+    assert chosen(10**6, remat="dots") == "dots" and chosen(None, remat="full") == "full"
+
+
+def test_less_memory_takes_a_stronger_policy():
+    assert [chosen(size) for size in (10**12, STATE + 700 * 10**6, 10**6)] == ["none", "sel", "full"]
+    # A scan keeps whatever it is told to keep; sel is faster in one.
+    assert [chosen(size, layers="scan") for size in (10**12, 10**6)] == ["sel", "full"]
+
+
+@pytest.mark.parametrize("changes", [{"rows": 8}, {"micro_batches": 8}])
+def test_fewer_sequences_at_a_time_need_less(changes):
+    assert chosen(STATE + 700 * 10**6, **changes) == "none"
+
+
+def test_float32_needs_more_than_bfloat16():
+    assert chosen(STATE + 1_200 * 10**6) == "none" != chosen(STATE + 1_200 * 10**6, dtype="float32")
+
+
+def test_the_policy_reaches_the_step():
+    """What is computed again is in the traced step of the phase, and only there."""
+    config = Config(model=MODEL, phases=(PhaseConfig(batch_size=64),), compute=ComputeConfig(dtype="bfloat16"))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    learner = Learner.of(config, mesh, default_objective, STATE + 700 * 10**6)
+    (phase,) = resolve_phases(config)
+    assert learner.remat(phase) == "sel" and learner.objective.model.compute.remat == "auto"
+    assert learner.objective_of(phase).model.compute.remat == "sel"
