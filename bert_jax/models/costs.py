@@ -134,7 +134,7 @@ class ActivationBytes:
     linear: int
     """Of the layers, linear in the length."""
     quadratic: int
-    """Of the layers, quadratic in the length: attention probabilities, their copy after dropout, and its mask."""
+    """Of the layers, quadratic in the length: attention probabilities, and their copy after dropout."""
     embeddings: int
     heads: int
     """Mostly logits of the predicted words, in float32."""
@@ -162,18 +162,18 @@ def activation_bytes(
     """
     hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
     # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
-    everything = value_bytes * (6 * hidden + 6 * wide) + hidden * (2 * 3 * FLOAT32 + 2)
+    everything = value_bytes * (6 * hidden + 6 * wide) + hidden * 2 * 3 * FLOAT32
     linear = {
         "sel": value_bytes * (7 * hidden + wide),
         "dots": value_bytes * (6 * hidden + wide),
         "full": value_bytes * hidden,
     }.get(remat, everything)
-    quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes + 1)
+    quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes)
     head = predictions * (config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * (7 * value_bytes + 3 * FLOAT32))
     return ActivationBytes(
         linear=config.num_layers * length * linear,
         quadratic=config.num_layers * length * length * quadratic,
-        embeddings=length * hidden * ((1 if remat in LESS else 3) * value_bytes + 3 * FLOAT32 + 1),
+        embeddings=length * hidden * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
         heads=head,
     )
 

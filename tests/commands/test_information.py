@@ -20,8 +20,8 @@ def test_information_prints_the_figures_of_the_original_run(capsys):
         "110,106,428",
         "1.64 GiB",
         "69.93",
-        "122.8",
-        "679.0",
+        "118.0",
+        "632.8",
         "2.38e+19",
     ):
         assert figure in printed, figure
