@@ -1,13 +1,22 @@
 """From the words of `bert-jax bench` to the benchmark that they name."""
 
 import dataclasses
+from typing import TypeVar
 
 from bert_jax.config import Config
-from bert_jax.config.benchmarking import BENCHMARKS, StepBenchConfig, check_turns
+from bert_jax.config.benchmarking import (
+    BENCHMARKS,
+    DataBenchConfig,
+    PhaseTurnsConfig,
+    StepBenchConfig,
+    check_turns,
+)
 from bert_jax.config.checks import check
 from bert_jax.console.command_line import divided, load_config, parse, positional
 from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError
+
+AnyPhase = TypeVar("AnyPhase", bound=PhaseTurnsConfig)
 
 
 def run_benchmark(name: str, words: list[str]) -> None:
@@ -22,22 +31,40 @@ def run_benchmark(name: str, words: list[str]) -> None:
     """
     if name not in BENCHMARKS:
         raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(BENCHMARKS)}")
-    {"step": _step}[name](words)
+    {"step": _step, "data": _data}[name](words)
 
 
 def _step(words: list[str]) -> None:
     path, given = positional(words, usage(StepBenchConfig), "CONFIG")
-    config = load_config(path) if path else Config()
-    # The options of the only phase that is measured need no prefix, so it has to be known before they are read.
-    phase, _ = divided(given, ["phase"], config)
-    variants, given = divided(given, ["variant"], config)
-    options = parse(StepBenchConfig.of(config, _phase(phase)), given, *described(StepBenchConfig))
-    options = dataclasses.replace(options, variant=tuple(_values(variants)))
-    check_turns(options)
-    check(options.run)
+    options = _of_a_phase(StepBenchConfig, load_config(path) if path else Config(), given)
     from bert_jax.bench.step_benchmark import run_step
 
     run_step(options, words)
+
+
+def _data(words: list[str]) -> None:
+    store, given = positional(words, usage(DataBenchConfig), "STORE")
+    path, given = positional(given, usage(DataBenchConfig), "CONFIG")
+    config = load_config(path) if path else Config()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=store))
+    options = _of_a_phase(DataBenchConfig, config, given)
+    from bert_jax.bench.data_benchmark import run_data
+
+    run_data(options, words)
+
+
+def _of_a_phase(cls: type[AnyPhase], config: Config, words: list[str]) -> AnyPhase:
+    """Return the checked options of a benchmark of one phase of `config`.
+
+    The options of that phase need no prefix, so which one it is has to be known before they are read.
+    """
+    phase, _ = divided(words, ["phase"], config)
+    variants, words = divided(words, ["variant"], config)
+    options = parse(cls.of(config, _phase(phase)), words, *described(cls))
+    options = dataclasses.replace(options, variant=tuple(_values(variants)))
+    check_turns(options)
+    check(options.run)
+    return options
 
 
 def _phase(words: list[str]) -> int:

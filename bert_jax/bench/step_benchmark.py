@@ -2,8 +2,6 @@
 
 import dataclasses
 import pathlib
-import re
-import shlex
 import tempfile
 from typing import Any
 
@@ -13,16 +11,14 @@ from bert_jax.bench.machine import cores, load_average
 from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.bench.step_batches import BatchFile, with_vocabulary, write_batches
+from bert_jax.bench.variants import OURS, varied
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
-from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.console.command_line import parse
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_config import to_json
 
-OURS = "bert_jax"
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
 # What our processes tell glibc's allocator, for the tuned peer: keep freed memory, do not map large blocks afresh.
 ALLOCATOR = {
@@ -121,22 +117,6 @@ def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, A
         environment = ALLOCATOR if role == "tuned" else {}
         entries.append(Entry(role, Contestant(name, program, job, environment, is_peer=True), file))
     return entries
-
-
-def varied(config: Config, words: str) -> tuple[Config, dict[str, str]]:
-    """Return the options and the environment of a variant: "compute.dtype=bfloat16 XLA_FLAGS=--flag".
-
-    Raises:
-      UserError: there is no such option.
-    """
-    options, environment = [], {}
-    for word in shlex.split(words):
-        name, equals, value = word.removeprefix("--").partition("=")
-        if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            environment[name] = value
-        else:
-            options.append(f"--{name}{equals}{value}")
-    return check(parse(config, options, "bert-jax bench step")), environment
 
 
 def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:

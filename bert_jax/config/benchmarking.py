@@ -5,7 +5,7 @@ The docstring of a benchmark is its help: its usage, then what it does.
 
 import dataclasses
 import os
-from typing import Literal
+from typing import Literal, Self
 
 from bert_jax.config.options import Config
 from bert_jax.errors import UserError
@@ -30,14 +30,8 @@ class TurnsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepBenchConfig(Config, TurnsConfig):
-    """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
-
-    Measure the training step: tokens a second, beside torch and beside other options of ours, in turns.
-
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The batch is synthetic; with
-    --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
-    """
+class PhaseTurnsConfig(Config, TurnsConfig):
+    """What the benchmarks of a phase of pre-training share: which one it is, and other options to compare with."""
 
     phase: int = 0
     """Number of the phase of CONFIG to measure, counted from 0. For bert_base, 1 is the phase at length 512."""
@@ -45,15 +39,9 @@ class StepBenchConfig(Config, TurnsConfig):
     """Further contestants, which differ from the first in these options: "compute.dtype=bfloat16 seed=1". A word in
     capitals is an environment variable: "XLA_FLAGS=--xla_cpu_use_onednn=true"; PYTHONPATH=CHECKOUT measures another
     version of bert_jax. May be given several times."""
-    padding: float = 0.0625
-    """Share of each sequence of a synthetic batch that is padding. The batches of a store have their own."""
-    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
-    """Where to compute. auto: where JAX does by itself."""
-    peer_compile: bool = True
-    """Whether the tuned peer also tries torch.compile, which takes up to minutes, and keeps it where it is faster."""
 
     @classmethod
-    def of(cls, config: Config, phase: int) -> "StepBenchConfig":
+    def of(cls, config: Config, phase: int) -> Self:
         """Return the options of a measurement of one phase of a run.
 
         Raises:
@@ -70,7 +58,43 @@ class StepBenchConfig(Config, TurnsConfig):
         return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
 
 
-BENCHMARKS = {"step": StepBenchConfig}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepBenchConfig(PhaseTurnsConfig):
+    """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
+
+    Measure the training step: tokens a second, beside torch and beside other options of ours, in turns.
+
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The batch is synthetic; with
+    --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
+    """
+
+    padding: float = 0.0625
+    """Share of each sequence of a synthetic batch that is padding. The batches of a store have their own."""
+    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """Where to compute. auto: where JAX does by itself."""
+    peer_compile: bool = True
+    """Whether the tuned peer also tries torch.compile, which takes up to minutes, and keeps it where it is faster."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataBenchConfig(PhaseTurnsConfig):
+    """bench data STORE CONFIG [--grid] [--need=NAME=RATE,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure the making of batches: sequences for each CPU second, beside the masking collator of transformers, in turns.
+
+    STORE is a token store that `bert-jax prepare` wrote. CONFIG is that of `bert-jax pretrain`, whose options are
+    options here too. Only one phase is measured, so its options need no prefix. The collator gets sequences that are
+    tokenized, paired and cut already, and only masks and pads them.
+    """
+
+    grid: bool = False
+    """Also measure every loader, packed and not, with single tokens and whole words masked."""
+    need: tuple[str, ...] = ()
+    """What hosts need: NAME=SEQUENCES_PER_SECOND of all chips of one host, from `bert-jax plan`, with commas between
+    several: v5e:2x4=11000,v5p:2x2x1=9000. The result says how many cores that keeps busy."""
+
+
+BENCHMARKS = {"step": StepBenchConfig, "data": DataBenchConfig}
 
 
 def check_turns(options: TurnsConfig) -> None:

@@ -14,7 +14,7 @@ from conftest import TINY
 
 from bert_jax import cli
 from bert_jax.bench import step_batches
-from bert_jax.bench.step_benchmark import varied
+from bert_jax.bench.variants import varied
 from bert_jax.config import resolve_phases
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
@@ -92,7 +92,7 @@ def test_an_environment_without_torch_is_named(tiny_config, capsys):
 
 
 def test_unknown_benchmarks_are_listed(capsys):
-    assert bench("steps") == 2 and "unknown benchmark 'steps'; benchmarks: step" in capsys.readouterr().err
+    assert bench("steps") == 2 and "unknown benchmark 'steps'; benchmarks: step, data" in capsys.readouterr().err
     assert bench() == 2 and "usage: bert-jax bench" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.config.benchmarking import BENCHMARKS, StepBenchConfig
+from bert_jax.config.benchmarking import BENCHMARKS, DataBenchConfig, StepBenchConfig
 from bert_jax.config.commands import (
     ConvertConfig,
     DemoConfig,
@@ -189,6 +189,7 @@ OPTIONS = {  # of every command
     "plan": PlanConfig(),
     "bench": dataclasses.make_dataclass("NoOptions", [])(),  # each benchmark has its own
     "bench step": StepBenchConfig(),
+    "bench data": DataBenchConfig(),
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own

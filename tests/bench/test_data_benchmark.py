@@ -1,0 +1,110 @@
+"""`bert-jax bench data` from end to end on a small store, what it refuses, and what the peer's collator gets."""
+
+import json
+import pathlib
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import TINY
+
+from bert_jax import cli
+from bert_jax.bench import data_benchmark
+from bert_jax.config import resolve_phases
+from bert_jax.config.benchmarking import DataBenchConfig
+from bert_jax.data.examples.examples import Examples
+from bert_jax.data.store.access import open_store
+from bert_jax.data.store.token_rows import SPECIAL
+
+QUICK = ("--rounds=2", "--turn_seconds=0", "--phase=1", "--batch_size=8", "--model.vocab_size=None")
+
+
+def bench(*words) -> int:
+    return cli._run(["bert-jax", "bench", "data", *map(str, words)])
+
+
+def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_config, tmp_path, capsys):
+    output, variant = tmp_path / "data.json", "data.loader=plain masking.unit=span"
+    words = (*QUICK, f"--variant={variant}", "--need=one chip=1000,8 chips=8000", f"--output={output}")
+    assert bench(small_store, tiny_config, *words) == 0
+    found = json.loads(output.read_text())
+    first, second = found["contestants"]
+    assert second["name"] == variant and found["processor"] in capsys.readouterr().out
+    cpu = [turn["cpu"] / turn["units"] for turn in first["turns"]]
+    assert found["sequences_per_cpu_second"] == pytest.approx(8 / (sum(cpu) / 2))
+    # The share of tokens is that of the same batches made here.
+    config = DataBenchConfig.of(TINY, 1)
+    phase = resolve_phases(config.run)[0]
+    lengths = Examples(open_store(str(small_store)), config.run, phase, seed=phase.data_seed)
+    masks = lengths.batch(np.arange(8 * 8))["attention_mask"]
+    assert found["token_share"] == pytest.approx(masks.mean())
+    rate = found["sequences_per_cpu_second"]
+    assert found["cores_busy"] == pytest.approx({"one chip": 1000 / rate, "8 chips": 8000 / rate})
+
+
+REFUSED = {
+    "no token store at nowhere|nowhere": ("nowhere", "--rounds=1"),
+    "need=v5e must be NAME=SEQUENCES_PER_SECOND": ("STORE", "--need=v5e"),
+    "need=v5e=fast must be": ("STORE", "--need=v5e=fast"),
+    "masks no spans": ("STORE", "--masking.unit=span", "--peer=torch", "--peer_python=PEER"),
+    "fewer than a batch of 100000": ("STORE", "--phase=1", "--batch_size=100000"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_measured_is_refused(small_store, tiny_config, message, capsys, monkeypatch):
+    monkeypatch.setattr(data_benchmark, "peer_versions", lambda python: {"torch": "0"})
+    store, *options = (word.replace("STORE", str(small_store)) for word in REFUSED[message])
+    assert bench(store, tiny_config, "--model.vocab_size=None", *options) == 2
+    captured = capsys.readouterr()
+    assert re.search(message, captured.err.splitlines()[-1]) and "round 1" not in captured.err and not captured.out
+
+
+@pytest.fixture
+def examples(small_store) -> Examples:
+    return Examples(open_store(str(small_store)), TINY, 1)
+
+
+def test_the_collator_gets_the_words_that_ours_masks(examples):
+    ids = data_benchmark.unmasked(examples.batch(np.arange(50)))
+    rows = examples.rows(*examples.locate(np.arange(50)))  # where each token is in the store
+    for row, places in enumerate(rows.token_index):
+        text = places >= 0
+        np.testing.assert_array_equal(ids[row, text], examples.store.tokens(places[text]))
+        assert (ids[row, places == SPECIAL] == ids[0, rows.lengths[0] - 1]).all()
+
+
+def test_the_grid_has_every_loader_with_tokens_and_words():
+    names = data_benchmark.grid()
+    assert "data.loader=plain masking.unit=token" in names and "data.loader=plain masking.unit=whole_word" in names
+    assert len(set(names)) == len(names)
+
+
+def test_the_collator_takes_turns(small_store, tiny_config, tmp_path, peer):
+    output = tmp_path / "data.json"
+    words = ("--peer=torch", f"--peer_python={peer}", f"--output={output}")
+    assert bench(small_store, tiny_config, *QUICK, *words) == 0
+    found = json.loads(output.read_text())
+    best = min(found["contestants"][1:], key=lambda one: one["cpu_seconds_per_batch"]["median"])
+    assert found["collator"] == best["name"] and found["ratio_to_collator"] == best["ratio"]["cpu"]["median"]
+    assert best["token_share"] == pytest.approx(found["token_share"], abs=0.1)
+
+
+WORDS = """
+import sys; sys.path.insert(0, sys.argv[1])
+import torch_collator
+class Tokenizer(list):
+    def convert_ids_to_tokens(self, ids): return [self[i] for i in ids]
+pieces = Tokenizer(["[CLS]", "[SEP]", "un", "##do", "##ing", "it"])
+example = {"input_ids": [0, 2, 3, 4, 5, 5, 1], "special_tokens_mask": [1, 0, 0, 0, 0, 0, 1]}
+(found,) = torch_collator.with_offsets([example], pieces)
+offsets = found["offset_mapping"]
+assert [a[1] == b[0] for a, b in zip(offsets[1:5], offsets[2:6])] == [True, True, False, False], offsets
+assert offsets[0] == offsets[-1] == (0, 0)
+"""
+
+
+def test_pieces_of_a_word_touch(peer):
+    directory = pathlib.Path(data_benchmark.__file__).parent / "peer"
+    subprocess.run([peer, "-c", WORDS, str(directory)], check=True)
