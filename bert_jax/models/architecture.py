@@ -25,7 +25,9 @@ from bert_jax.models.kernels import xla
 from bert_jax.models.layers import LayerNorm, gelu_erf, gelu_tanh
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
+from bert_jax.models.products import Product, cpu_product, plain_product
 from bert_jax.models.stack import Stack
+from bert_jax.models.word_losses import BLOCK
 
 LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
 
@@ -48,10 +50,15 @@ class Architecture:
     """Every array of embeddings, layers and final norm; where layers share parameters, axis "layer" counts the sets."""
     dtype: jnp.dtype
     """Type of activations and matrix products; parameters, softmax and loss are float32."""
+    product: Product = plain_product
+    """The product in every affine map of the model."""
+    word_block: int | None = None
+    """Number of words whose logits are one array when only their losses are asked for; None: all."""
 
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
+    on_one_cpu = _on_one_cpu(compute)
     activation = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}[config.activation]
     feed_forward = functools.partial(FeedForward, config, activation=activation)
     stack = Stack(
@@ -70,12 +77,21 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         activation=activation,
         parameters=encoder_parameters(config),
         dtype=_dtype(compute),
+        product=cpu_product if on_one_cpu else plain_product,
+        word_block=BLOCK if on_one_cpu else None,
     )
 
 
 def scans(config: ModelConfig, compute: ComputeConfig) -> bool:
     """Return whether the layers run as one scan."""
     return compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT)
+
+
+def _on_one_cpu(compute: ComputeConfig) -> bool:
+    """Return whether products take the form that is best on one CPU, whose arrays are not split over devices."""
+    if compute.products == "auto":
+        return jax.default_backend() == "cpu" and jax.device_count() == 1
+    return compute.products == "cpu"
 
 
 def _dtype(compute: ComputeConfig) -> jnp.dtype:

@@ -19,6 +19,7 @@ from bert_jax.models.layers import Linear
 from bert_jax.models.parameters import PRETRAINING_PARTS, Axis, ParameterTable, pretraining_parameters, with_axis
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.stack import run_stack, stacked_blocks
+from bert_jax.models.word_losses import WordLosses
 
 
 class PretrainingOutput(NamedTuple):
@@ -42,6 +43,9 @@ class Bert(nnx.Module):
         self.pooler = Linear(hidden, hidden, std, pooler_key) if "pooler" in parts else None
         self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
         self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
+        for _, module in nnx.iter_modules(self):
+            if isinstance(module, Linear):
+                module.product = architecture.product
 
     def encode(
         self,
@@ -68,6 +72,12 @@ class Bert(nnx.Module):
         assert self.mlm is not None, "require('mlm') comes first"
         masked = gather_positions(output.last_hidden_state, masked_positions)
         return self.mlm(masked, self.embeddings.word.table[...])
+
+    def word_losses(self, output: EncoderOutput, positions: jax.Array, labels: jax.Array, block: int) -> WordLosses:
+        """Return the losses [B, M] of predicting labels [B, M] at positions [B, M]."""
+        assert self.mlm is not None, "require('mlm') comes first"
+        masked = gather_positions(output.last_hidden_state, positions)
+        return self.mlm.losses(masked, self.embeddings.word.table[...], labels, block)
 
     def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
         """Return [B, 2] float32; class 0 = IsNext."""
@@ -149,6 +159,21 @@ class BertForPreTraining:
         self.require("mlm")
         bert = self._module(params)
         return bert.mlm_logits(encoded or self._encode(bert, *_inputs(batch)), batch["masked_positions"])
+
+    @property
+    def has_word_losses(self) -> bool:
+        """Whether `word_losses` takes less time and memory than `mlm_logits`."""
+        return "mlm" in self.parts and self._pieces.word_block is not None
+
+    def word_losses(self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput) -> WordLosses:
+        """Return the losses [B, M] of predicting the masked_ids of a batch at its masked_positions, and no logits.
+
+        They are those of `objectives.masked_language_model.loss_sums`, block by block over the vocabulary.
+        """
+        self.require("mlm")
+        block = self._pieces.word_block or self.config.need_vocab_size()
+        bert = self._module(params)
+        return bert.word_losses(encoded, batch["masked_positions"], batch["masked_ids"], block)
 
     def next_sentence_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None

@@ -10,6 +10,7 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, truncated_normal
 from bert_jax.models.parameters import POOLED
 from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.word_losses import WordLosses, word_losses
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
@@ -32,11 +33,24 @@ class MaskedLanguageModelHead(nnx.Module):
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
         """Map x [B, M, H] and the word table [V, H] to logits [B, M, V], float32 whatever the dtype of x."""
-        x = self.norm(self.activation(self.dense(x)))
+        x = self._transformed(x)
         logits = jnp.einsum("bmh,vh->bmv", x, word_table.astype(x.dtype), preferred_element_type=jnp.float32)
         logits = logits + like(self.bias[...], logits)
         real = jax.lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) < self.vocab_size
         return jnp.where(real, logits, PADDED_LOGIT)
+
+    def losses(self, x: jax.Array, word_table: jax.Array, labels: jax.Array, block: int) -> WordLosses:
+        """Return the losses [B, M] of predicting labels [B, M] from x [B, M, H], from the logits of a block at a time.
+
+        Arguments are as above, and `block` is a number of words.
+        """
+        x = self._transformed(x)
+        rows, bias = x.reshape(-1, x.shape[-1]), self.bias[...]
+        found = word_losses(rows, word_table, bias, labels.reshape(-1), self.vocab_size, block)
+        return WordLosses(*(of_rows.reshape(labels.shape) for of_rows in found))
+
+    def _transformed(self, x: jax.Array) -> jax.Array:
+        return self.norm(self.activation(self.dense(x)))
 
 
 class TaskHead(nnx.Module):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models import counter_bits
+from bert_jax.models.products import Product, plain_product
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], stddev: float) -> jax.Array:
@@ -26,22 +27,26 @@ def like(parameter: jax.Array, x: jax.Array) -> jax.Array:
     return parameter.reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape).astype(x.dtype)
 
 
-def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array, product: Product = plain_product) -> jax.Array:
     """Return x · kernel + bias in the dtype of x: x [..., *inputs], kernel [*inputs, *outputs], bias [*outputs]."""
-    y = jnp.tensordot(x, kernel.astype(x.dtype), axes=kernel.ndim - bias.ndim)
+    y = product(x, kernel, kernel.ndim - bias.ndim)
     return y + like(bias, y)
 
 
 class Linear(nnx.Module):
-    """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs]."""
+    """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs].
+
+    The model that it is part of sets `product` to that of its architecture.
+    """
 
     def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], stddev: float, key: jax.Array):
+        self.product: Product = plain_product
         self.kernel = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., *inputs] to [..., *outputs], in the dtype of x."""
-        return affine(x, self.kernel[...], self.bias[...])
+        return affine(x, self.kernel[...], self.bias[...], self.product)
 
 
 class LayerNorm(nnx.Module):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.protocol import EncoderOutput
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Objective, Sums, Term
 
@@ -48,22 +49,22 @@ class PretrainingObjective:
         return found
 
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        mlm_logits, next_sentence_logits = self._logits(params, batch, dropout_key)
-        sums = {}
-        if mlm_logits is not None:
-            sums[MASKED_WORDS.name] = masked_language_model.loss_sums(
-                mlm_logits, batch["masked_ids"], batch["masked_weights"]
-            )
-        if "next_sentence_labels" in batch and next_sentence_logits is not None:
-            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(next_sentence_logits, batch["next_sentence_labels"])
-        return sums
-
-    def _logits(self, params, batch: Batch, dropout_key) -> tuple[jax.Array | None, jax.Array | None]:
         model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
         encoded = model.encode(params, *inputs, dropout_key)
-        words = model.mlm_logits(params, batch, encoded) if "mlm" in model.parts else None
-        pairs = {"pooler", "next_sentence"} <= set(model.parts)
-        return words, model.next_sentence_logits(params, batch, encoded) if pairs else None
+        sums = {}
+        if "mlm" in model.parts:
+            sums[MASKED_WORDS.name] = self._word_sums(params, batch, encoded)
+        if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
+            logits = model.next_sentence_logits(params, batch, encoded)
+            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(logits, batch["next_sentence_labels"])
+        return sums
+
+    def _word_sums(self, params, batch: Batch, encoded: EncoderOutput) -> Sums:
+        weights = batch["masked_weights"]
+        if self.model.has_word_losses:
+            return masked_language_model.weighted_sums(*self.model.word_losses(params, batch, encoded), weights)
+        logits = self.model.mlm_logits(params, batch, encoded)
+        return masked_language_model.loss_sums(logits, batch["masked_ids"], weights)
 
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]

@@ -25,6 +25,11 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
     losses = jax.nn.logsumexp(logits, axis=-1) - own[:, :, 0]
     # argmax(logits) == label, written without argmax, which is the slowest part of the loss on CPU.
     correct = jnp.all(jnp.where(entry < label, logits < own, logits <= own), axis=-1)
+    return weighted_sums(losses, correct, masked_weights)
+
+
+def weighted_sums(losses: jax.Array, correct: jax.Array, masked_weights: jax.Array) -> Sums:
+    """Return the sums of what is known of each prediction; all three arguments are [B, M]."""
     return Sums(jnp.sum(masked_weights * losses), jnp.sum(masked_weights), jnp.sum(masked_weights * correct))
 
 

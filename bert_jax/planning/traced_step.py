@@ -39,14 +39,19 @@ def described_devices(topology: Topology) -> Sequence:
 def resolved(config: Config, topology: Topology) -> Config:
     """Return `config` with what a run on `topology` would choose by itself.
 
-    The data type is that of the machine, not of this one; mesh.slice is the number of slices unless it is given; the
-    vocabulary, which a run takes from its token store, is that of BERT uncased unless it is given.
+    The data type and the form of products are those of the machine, not of this one; mesh.slice is the number of slices
+    unless it is given; the vocabulary, which a run takes from its token store, is that of BERT uncased unless it is
+    given.
     """
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
         model = dataclasses.replace(model, vocab_size=DEFAULT_VOCAB_SIZE)
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
+    if compute.products == "auto":
+        compute = dataclasses.replace(
+            compute, products="cpu" if topology.platform == "cpu" and topology.chips == 1 else "plain"
+        )
     if topology.slices > 1 and mesh.slice == 1:
         mesh = dataclasses.replace(mesh, slice=topology.slices)
     return dataclasses.replace(config, compute=compute, mesh=mesh, model=model)

@@ -1,0 +1,69 @@
+"""Products of matrices in the form that XLA's library for CPUs computes fastest.
+
+Its routines for bfloat16 operands return float32, and take the rows of the first operand as they lie in memory. What
+automatic differentiation of an ordinary product asks for is otherwise: results in bfloat16, cotangents in float32,
+weight gradients that contract the first axis of both operands. These are widened to float32 first, which halves the
+rate or worse (docs/speed.md).
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
+
+Product = Callable[[jax.Array, jax.Array, int], jax.Array]
+"""Maps x [..., *inputs], kernel [*inputs, *outputs] and the number of inputs to [..., *outputs], in the dtype of x."""
+
+
+def plain_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:
+    """Return the product as one operation, whose form the compiler chooses, also in the backward pass."""
+    return jnp.tensordot(x, kernel.astype(x.dtype), axes=axes)
+
+
+def cpu_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:
+    """Return the product such that it and both products of its gradient run at the full rate of bfloat16 on a CPU.
+
+    In float32 nothing is gained, and it is `plain_product`.
+    """
+    if x.dtype != jnp.bfloat16:
+        return plain_product(x, kernel, axes)
+    inputs = math.prod(kernel.shape[:axes])
+    y = _rows_times_kernel(x.reshape(-1, inputs), kernel.reshape(inputs, -1))
+    return y.reshape(*x.shape[: x.ndim - axes], *kernel.shape[axes:])
+
+
+def wide_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return a [M, K] · b [K, N] in float32, from operands of one dtype."""
+    return jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def wide_product_with_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return a [M, K] · b [N, K]ᵀ in float32, from operands of one dtype."""
+    return jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def transposed(x: jax.Array) -> jax.Array:
+    """Return the transpose of a matrix, written out row by row instead of read column by column."""
+    return with_layout_constraint(x.T, Layout(major_to_minor=(0, 1)))
+
+
+@jax.custom_vjp
+def _rows_times_kernel(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return x [M, K] · kernel [K, N] in the dtype of x; the gradient of the kernel has the kernel's dtype."""
+    return wide_product(x, kernel.astype(x.dtype)).astype(x.dtype)
+
+
+def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    narrow = kernel.astype(x.dtype)
+    return wide_product(x, narrow).astype(x.dtype), (x, narrow, jnp.zeros((), kernel.dtype))
+
+
+def _backward(kept: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel, like = kept
+    of_kernel = wide_product(transposed(x), gradient)
+    return wide_product_with_rows(gradient, kernel).astype(x.dtype), of_kernel.astype(like.dtype)
+
+
+_rows_times_kernel.defvjp(_forward, _backward)

@@ -1,0 +1,154 @@
+"""Products in the form for CPUs, and the word losses made of them, against float64 NumPy and against the plain road."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
+
+from bert_jax.config import ComputeConfig, Config
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.products import cpu_product, plain_product
+from bert_jax.models.word_losses import word_losses
+from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.masked_language_model import loss_sums
+from bert_jax.planning.topology import find_topology
+from bert_jax.planning.traced_step import resolved
+
+ONE_LAYER = dataclasses.replace(SMALL, num_layers=1)
+ROUNDING = 2.0**-8  # of bfloat16: the largest relative change of a value that is rounded to the nearest
+
+
+def random_arrays(*shapes, seed=0):
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def in_float64(x):
+    """The values of x as bfloat16, in float64."""
+    return np.asarray(jnp.asarray(x, jnp.bfloat16)).astype(float)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_products_and_their_gradients_equal_numpy_in_bfloat16(axes):
+    shapes = {1: ((3, 40, 32), (32, 4, 6), (3, 40, 4, 6)), 2: ((3, 40, 8, 4), (8, 4, 24), (3, 40, 24))}[axes]
+    x, kernel, gradient = random_arrays(*shapes)
+    y, transpose = jax.vjp(lambda x, kernel: cpu_product(x, kernel, axes), jnp.asarray(x, jnp.bfloat16), kernel)
+    of_x, of_kernel = jax.jit(transpose)(jnp.asarray(gradient, jnp.bfloat16))
+    x, kernel, gradient = (in_float64(array) for array in (x, kernel, gradient))
+    inputs = int(np.prod(kernel.shape[:axes]))
+    rows, flat, cotangent = x.reshape(-1, inputs), kernel.reshape(inputs, -1), gradient.reshape(120, -1)
+    assert (y.dtype, of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+    # Sums are float32, and only what continues as bfloat16 is rounded; the kernel's gradient is not.
+    for found, expected, rounding in (
+        (y, rows @ flat, ROUNDING),
+        (of_x, cotangent @ flat.T, ROUNDING),
+        (of_kernel, rows.T @ cotangent, 0.0),
+    ):
+        error = np.abs(np.asarray(found, float).reshape(expected.shape) - expected)
+        assert (error <= rounding * np.abs(expected) + 1e-5 * np.abs(expected).max()).all()
+
+
+def test_in_float32_the_product_is_the_plain_one():
+    x, kernel = random_arrays((5, 8), (8, 3))
+    text = [str(jax.make_jaxpr(lambda x, k, p=p: p(x, k, 1))(x, kernel)) for p in (cpu_product, plain_product)]
+    assert text[0] == text[1]
+
+
+@pytest.mark.parametrize("block", [7, 20, 50, 53, 100])
+def test_word_losses_and_their_gradients_equal_numpy(block):
+    words, rows, size = 53, 60, 16
+    x, table, bias, factor = random_arrays((9, size), (rows, size), (rows,), (9,))
+    labels = np.array([0, 1, 6, 7, 19, 20, 49, 50, 52], np.int32)  # edges of blocks among them
+    found, transpose = jax.vjp(lambda *given: word_losses(*given, labels, words, block), x, table, bias)
+    gradients = transpose(type(found)(factor, np.zeros(9, jax.dtypes.float0)))
+
+    logits = x.astype(float) @ table[:words].astype(float).T + bias[:words]
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    one_hot = np.eye(words)[labels]
+    np.testing.assert_allclose(found.losses, -np.log(shares[np.arange(9), labels]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.correct, logits.argmax(1) == labels)
+    wrong = np.pad((shares - one_hot) * factor[:, None], ((0, 0), (0, rows - words)))
+    expected = (wrong @ table, wrong.T @ x, wrong.sum(0))
+    for got, want in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [4, 10, 100])
+def test_of_several_most_likely_words_the_first_counts_as_in_the_plain_loss(block):
+    x, table = np.ones((10, 3), np.float32), np.zeros((10, 3), np.float32)
+    bias = np.array([0, 1, 0, 2, 2, 1, 0, 2, 0, 1], np.float32)
+    labels = np.arange(10, dtype=np.int32)
+    found = word_losses(x, table, bias, labels, 10, block)
+    assert np.flatnonzero(found.correct).tolist() == [3]
+    plain = loss_sums(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
+    assert float(plain.correct) == 1 and float(plain.loss) == pytest.approx(float(found.losses.sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e4])
+def test_word_losses_of_large_and_small_logits_stay_finite(scale):
+    x, table = random_arrays((4, 8), (30, 8))
+    losses = lambda x: word_losses(
+        x, table * scale, np.zeros(30, np.float32), np.arange(4, dtype=np.int32), 30, 16
+    ).losses.sum()
+    value, gradient = jax.value_and_grad(losses)(x)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+def gradients_of(dtype, products, config=ONE_LAYER, dropout_key=None):
+    """Gradient of the loss of pre-training, and its sums."""
+    model = BertForPreTraining(config, ComputeConfig(dtype=dtype, products=products))
+    objective, batch = PretrainingObjective(model), make_batch(config)
+
+    def loss(params):
+        sums = objective.sums(params, batch, dropout_key)
+        return sum(term.loss / term.weight for term in sums.values()), sums
+
+    return compiled(jax.grad(loss, has_aux=True))(perturbed(model))
+
+
+def distance(one, other):
+    """Norm of the difference of two trees, relative to that of the other."""
+    norm = lambda tree: np.sqrt(sum(np.square(np.asarray(leaf, float)).sum() for leaf in jax.tree.leaves(tree)))
+    return norm(jax.tree.map(lambda a, b: np.asarray(a, float) - np.asarray(b, float), one, other)) / norm(other)
+
+
+@pytest.mark.parametrize("padded", [1, 16])
+def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
+    config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
+    key = jax.random.key(3)
+    plain, cpu = (gradients_of("float32", products, config, key) for products in ("plain", "cpu"))
+    assert distance(cpu[0], plain[0]) < 1e-6
+    for name, sums in plain[1].items():
+        np.testing.assert_allclose(cpu[1][name], sums, rtol=1e-6)
+
+
+def test_in_bfloat16_the_gradient_runs_and_is_as_near_to_float32_as_the_plain_one():
+    # XLA has refused such products at run time when something was fused into them ("Unsupported element type for
+    # DotThunk::Execute"), so this is the whole backward pass, with dropout.
+    key = jax.random.key(3)
+    exact, plain, cpu = (
+        gradients_of(*form, dropout_key=key)[0]
+        for form in (("float32", "plain"), ("bfloat16", "plain"), ("bfloat16", "cpu"))
+    )
+    assert distance(plain, exact) < 0.05  # nine roundings of 2⁻⁹ or so on the way through the layers
+    assert distance(cpu, exact) < 1.2 * distance(plain, exact)
+
+
+def test_auto_is_the_cpu_form_on_a_single_cpu_device_only(monkeypatch):
+    chosen = lambda **compute: BertForPreTraining(SMALL, ComputeConfig(**compute))._pieces
+    assert jax.device_count() > 1
+    assert chosen().product is plain_product and chosen().word_block is None
+    assert chosen(products="cpu").product is cpu_product and chosen(products="cpu").word_block == 4096
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert chosen().product is cpu_product
+    assert chosen(products="plain").product is plain_product
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert chosen().product is plain_product
+
+
+@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "plain"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
+def test_a_plan_compiles_the_form_of_the_machine_that_is_planned_for(topology, products):
+    assert resolved(Config(compute=FLOAT32), find_topology(topology)).compute.products == products
