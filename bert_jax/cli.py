@@ -6,6 +6,7 @@ outside brackets are required.
 
 import io
 import itertools
+import os
 import sys
 
 from bert_jax.config import Config
@@ -13,7 +14,7 @@ from bert_jax.config.checks import check
 from bert_jax.console.command_line import asks_for_help, configured, divided, load_config, parse, positional
 from bert_jax.console.help import choices, described, usage
 from bert_jax.console.running import leave, no_flags, run_command
-from bert_jax.devices.host_process import prepare_host_process
+from bert_jax.devices.host_process import start_anew
 from bert_jax.errors import UserError
 
 
@@ -414,12 +415,12 @@ COMPUTING = ("demo", "pretrain", "evaluate", "fill-mask", "finetune", "predict")
 
 
 def _run(argv: list[str]) -> int:
-    if argv[1:2] and argv[1] in COMPUTING:
-        prepare_host_process()
     return run_command(COMMANDS, argv)
 
 
 def main() -> None:
+    if sys.argv[1:2] and sys.argv[1] in COMPUTING:
+        start_anew(os.environ)
     from absl import app
 
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 shows ? in place of a traceback

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bert_jax.devices.host_process import computing_variables
 from bert_jax.devices.software import PACKAGE_DIRECTORY
 from bert_jax.errors import UserError
 
@@ -163,4 +164,5 @@ def _environment(contestant: Contestant) -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     own = {"PYTHONPATH": str(PACKAGE_DIRECTORY.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    own |= computing_variables(kept)  # as the commands that are measured
     return kept | ({} if contestant.is_peer else own) | contestant.environment

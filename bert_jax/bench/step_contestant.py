@@ -12,7 +12,6 @@ from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
-from bert_jax.devices.host_process import prepare_host_process
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.objectives.bert_pretraining import default_objective
@@ -22,7 +21,6 @@ from bert_jax.training.state import create_state
 
 def prepare(job: dict[str, Any]):
     """Return a function that takes so many training steps, and facts about this process."""
-    prepare_host_process()  # as the command line does
     check_platform(job["platform"])
     use_compilation_cache()
     config = from_dict(Config, job["config"])

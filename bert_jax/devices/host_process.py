@@ -1,54 +1,63 @@
-"""Settings of the process for computing on the CPU: memory that is used again, and as many threads as it may run.
+"""The environment of a process that computes on the CPU: memory in large pages, and as many threads as it may run.
 
-Both belong to a whole process, so the commands make them; importing bert_jax, or `bert_jax.load`, changes nothing.
+Both are read when a process starts, so a command starts itself anew with them; importing bert_jax, or `bert_jax.load`,
+changes nothing.
 """
 
-import ctypes
 import math
 import os
 import pathlib
+import re
+import sys
+from collections.abc import Mapping
 
-# Parameters of mallopt, from glibc's malloc.h.
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
-KEPT_BYTES, STEP_BYTES = 2**31 - 1, 256 << 20
+LARGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
+TUNABLES = "GLIBC_TUNABLES"
 
 
-def prepare_host_process() -> None:
-    """Make the settings that speed up computing on the CPU; call it before JAX starts its threads, at its first use.
+def start_anew(environment: Mapping[str, str]) -> None:
+    """Replace this process by one with `computing_variables`, unless it has them; before any work, and any thread."""
+    if missing := computing_variables(environment):
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, **missing})
 
-    Those that the environment makes already (MALLOC_…, GLIBC_TUNABLES, NPROC) are left alone, each by itself.
+
+def computing_variables(
+    environment: Mapping[str, str], large_pages: pathlib.Path = LARGE_PAGES, quota: pathlib.Path = QUOTA
+) -> dict[str, str]:
+    """Return the variables that `environment` lacks for computing on the CPU at full speed.
+
+    GLIBC_TUNABLES: a step allocates hundreds of MiB and frees them again, and the system clears every page of them
+    anew. In pages of 2 MiB that takes a fraction of the time. NPROC: XLA starts a thread for each core that the process
+    may be placed on, also where a container may use the time of fewer. What the environment says already about either
+    comes first (MALLOC_… too); where the system does not offer large pages on request, nothing is changed.
+
+    Args:
+      environment: of the process.
+      large_pages: where Linux says when it gives large pages.
+      quota: where it says how much time a container may use.
     """
-    reuse_memory()
-    if "NPROC" not in os.environ and (threads := allowed_threads(QUOTA)):
-        os.environ["NPROC"] = str(threads)  # read by XLA, which otherwise counts the cores it may be placed on
+    found = {}
+    if not any(name == TUNABLES or name.startswith("MALLOC_") for name in environment):
+        if _glibc() >= (2, 35) and "[madvise]" in _content(large_pages):
+            found[TUNABLES] = "glibc.malloc.hugetlb=1"
+    if "NPROC" not in environment and (limit := re.fullmatch(r"(\d+) (\d+)\s*", _content(quota))):
+        found["NPROC"] = str(max(1, math.ceil(int(limit[1]) / int(limit[2]))))
+    return found
 
 
-def reuse_memory() -> bool:
-    """Have glibc keep freed memory for the next step instead of returning it to the system; return whether it does.
-
-    The buffers of a step are hundreds of MiB. By default each step maps them anew, and the system clears every page of
-    them. For buffers to be kept there must be one heap, as the others cannot grow to that size. It costs memory: the
-    largest of what the process ever needed stays, with the gaps between.
-    """
-    if not _glibc() or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    chosen = {ARENA_MAX: 1, MMAP_MAX: 0, TRIM_THRESHOLD: KEPT_BYTES, TOP_PAD: STEP_BYTES}
-    return all(mallopt(parameter, value) == 1 for parameter, value in chosen.items())
-
-
-def allowed_threads(quota: pathlib.Path) -> int | None:
-    """Return how many cores' time a container may use, at least 1; None where `quota`, a cpu.max, sets no limit."""
+def _content(path: pathlib.Path) -> str:
     try:
-        limit, period = quota.read_text().split()
-        return None if limit == "max" else max(1, math.ceil(int(limit) / int(period)))
-    except (OSError, ValueError):
-        return None
+        return path.read_text()
+    except OSError:
+        return ""
 
 
-def _glibc() -> bool:
+def _glibc() -> tuple[int, ...]:
+    """Return the version of glibc; (0,) where the C library is another one."""
     try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        return tuple(map(int, version.split("."))) if name == "glibc" else (0,)
     except (AttributeError, ValueError, OSError):  # Windows; macOS and musl, which do not know the name
-        return False
+        return (0,)
