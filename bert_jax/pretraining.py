@@ -23,6 +23,7 @@ from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
 from bert_jax.planning.advice import memory_error, phase_advice
@@ -199,6 +200,7 @@ def _opened(
     use_compilation_cache()
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
+    check_attention(config.compute, mesh.devices.flat[0].platform)
     _check_given(config)
     source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     corpus = open_corpus(config)

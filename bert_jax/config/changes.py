@@ -51,7 +51,7 @@ _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "g
 FINETUNING = Changes(
     where=("init_from", *_COPIES),
     how=(
-        *("init_from", "data.", "workdir", "mesh.", "compute.layers", "compute.remat"),
+        *("init_from", "data.", "workdir", "mesh.", "compute.attention", "compute.layers", "compute.remat"),
         *(*_RUN, "batch_size", "micro_batches", "learning_rate", "epochs"),
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),
@@ -59,7 +59,13 @@ FINETUNING = Changes(
 """`how` includes the options that are part of a run's name, since each of their values is a separate run; data and
 parameters are compared by their content."""
 
-_FINETUNING_RECORD = (*FINETUNING.below("finetune").how, "compute.layers", "compute.remat", "pairs")
+_FINETUNING_RECORD = (
+    *FINETUNING.below("finetune").how,
+    "compute.attention",
+    "compute.layers",
+    "compute.remat",
+    "pairs",
+)
 """The same in config.json of a work directory, which has the options of computation outside "finetune" too, and what
 follows from the data."""
 

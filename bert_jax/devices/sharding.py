@@ -9,8 +9,9 @@ sizes they fit on a device, and only the moments have to be split.
 holds the whole state, so that nothing but gradients and the sums of a few metrics crosses that network.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -123,6 +124,17 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
 def shardings(mesh: Mesh, entries):
     """Return the NamedShardings for a tree of Parameter, which `entries` and `state_entries` make from arrays."""
     return jax.tree.map(lambda parameter: NamedSharding(mesh, partition_spec(mesh, parameter)[0]), entries)
+
+
+def under(mesh: Mesh, function: Callable) -> Callable:
+    """Return `function`, which JAX traces, with `mesh` as the mesh in use: for kernels that XLA cannot split itself."""
+
+    @functools.wraps(function)
+    def traced(*arguments, **options):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*arguments, **options)
+
+    return traced
 
 
 def gathered(tree):

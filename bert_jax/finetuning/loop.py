@@ -33,10 +33,11 @@ from bert_jax.finetuning.training import Command, train
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.training.announcement import say, say_hardware
+from bert_jax.training.announcement import attention_of, say, say_hardware
 from bert_jax.training.events import Events
 
 
@@ -111,6 +112,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     check_alike(lambda: to_dict(config), FINETUNING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
+    check_attention(config.compute, mesh.devices.flat[0].platform)
     if config.task == "ax":  # a test set for models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config.init_from)
@@ -229,6 +231,9 @@ def _announce(command: Command, note: str) -> None:
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
             say(uncut.advise(name, command.stored.model.max_position_embeddings))
+    rows = config.batch_size // config.micro_batches
+    path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, config.options.max_length)
+    say(f"attention by {path} (rows of up to {config.options.max_length} tokens)")
     if note:
         say(note)
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

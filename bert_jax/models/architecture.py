@@ -21,7 +21,7 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward
-from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.layers import LayerNorm, gelu_erf, gelu_tanh
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
@@ -64,7 +64,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     stack = Stack(
         block=functools.partial(Block, config, feed_forward=feed_forward),
         num_layers=config.num_layers,
-        attend=xla.attention,
+        attend=attention_kernel(compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
     )
@@ -76,7 +76,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         final_norm=final_norm if config.norm_position == "pre" else None,
         activation=activation,
         parameters=encoder_parameters(config),
-        dtype=_dtype(compute),
+        dtype=computation_dtype(compute),
         product=cpu_product if on_one_cpu else plain_product,
         word_block=BLOCK if on_one_cpu else None,
     )
@@ -94,7 +94,8 @@ def _on_one_cpu(compute: ComputeConfig) -> bool:
     return compute.products == "cpu"
 
 
-def _dtype(compute: ComputeConfig) -> jnp.dtype:
+def computation_dtype(compute: ComputeConfig) -> jnp.dtype:
+    """Return the type of activations and matrix products; auto is that of the platform of this process."""
     name = compute.dtype
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"

@@ -28,4 +28,4 @@ class SelfAttention(nnx.Module):
         query = checkpoint_name(self.query(x), "query")
         key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
         context, weights = attend(query, key, value, mask, dropout_key, self.rate, collect)
-        return self.output(checkpoint_name(context, "attention_output")), weights
+        return self.output(context), weights

@@ -18,6 +18,7 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.planning.advice import DOES_NOT_FIT
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
@@ -42,6 +43,7 @@ def _answer(request: dict[str, Any]) -> None:
     _say(stage="tracing")
     mesh = sharding.make_mesh(config.mesh, list(described_devices(topology)))
     sharding.check_batch(config, mesh)
+    check_attention(config.compute, topology.platform)
     what = learner(config, mesh, topology.chip and topology.chip.memory_bytes)
     state, batch = what.abstract, abstract_batch(config, phase, mesh)
     _say(

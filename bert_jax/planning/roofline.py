@@ -8,6 +8,7 @@ import dataclasses
 import math
 import re
 
+from bert_jax.models.kernels.pallas_costs import kernel_cycles
 from bert_jax.planning.collectives import BESIDE_COMPUTATION, is_collective
 from bert_jax.planning.hlo import Instruction, Program
 
@@ -24,11 +25,11 @@ class Work:
     """What one device does in a step."""
 
     flops: int
-    """Operations of matrix products; a multiply-add counts as two."""
+    """Operations of matrix products, those of our kernels included; a multiply-add counts as two."""
     bytes: int
     """Bytes between the chip and its memory."""
     cycles: int
-    """Sum of the compiler's estimates; 0 where it states none."""
+    """Sum of the compiler's estimates, and of ours for our kernels (models/kernels/pallas_costs.py)."""
     roofline_seconds: float
     """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
     without_estimate: dict[str, int]
@@ -50,9 +51,10 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
             continue
         own_flops, own_bytes = _flops(program, computation, each), _traffic(program, computation, each)
         flops, moved = flops + times * own_flops, moved + times * own_bytes
-        cycles += times * (each.cycles or 0)
+        own_cycles = each.cycles or _kernel_cycles(each)
+        cycles += times * (own_cycles or 0)
         seconds += times * max(own_flops / peak_flops, own_bytes / memory_bandwidth)
-        if each.cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
+        if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
     return Work(flops=flops, bytes=moved, cycles=cycles, roofline_seconds=seconds, without_estimate=dict(missing))
 
@@ -62,6 +64,8 @@ def _flops(program: Program, computation: str, each: Instruction) -> int:
     if each.op == "fusion":
         called = each.calls[0]
         return sum(_flops(program, called, inner) for inner in program.computations[called].values())
+    if each.op == "custom-call":
+        return _stated(each, "flops")
     if each.op not in ("dot", "convolution"):
         return 0
     scope, result = program.computations[computation], each.shapes[0].dims
@@ -72,6 +76,16 @@ def _flops(program: Program, computation: str, each: Instruction) -> int:
         ]
         return 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
     return _convolution_flops(each, left, right, result)
+
+
+def _kernel_cycles(each: Instruction) -> int | None:
+    """Return the cycles of a kernel of ours, which the compiler does not estimate."""
+    return kernel_cycles(each.op_name, _stated(each, "transcendentals")) if each.op == "custom-call" else None
+
+
+def _stated(each: Instruction, what: str) -> int:
+    """Return a number of the estimate that whoever wrote a kernel gave with it."""
+    return int(each.attribute(rf'"cost_estimate":\{{[^}}]*"{what}":"?(\d+)') or 0)
 
 
 def _convolution_flops(each: Instruction, left: tuple, right: tuple, result: tuple) -> int:

@@ -113,7 +113,9 @@ class Compiled:
         def whole(params, batch, **options):
             return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
 
-        self._jitted = jax.jit(whole, static_argnames=static, out_shardings=sharding.replicated(mesh))
+        self._jitted = jax.jit(
+            sharding.under(mesh, whole), static_argnames=static, out_shardings=sharding.replicated(mesh)
+        )
 
     def __call__(self, batch: Batch, **options):
         """Return the result on the devices; rows that only fill the mesh come last (see `host`)."""

@@ -5,9 +5,11 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import ComputeConfig, Config, ModelConfig, resolve_phases
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices import hardware, sharding
+from bert_jax.models.architecture import computation_dtype
+from bert_jax.models.kernels.choice import Shape, attention_path
 from bert_jax.models.parameters import total_size
 from bert_jax.training.learner import Learner
 
@@ -58,11 +60,27 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
             f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences; remat: {learner.remat(phase)}"
         )
+        rows = phase.batch_size // phase.micro_batches
+        path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length)
+        say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:
         show(sharding.table(mesh, parameters))
     if origins is not None:
         show(origins)
     _announce_resumption(config, step)
+
+
+def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> str:
+    """Return how attention is computed in training, for people: of `rows` of `length` tokens over all devices."""
+    shape = Shape(
+        batch=rows // sharding.batch_parts(mesh),
+        length=length,
+        heads=model.num_heads // mesh.shape["tensor"],
+        size=model.head_size,
+        rate=model.attention_dropout,
+        dtype=computation_dtype(compute),
+    )
+    return attention_path(compute, mesh.devices.flat[0].platform, shape)
 
 
 def _announce_resumption(config: Config, step: int) -> None:

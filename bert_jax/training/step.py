@@ -78,7 +78,7 @@ def _compiled(train_step: Callable, mesh: Mesh, shardings: TrainState, arguments
     """Return the compiled function of state, batch and so many scalars."""
     alike = sharding.replicated(mesh)
     return jax.jit(
-        train_step,
+        sharding.under(mesh, train_step),
         donate_argnums=0,
         in_shardings=(shardings, sharding.batch_sharding(mesh), *(alike,) * arguments),
         out_shardings=(shardings, alike),
@@ -136,6 +136,7 @@ def make_gradients(objective: Objective, mesh: Mesh, shardings: TrainState, *, m
             state.params, batch, key, jax.random.fold_in(key, 0)
         )[0]
 
+    gradients = sharding.under(mesh, gradients)
     return jax.jit(gradients, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=shardings.params)
 
 
@@ -152,7 +153,9 @@ def make_forward_step(function: Callable, mesh: Mesh, shardings):
         return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
     return jax.jit(
-        forward_step, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=sharding.replicated(mesh)
+        sharding.under(mesh, forward_step),
+        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        out_shardings=sharding.replicated(mesh),
     )
 
 

@@ -9,6 +9,7 @@ from tiny_run import batch, compiled, tiny
 
 from bert_jax.config import MeshConfig, resolve_phases
 from bert_jax.models.costs import training_flops
+from bert_jax.models.kernels.pallas_costs import kernel_cycles
 from bert_jax.models.parameters import total_size
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.planning.collectives import collectives_of, needed
@@ -49,6 +50,24 @@ def test_convolutions_do_not_count_padding():
 
     text = jax.jit(convolved).lower(array(1, 6, 2), array(3, 2, 5)).as_text("hlo")
     assert work_of(parse_program(text), 1e12, 1e12).flops == 2 * (4 * 3 + 2 * 2) * 2 * 5
+
+
+KERNEL = """
+ENTRY %main (q: bf16[8,512,1024]) -> (bf16[8,512,1024], f32[8,16,1,512]) {
+  %q = bf16[8,512,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %call = (bf16[8,512,1024]{2,1,0:T(8,128)(2,1)}, f32[8,16,1,512]{3,2,1,0:T(1,128)}) custom-call(%q, %q, %q), custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/jvp(attention_forward_512)/pallas_call"}, backend_config={"custom_call_config":{"body":"TUzvUgF","cost_estimate":{"flops":"8589934592","transcendentals":"33554432","bytes_accessed":"33850368"},"serialization_format":"1"}}
+}
+"""  # noqa: E501
+
+
+def test_our_kernels_count_though_the_compiler_does_not_estimate_them():
+    """As libtpu 0.0.51 writes one; by hand 8 rows × 16 heads × 4² tiles of two products and 117 cycles each."""
+    work = work_of(parse_program(KERNEL), 1e12, 1e12)
+    assert work.flops == 8 * 16 * 2 * 2 * 512 * 512 * 64
+    assert work.cycles == 8 * 16 * 16 * 117 and work.without_estimate == {}
+    assert kernel_cycles("jvp(attention_backward_8192)", 128**2) == kernel_cycles("attention_backward_2048", 128**2)
+    strange = work_of(parse_program(KERNEL.replace("attention_forward_512", "attention")), 1e12, 1e12)
+    assert strange.cycles == 0 and strange.without_estimate == {"custom-call": 1}
 
 
 def test_a_roofline_takes_the_longer_of_products_and_memory():

@@ -44,8 +44,8 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             )
         ],
         "models/architecture.py": [
-            ("import xla\n", "import rows\n"),
-            ("attend=xla.attention", "attend=rows.attention"),
+            ("kernels.choice import attention_kernel\n", "kernels import rows\n"),
+            ("attend=attention_kernel(compute)", "attend=rows.attention"),
         ],
     },
     "an optimizer": {

@@ -48,6 +48,9 @@ class AttentionKernel(Protocol):
     and in gradients (including those of `mask.bias`). With dropout, a kernel need not drop the same elements: its
     output has the same distribution for a random key and is the same for an equal key, and the gradient belongs to the
     elements that were dropped.
+
+    Steps are traced with the mesh of the run as the mesh in use (`devices.sharding.under`): a kernel that XLA cannot
+    split finds it in `jax.sharding.get_abstract_mesh()`.
     """
 
     def __call__(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import dropout
@@ -21,4 +22,4 @@ def attention(
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
     dropped = dropout(weights, rate, dropout_key)
     context = jnp.einsum("baqk,bkad->bqad", dropped.astype(value.dtype), value)
-    return context, weights if collect else None
+    return checkpoint_name(context, "attention_output"), weights if collect else None

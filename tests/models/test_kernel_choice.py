@@ -1,0 +1,172 @@
+"""Which attention kernel is used where, what is said of it, and lowering for machines that are not here."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import ComputeConfig, Config, ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.kernels import choice, cudnn, pallas, xla
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.planning.topology import find_topology
+from bert_jax.planning.traced_step import resolved
+
+MODEL = ModelConfig(vocab_size=60, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64)
+
+
+def kernel(**compute):
+    return bert_architecture(MODEL, ComputeConfig(**compute)).stack.attend
+
+
+def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_one():
+    assert kernel() is kernel(attention="xla") is xla.attention
+    assert kernel(attention="pallas") is pallas.attention and kernel(attention="cudnn") is cudnn.attention
+
+
+@pytest.mark.parametrize("machine, name", [("v5e:2x2", "pallas"), ("gpu:h100:8", "xla"), ("cpu:8", "xla")])
+def test_a_plan_takes_the_kernel_of_its_machine(machine, name):
+    assert resolved(Config(), find_topology(machine)).compute.attention == name
+    asked = resolved(Config(compute=ComputeConfig(attention="xla")), find_topology(machine))
+    assert asked.compute.attention == "xla"
+
+
+@pytest.mark.parametrize(
+    "name, platform, allowed",
+    [
+        *(("pallas", "tpu", True), ("pallas", "cpu", False), ("pallas", "gpu", False)),
+        *(("cudnn", "gpu", True), ("cudnn", "cpu", False), ("auto", "cpu", True), ("xla", "tpu", True)),
+    ],
+)
+def test_a_kernel_for_another_machine_is_refused(name, platform, allowed):
+    compute = ComputeConfig(attention=name)
+    if allowed:
+        choice.check_attention(compute, platform)
+    else:
+        with pytest.raises(UserError, match=rf"compute.attention={name} needs an? .*runs on {platform}; .*=auto"):
+            choice.check_attention(compute, platform)
+
+
+SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"))
+
+
+@pytest.mark.parametrize(
+    "attention, platform, changes, path",
+    [
+        ("auto", "cpu", {}, "xla"),
+        ("auto", "tpu", {}, "pallas"),
+        ("auto", "tpu", {"length": 100}, "xla, not pallas: length 100 is not a multiple of 128 up to 8192"),
+        ("auto", "gpu", {"rate": 0.0}, "xla"),
+        ("cudnn", "gpu", {"rate": 0.0}, "cudnn"),
+        ("cudnn", "gpu", {}, "xla, not cudnn: it has no dropout that is the same on any mesh, and the rate is 0.1"),
+        ("cudnn", "gpu", {"rate": 0.0, "dtype": jnp.dtype("float32")}, "xla, not cudnn: it computes in bfloat16"),
+        ("cudnn", "gpu", {"rate": 0.0, "size": 36}, "xla, not cudnn: heads of size 36"),
+        ("cudnn", "gpu", {"rate": 0.0, "length": 77}, "xla, not cudnn: length 77 is odd"),
+    ],
+)
+def test_the_path_is_named_and_a_detour_explained(attention, platform, changes, path):
+    shape = SHAPE.__class__(**{**SHAPE.__dict__, **changes})
+    assert choice.attention_path(ComputeConfig(attention=attention), platform, shape).startswith(path)
+
+
+def gradients(attention, query, key, value, gradient, padding, segments):
+    def output(*qkv):
+        return attention(*qkv, AttentionMask(padding=padding, segments=segments))[0]
+
+    found, backward = jax.vjp(output, query, key, value)
+    return found, backward(gradient)
+
+
+def test_cudnn_is_lowered_for_cuda_with_segments_as_a_bias(monkeypatch):
+    """JAX asks the card of this process for its version and kind, and there is none: cuDNN 9.10 on a Hopper."""
+    module = sys.modules["jax._src.cudnn.fused_attention_stablehlo"]
+    monkeypatch.setattr(module, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
+    x, rows = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 128), jnp.int32)
+    traced = jax.jit(functools.partial(gradients, cudnn.attention)).trace(x, x, x, x, rows, rows)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmax\(", text)) == 1
+    assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmaxBackward\(", text)) == 1
+    assert "tensor<2x1x128x128xbf16>" in text and "stablehlo.exponential" not in text
+
+
+def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
+    """What it is called with, computed by JAX's own attention, is the plain attention."""
+    given = jax.nn.dot_product_attention
+    monkeypatch.setattr(
+        jax.nn, "dot_product_attention", lambda *qkv, bias, implementation: given(*qkv, bias=bias, implementation="xla")
+    )
+    random = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(random.standard_normal((2, 16, 4, 8)), jnp.bfloat16) for _ in range(3))
+    segments = np.sort(random.integers(1, 4, (2, 16)), 1).astype(np.int32)
+    padding = np.ones((2, 16), np.int32)
+    padding[1, 9:] = 0
+    mask = AttentionMask(padding=padding, segments=segments, window=5)
+    found, expected = (each(query, key, value, mask)[0] for each in (cudnn.attention, xla.attention))
+    np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=2**-6)
+    # What it cannot do, it does not try.
+    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in (cudnn.attention, xla.attention))
+    np.testing.assert_array_equal(*map(np.float32, dropped))
+
+
+COMPILE = r"""
+import re, sys
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from bert_jax.models.kernels import pallas
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.stack import REMAT_POLICIES
+
+chip = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[1]).devices[0]
+place = jax.sharding.SingleDeviceSharding(chip)
+for batch, length, heads, size, restricted in eval_shapes:
+    hidden = heads * size
+    def layer(x, kernel, padding, segments, window, bias, key):
+        def loss(x, kernel, bias):
+            q, k, v = (jnp.einsum("blh,had->blad", x, part.reshape(hidden, heads, size)) for part in kernel)
+            given = {"segments": segments, "window": window, "bias": bias} if restricted else {"segments": segments}
+            y = pallas.attention(q, k, v, AttentionMask(padding=padding, **given), key, 0.1)[0]
+            return jnp.sum(jnp.einsum("blad,adh->blh", y, kernel[0].reshape(heads, size, hidden)).astype(jnp.float32))
+        saved = jax.checkpoint(loss, policy=REMAT_POLICIES["sel"])
+        return jax.grad(saved, (0, 1, 2))(x, kernel, bias)
+    of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
+    rows = of((batch, length), jnp.int32)
+    arguments = (of((batch, length, hidden), jnp.bfloat16), of((3, hidden, hidden), jnp.bfloat16), rows, rows,
+                 of((), jnp.int32), of((1, heads, length, length), jnp.float32),
+                 jax.eval_shape(lambda: jax.random.key(0)))
+    text = jax.jit(layer, in_shardings=place, out_shardings=place).lower(*arguments).compile().as_text()
+    made = dict(re.findall(r"^ *(?:ROOT )?(%[\w.\-]+) = .*? ([\w\-]+)\(", text, re.M))
+    calls = [line for line in text.splitlines() if 'custom_call_target="tpu_custom_call"' in line]
+    activations = [name for line in calls for name in re.findall(r"%[\w.\-]+", line.split(" custom-call(")[1])
+                   if f" {name} = bf16[{batch},{length},{hidden}]" in text]
+    moved = [name for name in activations if made[name] in ("copy", "transpose")]
+    print(batch, length, heads, size, "kernels", len(calls), "activations", len(activations) >= 6, "moved", moved)
+"""
+SHAPES = ((8, 512, 16, 64, False), (64, 128, 12, 64, False), (1, 2048, 2, 64, True), (1, 8192, 2, 64, False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_them(machine):
+    """With the compiler of libtpu (make build/libtpu/.installed), in a process of its own; 15 s of processor each."""
+    pytest.importorskip("libtpu")
+    from bert_jax.planning.compilation import WITHOUT_A_TPU
+
+    script = COMPILE.replace("eval_shapes", repr(SHAPES))
+    environment = os.environ | WITHOUT_A_TPU | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script, machine], env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.split("\n")[: len(SHAPES)]
+    # Forward, once though all is recomputed that is not named, and backward; for the gradient of a bias one more.
+    assert lines == [
+        f"{batch} {length} {heads} {size} kernels {3 if restricted else 2} activations True moved []"
+        for batch, length, heads, size, restricted in SHAPES
+    ]
