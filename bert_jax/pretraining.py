@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Generator
 
 import jax
-import numpy as np
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.run_directory import has_checkpoint
@@ -19,6 +18,7 @@ from bert_jax.devices import hardware, peers, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.devices.transfer import narrowed
 from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.fit import check_fit
@@ -34,6 +34,7 @@ from bert_jax.training.events import Events
 from bert_jax.training.guard import Trouble
 from bert_jax.training.learner import Learner
 from bert_jax.training.phase_duties import PhaseDuties, lacks_evaluation
+from bert_jax.training.phase_steps import PhaseSteps
 from bert_jax.training.position import Position
 from bert_jax.training.pretraining_run import (
     PretrainingRun,
@@ -42,7 +43,6 @@ from bert_jax.training.pretraining_run import (
     open_metrics,
     open_profiler,
 )
-from bert_jax.training.program import Program
 from bert_jax.training.rollback import check_way_back, roll_back
 from bert_jax.training.state import TrainState, create_state, reset_moments
 from bert_jax.training.trackers import check_trackers
@@ -93,6 +93,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         checkpoints = closing.enter_context(open_checkpoints(config, workdir, learner, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
+        steps = PhaseSteps(learner)
+        steps.begin(result.step)
         # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
         # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
         if restored := checkpoints.restore(learner.abstract):
@@ -111,7 +113,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         metrics = closing.enter_context(open_metrics(config, workdir, learner, wall_time, result.step))
         profiler = closing.enter_context(open_profiler(config, workdir))
         run = PretrainingRun(
-            config, learner, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler
+            config, learner, steps, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler
         )
         while (owed or result.step < config.total_steps) and not result.exit_code:
             phases = resolve_phases(config)
@@ -134,13 +136,13 @@ def _train_phase(
     Returns:
       Where to go on, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
     """
-    signals, mesh = run.signals, run.learner.mesh
+    signals, learner = run.signals, run.learner
     signals.saving, begin = None, int(state.step)  # the previous phase has saved its last step
     run.wall_time.switch("setup")
     if begin == phase.begin and phase.resets_moments:
-        state = reset_moments(state, run.learner.optimizer)
+        state = reset_moments(state, learner.optimizer)
     duties = PhaseDuties(run, phase, begin, position)
-    train_step = Program(run.learner.train_step(phase))
+    train_step = run.steps.of(phase)
     step, evaluated, trouble = begin, {}, None
     try:
         with contextlib.closing(_stream(run, phase, duties.seen, phase.end - begin)) as stream:
@@ -156,7 +158,7 @@ def _train_phase(
                 if step > begin:
                     duties.save(step, state, evaluated)
                 with duties.awaiting_input(step):
-                    batch = sharding.to_global(mesh, next(stream), phase.batch_size)
+                    batch = next(stream)
                 train_step.prepare(state, batch, signals=signals, rates=duties.rates, events=run.events)
                 signals.check()
                 signals.saving = run.events.step = step + 1
@@ -215,16 +217,18 @@ def _opened(
     return config, learner, corpus, source
 
 
-def _stream(run: PretrainingRun, phase: Phase, seen: int, steps: int) -> Generator[dict[str, np.ndarray], None, None]:
-    """Return this host's part of the next `steps` batches, after `seen` sequences of the phase."""
+def _stream(run: PretrainingRun, phase: Phase, seen: int, steps: int) -> Generator[dict[str, jax.Array], None, None]:
+    """Return the next `steps` batches on the devices, after `seen` sequences of the phase."""
+    mesh, bound = run.learner.mesh, run.learner.value_bound(phase)
     return batches(
         run.corpus.training[phase.index],
         seen,
         phase.batch_size,
-        sharding.host_rows(run.learner.mesh, phase.batch_size),
+        sharding.host_rows(mesh, phase.batch_size),
         steps,
         loader=run.config.data.loader,
         prefetch=run.config.data.prefetch,
+        place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), phase.batch_size),
     )
 
 

@@ -33,6 +33,7 @@ def overview(commands: Iterable[Callable]) -> str:
             "",
             "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
             "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks.",
+            "--no_compilation_cache keeps no compiled programs (by default in ~/.cache/bert_jax, at most 1 GiB).",
         ]
     )
 

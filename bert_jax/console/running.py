@@ -51,10 +51,13 @@ def run_command(commands: Commands, argv: list[str]) -> int:
 
     Args:
       commands: the commands by name.
-      argv: name of the program, command and words for it; --debug among them shows tracebacks.
+      argv: name of the program, command and words for it; --debug among them shows tracebacks, and
+        --no_compilation_cache lets JAX, which is not imported yet, compile everything anew.
     """
     debug = "--debug" in argv
-    words = [word for word in argv[1:] if word != "--debug"]
+    words = [word for word in argv[1:] if word not in ("--debug", "--no_compilation_cache")]
+    if "--no_compilation_cache" in argv:
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     try:
         return _answer(commands, words)
     except UserError as error:

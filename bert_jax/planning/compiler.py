@@ -22,7 +22,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.planning.advice import DOES_NOT_FIT
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
-from bert_jax.planning.traced_step import abstract_batch, described_devices, learner, traced_step
+from bert_jax.planning.traced_step import described_devices, learner, traced_step
 
 FORM = "1"  # of what is stored; a new one makes old entries unreachable
 RESHARDING = re.compile(rb"[Ii]nvoluntary full rematerialization")
@@ -45,7 +45,7 @@ def _answer(request: dict[str, Any]) -> None:
     sharding.check_batch(config, mesh)
     check_attention(config.compute, topology.platform)
     what = learner(config, mesh, topology.chip and topology.chip.memory_bytes)
-    state, batch = what.abstract, abstract_batch(config, phase, mesh)
+    state, batch = what.abstract, what.abstract_batch(phase)
     _say(
         mesh=dict(mesh.shape),
         remat=what.remat(phase),

@@ -9,8 +9,6 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.data.examples.examples import batch_layout
-from bert_jax.devices import sharding
 from bert_jax.models.kernels.choice import kernel_name
 from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.planning.topology import Topology
@@ -65,15 +63,6 @@ def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Lear
     return Learner.of(config, mesh, default_objective, memory_bytes)
 
 
-def abstract_batch(config: Config, phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the arrays of a batch of `phase` as the step takes them, without contents."""
-    where = sharding.batch_sharding(mesh)
-    return {
-        name: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype, sharding=where)
-        for name, (shape, dtype) in batch_layout(phase, config.data.sentence_pairs).items()
-    }
-
-
 def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
     """Return the very step that `pretrain` compiles for `phase`."""
-    return what.train_step(phase).lower(what.abstract, abstract_batch(what.config, phase, what.mesh))
+    return what.train_step(phase).lower(what.abstract, what.abstract_batch(phase))

@@ -7,7 +7,10 @@ import jax
 import optax
 
 from bert_jax.config import Config, Phase
+from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
+from bert_jax.data.examples.examples import batch_layout
 from bert_jax.devices import sharding
+from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import MakeObjective
 from bert_jax.objectives.objective import Objective, main_term
@@ -76,6 +79,18 @@ class Learner:
             return self.objective
         config = dataclasses.replace(self.config, compute=compute)
         return self.make_objective(BertForPreTraining(config.model, compute), config)
+
+    def value_bound(self, phase: Phase) -> int:
+        """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""
+        return max(self.config.model.vocab_size or DEFAULT_VOCAB_SIZE, phase.sequence_length + 1)
+
+    def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the arrays of a global batch of `phase` as the step takes them, without contents."""
+        where, bound = sharding.batch_sharding(self.mesh), self.value_bound(phase)
+        return {
+            name: jax.ShapeDtypeStruct((phase.batch_size, *shape), narrow_type(dtype, bound), sharding=where)
+            for name, (shape, dtype) in batch_layout(phase, self.config.data.sentence_pairs).items()
+        }
 
     def train_step(self, phase: Phase):
         """Return the step of `phase`, see `make_train_step`; it is compiled when it is first called or lowered."""

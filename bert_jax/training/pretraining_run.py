@@ -17,6 +17,7 @@ from bert_jax.training.curves import draw_curves
 from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics
+from bert_jax.training.phase_steps import PhaseSteps
 from bert_jax.training.profiler import Profiler
 from bert_jax.training.trackers import trackers
 from bert_jax.training.wall_time import WallTime
@@ -28,6 +29,7 @@ class PretrainingRun:
 
     config: Config
     learner: Learner
+    steps: PhaseSteps
     corpus: Corpus
     workdir: WorkDirectory
     checkpoints: Checkpoints

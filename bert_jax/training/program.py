@@ -1,30 +1,45 @@
-"""A jitted function compiled ahead of its first call, so that a signal can end the wait and no rate counts it."""
+"""A jitted function compiled ahead of its first call: beside other work, and so that a signal can end the wait."""
 
+import concurrent.futures
 import contextlib
 from collections.abc import Callable
 
 import jax
 
-from bert_jax.devices.signals import StopSignals
+from bert_jax.devices.signals import COMPILING, StopSignals
 from bert_jax.training.events import Events
 from bert_jax.training.metrics import Rates
 
 
 class Program:
-    """A jitted function of (state or parameters, batch, …), compiled once per shape of the batch.
+    """A jitted function of (state or parameters, batch, …), compiled once per shape and type of the batch.
 
     Args:
-      function: from `jax.jit`; only the shapes of the batch may differ between two calls.
+      function: from `jax.jit`; only the shapes and types of the batch may differ between two calls.
     """
 
     def __init__(self, function):
         self._function = function
         self.compiled: dict[tuple, Callable] = {}
-        """Compiled functions by the shapes of the batch's arrays."""
+        """Compiled functions by the shapes and types of the batch's arrays."""
+        self._begun: dict[tuple, concurrent.futures.Future] = {}
 
     def __call__(self, *arguments):
         self.prepare(*arguments)
         return self.compiled[_shapes(arguments)](*arguments)
+
+    def begin(self, *arguments) -> None:
+        """Compile in a thread, for arguments of these shapes, types and shardings; `prepare` waits for what is left.
+
+        Args:
+          *arguments: arrays, or ShapeDtypeStructs with the shardings of the arrays to come.
+        """
+        shapes = _shapes(arguments)
+        if shapes in self.compiled or shapes in self._begun:
+            return
+        executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
+        self._begun[shapes] = executor.submit(lambda: self._function.lower(*arguments).compile())
+        executor.shutdown(wait=False)
 
     def prepare(
         self,
@@ -38,7 +53,7 @@ class Program:
         Args:
           signals: may end the wait.
           rates: paused during the compilation. The steps under way are waited for first, so that they are counted.
-          events: where the compilation is noted.
+          events: where the seconds of waiting for the compilation are noted.
 
         Raises:
           Stopped: raised by `signals`.
@@ -52,10 +67,11 @@ class Program:
                 measured.enter_context(rates.paused("compile"))
             if events is not None:
                 measured.enter_context(events.timed("compiled", events.step))
-            compile_ = self._function.lower(*arguments).compile
+            begun = self._begun.pop(shapes, None)
+            compile_ = self._function.lower(*arguments).compile if begun is None else begun.result
             self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
 
 
 def _shapes(arguments: tuple) -> tuple:
     _, batch, *_ = arguments
-    return tuple(values.shape for values in batch.values())
+    return tuple((name, values.shape, values.dtype) for name, values in sorted(batch.items()))

@@ -1,6 +1,7 @@
 """The train state: everything a step reads and writes, as one pytree."""
 
 import dataclasses
+import os
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
       UserError: `model.parameters` lacks an array of the parameters or of the optimizer state, has a different shape
         for it, or has an array that the model does not make.
     """
-    shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, seed=0)), model.parameters
+    shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, jnp.uint32(0))), model.parameters
     check_complete(parameters, shapes.params)
 
     def placed(leaf, where) -> jax.ShapeDtypeStruct:
@@ -50,14 +51,16 @@ def state_shardings(abstract: TrainState) -> TrainState:
 
 def create_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
     """Create the state at step 0 in place: no device ever holds more than its own part."""
-    where = state_shardings(abstract_state(model, optimizer, mesh))
-    return jax.jit(lambda: _initial(model, optimizer, seed), out_shardings=where)()
+    return initializer(model, optimizer, mesh)(sharding.on_every_device(mesh, np.uint32(seed & 0xFFFF_FFFF)))
 
 
 def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh):
     """Return `create_state` for many seeds: a compiled function of a uint32 seed."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
-    return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where)
+    options, level = {}, "xla_backend_optimization_level"
+    if mesh.devices.flat[0].platform == "cpu" and level not in os.environ.get("XLA_FLAGS", ""):
+        options[level] = 1  # compiles twice as fast, and the program runs only once; its values are the same
+    return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where, compiler_options=options)
 
 
 def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
@@ -67,7 +70,7 @@ def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) ->
     return dataclasses.replace(state, optimizer_state=fresh)
 
 
-def _initial(model: Model, optimizer: optax.GradientTransformation, seed: int | jax.Array) -> TrainState:
+def _initial(model: Model, optimizer: optax.GradientTransformation, seed: jax.Array) -> TrainState:
     # The steps' dropout keys are fold_in(key(seed), step); initialization folds in a number that no int32 step reaches.
     params = model.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1)))
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer_state=optimizer.init(params))

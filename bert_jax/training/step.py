@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.devices import sharding
+from bert_jax.devices.transfer import widened
 from bert_jax.objectives.means import mean_loss, training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.optimizers import clip_by_global_norm
@@ -112,6 +113,7 @@ def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_bat
     """Return (params, batch, key, key of a batch in one part) → (gradients, sums, denominators)."""
 
     def of_batch(params, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple:
+        batch = widened(batch)
         denominators = objective.denominators(batch)
         whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
 

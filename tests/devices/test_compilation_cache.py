@@ -89,6 +89,16 @@ def test_a_directory_of_the_user_is_used_and_one_that_cannot_be_is_no_error(mode
     assert found["directory"] is None and said == ""
 
 
+@pytest.mark.parametrize("flags, kept", [([], True), (["--no_compilation_cache"], False)])
+def test_a_flag_of_any_command_turns_it_off(model, tmp_path, flags, kept):
+    command = [sys.executable, "-m", "bert_jax", "fill-mask", str(model), "the [MASK]", *flags]
+    environment = {name: value for name, value in os.environ.items() if "_CACHE_" not in name}
+    options = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    done = subprocess.run(command, env=environment | options, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert bool(list(tmp_path.rglob("*-cache"))) == kept
+
+
 def entry(directory: pathlib.Path, name: str, contents: bytes, used: bool = True) -> None:
     (directory / f"{name}-cache").write_bytes(contents)
     if used:

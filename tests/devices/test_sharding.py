@@ -160,6 +160,15 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
     jax.tree.map(np.testing.assert_array_equal, state, plain)
 
 
+@pytest.mark.parametrize("seed", [0, 3, 2**31, 2**32 - 1, 2**32 + 5, -1])
+def test_a_seed_gives_the_values_that_it_gave_when_it_was_compiled_in(seed):
+    """As in every release before; the tolerance is for another order of the same float32 operations."""
+    before = jax.jit(lambda: MODEL.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))))()
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    state = create_state(MODEL, optimizer(OptimizerConfig(), MODEL.parameters), mesh, seed)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6), state.params, before)
+
+
 @pytest.mark.parametrize(
     "transformation",
     [optimizer(OptimizerConfig(), MODEL.parameters), optax.scale_by_rss(initial_accumulator_value=0.5)],

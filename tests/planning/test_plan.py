@@ -75,7 +75,8 @@ def test_the_state_has_the_size_of_the_closed_form(written):
     expected = state_bytes(bert_parameters(model), moments=2)
     assert phase["memory"]["parameters"] == expected.parameters
     assert phase["memory"]["moments"] - expected.moments == 4  # the count of steps
-    assert phase["memory"]["batch"] == 4 * (3 * 16 * 4 + 3 * 3 * 4 + 4)  # 4 sequences of length 16, 3 masked positions
+    # 4 sequences of length 16, 3 masked positions: integers of two bytes, weights of four
+    assert phase["memory"]["batch"] == 4 * (3 * 16 * 2 + 3 * (2 + 2 + 4) + 2)
     assert phase["mesh"] == {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1} and phase["resharding_warnings"] == 0
 
 

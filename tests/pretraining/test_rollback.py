@@ -54,10 +54,10 @@ def expected(small_store, tmp_path_factory):
     """What the others should become: a run in which nothing goes wrong, on data without the batches of steps 5 to 7."""
     config = config_of(small_store, tmp_path_factory.mktemp("rollback") / "expected")
 
-    def with_a_gap(examples, first: int, size: int, mine: np.ndarray, number: int, **options):
+    def with_a_gap(examples, first: int, size: int, mine: np.ndarray, number: int, place, **options):
         for step in range(number):
             start = first + step * size
-            yield examples.batch(start + (3 * BATCH if start >= 4 * BATCH else 0) + mine)
+            yield place(examples.batch(start + (3 * BATCH if start >= 4 * BATCH else 0) + mine))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretraining, "batches", with_a_gap)

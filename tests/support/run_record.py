@@ -16,12 +16,12 @@ def record(directory: pathlib.Path, patch=setattr) -> None:
     """From here on, write what this process reads, saves and restores to files of its own in `directory`."""
     make, save, restore = pretraining.batches, Checkpoints.save, Checkpoints.restore
 
-    def batches(examples, first, size, rows, number, **options):
+    def batches(examples, first, size, rows, number, place, **options):
         for count, batch in enumerate(make(examples, first, size, rows, number, **options)):
             with open(directory / f"examples-{jax.process_index()}.jsonl", "a") as file:
                 for row, mark in zip(rows, marks(batch), strict=True):
                     file.write(json.dumps([first + count * size + int(row), mark]) + "\n")
-            yield batch
+            yield place(batch)
 
     def saved(self, step, state, **options):
         _write(directory / f"saved-{step}-{jax.process_index()}.npz", state)

@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
-from bert_jax.planning.traced_step import abstract_batch, learner
+from bert_jax.planning.traced_step import learner
 from bert_jax.training.state import create_state
 
 
@@ -30,7 +30,8 @@ def status(name: str) -> int:
 def main() -> None:
     config = from_dict(Config, json.loads(pathlib.Path(sys.argv[1]).read_text()))
     mesh, phase = sharding.make_mesh(config.mesh, jax.devices()[:1]), resolve_phases(config)[0]
-    what, shapes = learner(config, mesh), abstract_batch(config, phase, mesh)
+    what = learner(config, mesh)
+    shapes = what.abstract_batch(phase)
     batch = {name: jax.device_put(np.ones(leaf.shape, leaf.dtype), leaf.sharding) for name, leaf in shapes.items()}
     state = create_state(what.objective.model, what.optimizer, mesh, seed=0)
     held = sum(leaf.nbytes for leaf in jax.tree.leaves((state, batch)))

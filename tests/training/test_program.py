@@ -1,5 +1,6 @@
 """Programs are compiled once per shape, ahead of the call, and no rate counts that."""
 
+import threading
 import types
 
 import jax
@@ -43,10 +44,31 @@ def test_rates_count_the_steps_under_way_but_not_the_compilation(signals, monkey
     assert rates.report()["tokens_per_second"] == 64
 
 
-def test_an_error_in_compiling_is_raised_where_it_is_waited_for():
+def test_what_was_begun_is_not_compiled_again():
+    compiled = []
+
+    def compile_(*arguments):
+        compiled.append(threading.current_thread())
+        return types.SimpleNamespace(compile=lambda: lambda scale, batch: "ran")
+
+    program = Program(types.SimpleNamespace(lower=compile_))
+    described = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch(3).items()}
+    for _ in range(2):
+        program.begin(2, described)
+    program.prepare(2, batch(3), signals=StopSignals())
+    assert program(2, batch(3)) == "ran" and len(compiled) == 1 and compiled[0] is not threading.main_thread()
+    program.begin(2, described)
+    narrow = batch(3) | {"y": np.zeros(2, np.int16)}
+    assert program(2, narrow) == "ran" and compiled[1:] == [threading.main_thread()], "another type, another program"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_in_compiling_is_raised_where_it_is_waited_for(begun):
     def compile_():
         raise ValueError("too large for the device")
 
     program = Program(types.SimpleNamespace(lower=lambda *_: types.SimpleNamespace(compile=compile_)))
+    if begun:
+        program.begin(2, batch(3))
     with pytest.raises(ValueError, match="too large"):
         program.prepare(2, batch(3), signals=StopSignals())

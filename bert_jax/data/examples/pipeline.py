@@ -2,9 +2,10 @@
 
 import collections
 import concurrent.futures
-import importlib.util
+import contextlib
 import os
 from collections.abc import Callable, Generator
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +23,19 @@ def batches(
     num_batches: int,
     loader: str = "auto",
     prefetch: int = 4,
-) -> Generator[Batch, None, None]:
+    place: Callable[[Batch], Any] = lambda batch: batch,
+) -> Generator[Any, None, None]:
     """Yield `num_batches` batches of the examples from `first_position` on.
+
+    They are made and placed in a thread, so that the next ones are on their way to the devices during a step.
 
     Args:
       first_position: number of examples seen before, which is all that a checkpoint has to keep.
       batch_size: number of examples of the global batch.
       rows: int64 [B], the rows of the global batch that this host makes.
-      loader: "tf.data", "plain", or "auto" for tf.data if TensorFlow is installed.
+      loader: "tf.data", "plain", or "auto" for plain.
       prefetch: number of batches to prepare ahead.
+      place: brings a batch to the devices; by default it stays as it is.
 
     Raises:
       UserError: an epoch has fewer examples than `batch_size`, or TensorFlow is requested but missing. An error in
@@ -43,11 +48,10 @@ def batches(
     def make(number: int) -> Batch:
         return examples.batch(first_position + number * batch_size + rows)
 
-    through_tensorflow = loader != "plain" and importlib.util.find_spec("tensorflow") is not None
-    if not through_tensorflow:
-        return _plain_batches(make, num_batches, prefetch)
+    if loader != "tf.data":
+        return _ahead(lambda number: place(make(number)), num_batches, prefetch)
     shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
-    return _tf_batches(make, shapes, num_batches, prefetch)
+    return _ahead_of(_tf_batches(make, shapes, num_batches, prefetch), place, num_batches)
 
 
 def check_loader(loader: str) -> None:
@@ -56,7 +60,8 @@ def check_loader(loader: str) -> None:
         need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
 
 
-def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int) -> Generator[Batch, None, None]:
+def _ahead(make: Callable[[int], Any], num_batches: int, prefetch: int) -> Generator[Any, None, None]:
+    """Yield make(0), make(1), …, up to `prefetch` of them made ahead in a thread, in this order."""
     worker = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     try:
         pending = collections.deque(worker.submit(make, number) for number in range(min(prefetch, num_batches)))
@@ -67,6 +72,14 @@ def _plain_batches(make: Callable[[int], Batch], num_batches: int, prefetch: int
             yield batch
     finally:
         worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _ahead_of(
+    made: Generator[Batch, None, None], place: Callable[[Batch], Any], num_batches: int
+) -> Generator[Any, None, None]:
+    """Yield the batches `made`, placed in a thread: one waits on the devices and one is on its way."""
+    with contextlib.closing(made), contextlib.closing(_ahead(lambda _: place(next(made)), num_batches, 2)) as placed:
+        yield from placed
 
 
 def _tf_batches(

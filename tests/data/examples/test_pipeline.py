@@ -1,4 +1,6 @@
+import importlib.util
 import itertools
+import queue
 import threading
 
 import numpy as np
@@ -35,6 +37,21 @@ def test_loaders_yield_the_examples_bit_for_bit_across_an_epoch_boundary(example
     assert len(made) == 8
     for number, batch in enumerate(made):
         assert_same(batch, examples.batch(count - 40 + 16 * number + np.arange(16)))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_batches_are_placed_in_a_thread_before_they_are_asked_for(examples, loader):
+    placed = queue.Queue()
+
+    def place(batch):
+        placed.put(threading.current_thread())
+        return batch["input_ids"][0, 1]
+
+    iterator = batches(examples, 0, 16, np.arange(16), 3, loader=loader, place=place)
+    first = next(iterator)
+    threads = [placed.get(timeout=SECONDS) for _ in range(2)]  # the second without being asked for
+    assert threading.main_thread() not in threads
+    assert [first, *iterator] == [examples.batch(16 * number + np.arange(16))["input_ids"][0, 1] for number in range(3)]
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -88,9 +105,13 @@ def test_fewer_sequences_than_a_batch(examples):
 
 
 def test_without_tensorflow(examples, monkeypatch):
-    monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
     ):
         batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
+
+
+def test_the_default_does_not_load_tensorflow(examples, monkeypatch):
+    monkeypatch.delattr(pipeline, "_tensorflow")
     assert_same(next(batches(examples, 0, 16, np.arange(16), 5)), examples.batch(np.arange(16)))
