@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.examples.examples import Batch, Examples, check_epoch
 from bert_jax.errors import need_extra
 
-_TF_THREADS = 2  # the work is NumPy under Python's lock, so more threads would only wait for each other
+_THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
 
 
 def batches(
@@ -27,7 +27,7 @@ def batches(
 ) -> Generator[Any, None, None]:
     """Yield `num_batches` batches of the examples from `first_position` on.
 
-    They are made and placed in a thread, so that the next ones are on their way to the devices during a step.
+    They are made and placed in threads, so that the next ones are on their way to the devices during a step.
 
     Args:
       first_position: number of examples seen before, which is all that a checkpoint has to keep.
@@ -49,7 +49,7 @@ def batches(
         return examples.batch(first_position + number * batch_size + rows)
 
     if loader != "tf.data":
-        return _ahead(lambda number: place(make(number)), num_batches, prefetch)
+        return _ahead(lambda number: place(make(number)), num_batches, prefetch, threads=_THREADS)
     shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
     return _ahead_of(_tf_batches(make, shapes, num_batches, prefetch), place, num_batches)
 
@@ -60,9 +60,9 @@ def check_loader(loader: str) -> None:
         need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
 
 
-def _ahead(make: Callable[[int], Any], num_batches: int, prefetch: int) -> Generator[Any, None, None]:
-    """Yield make(0), make(1), …, up to `prefetch` of them made ahead in a thread, in this order."""
-    worker = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+def _ahead(make: Callable[[int], Any], num_batches: int, prefetch: int, threads: int = 1) -> Generator[Any, None, None]:
+    """Yield make(0), make(1), … in this order, up to `prefetch` of them made ahead in threads."""
+    worker = concurrent.futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="batches")
     try:
         pending = collections.deque(worker.submit(make, number) for number in range(min(prefetch, num_batches)))
         for number in range(num_batches):
@@ -106,10 +106,10 @@ def _tf_batches(
         }
 
     options = tf.data.Options()
-    options.threading.private_threadpool_size = _TF_THREADS
+    options.threading.private_threadpool_size = _THREADS
     options.threading.max_intra_op_parallelism = 1
     dataset = tf.data.Dataset.range(num_batches)
-    dataset = dataset.map(tensors, num_parallel_calls=_TF_THREADS, deterministic=True)
+    dataset = dataset.map(tensors, num_parallel_calls=_THREADS, deterministic=True)
     dataset = dataset.prefetch(prefetch).with_options(options)
     iterator = dataset.as_numpy_iterator()
     for number in range(num_batches):
