@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the two lists below
+    import bert_jax.analysis as analysis  # noqa: F401 (a package, which has public names of its own)
     from bert_jax.commands.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         CheckpointConfig,
@@ -131,6 +132,8 @@ __all__ = [
 if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
     def __getattr__(name: str):
+        if name == "analysis":
+            return importlib.import_module("bert_jax.analysis")
         if name not in _HOMES:
             raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
         module, _, attribute = _HOMES[name].partition(":")

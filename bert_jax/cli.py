@@ -146,6 +146,26 @@ def bench(arguments: list[str]) -> int:
     return 0
 
 
+def analyze(arguments: list[str]) -> int:
+    """analyze cka|isotropy MODEL --input=FILE --output=DIR
+
+    Look inside a model: what its layers represent, as numbers in JSON and as pictures.
+
+    Each analysis has further options: `bert-jax analyze cka --help` lists those of cka. The same command takes the
+    result from DIR where it is there already.
+    """
+    from bert_jax.config.analyzing import ANALYSES
+
+    analysis, words = positional(arguments, usage(analyze), " or ".join(ANALYSES))
+    if not analysis:
+        print(choices(analyze, ANALYSES.values()))
+        return 0
+    from bert_jax.commands.analyses import run_analysis
+
+    run_analysis(analysis, words)
+    return 0
+
+
 def config(arguments: list[str]) -> int:
     """config show CONFIG | bert-jax config diff CONFIG CONFIG
 
@@ -395,6 +415,7 @@ COMMANDS = {
     "info": info,
     "plan": plan,
     "bench": bench,
+    "analyze": analyze,
     "config": config,
     "pretrain": pretrain,
     "launch": launch,

@@ -33,6 +33,7 @@ class Stream(enum.IntEnum):
     REPLACEMENT = 13
     RANDOM_WORD = 14
     SPAN_LENGTH = 15
+    ANALYSED_TOKEN = 16
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

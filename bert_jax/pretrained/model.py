@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import jax
@@ -124,6 +124,31 @@ class PretrainedModel:
         for numbers, batch in self._batches(features, batch_size, progress):
             collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.need_tokenizer().tokens, attentions)
+
+    def encode_batches(
+        self,
+        texts: Texts,
+        layers: str | int | Sequence[int] = "last",
+        attentions: bool = False,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        truncate: bool = True,
+        progress: bool | None = None,
+    ) -> Iterator[tuple[np.ndarray, Encoding]]:
+        """Yield what `encode` returns for some of the texts, with their numbers: int [n], and the Encoding of these n.
+
+        It is for statistics over more texts than memory could hold: it takes that of one batch. Texts of similar length
+        are together, the longest first. The arguments are those of `encode`.
+        """
+        chosen = layer_indices(layers, self.config.num_layers)
+        features = self._features(texts, max_length, truncate)
+        for numbers, batch in self._batches(features, batch_size, progress):
+            part = features.part(numbers)
+            collector = Collector(part, self.config, chosen, attentions)
+            output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
+            collector.add(np.arange(len(numbers)), output)
+            yield numbers, collector.encoding(self.need_tokenizer().tokens, attentions)
 
     def embed(
         self,

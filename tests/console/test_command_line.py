@@ -21,6 +21,7 @@ from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig
 from bert_jax.config.benchmarking import BENCHMARKS, DataBenchConfig, StepBenchConfig
 from bert_jax.config.commands import (
     ConvertConfig,
@@ -190,6 +191,9 @@ OPTIONS = {  # of every command
     "bench": dataclasses.make_dataclass("NoOptions", [])(),  # each benchmark has its own
     "bench step": StepBenchConfig(),
     "bench data": DataBenchConfig(),
+    "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
+    "analyze cka": CkaConfig(input="", output=""),
+    "analyze isotropy": IsotropyConfig(input="", output=""),
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
@@ -212,6 +216,7 @@ OPTIONS = {  # of every command
 def test_the_table_of_options_has_every_command():
     assert {name.split()[0] for name in OPTIONS} == set(cli.COMMANDS)
     assert {name.removeprefix("bench ") for name in OPTIONS if name.startswith("bench ")} == set(BENCHMARKS)
+    assert {name.removeprefix("analyze ") for name in OPTIONS if name.startswith("analyze ")} == set(ANALYSES)
     assert {name.removeprefix("launch ") for name in OPTIONS if name.startswith("launch ")} == set(PLATFORMS)
 
 
@@ -370,7 +375,8 @@ def test_commands_of_the_guides_exist_with_their_options():
             command, *words = re.split(r"#|&&|\.\.\.|…|'$", line)[0].split()
             if command in ("help", "--version"):
                 continue
-            taken = [Config(), OPTIONS[f"launch {words[0]}"]] if command == "launch" else [OPTIONS[command]]
+            command = f"{command} {words[0]}" if command in ("launch", "bench", "analyze") else command
+            taken = [OPTIONS[command], *([Config()] if command.startswith("launch") else [])]
             options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in leaves(asdict(each)))}
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 assert name in options, f"{file.name}: bert-jax {line}"

@@ -56,6 +56,21 @@ def test_encode_equals_the_model_applied_row_by_row(model, encoding):
     assert encoding.token_type_ids[1].tolist()[:12] == [0] * 5 + [1] * 5 + [0] * 2
 
 
+def test_encode_batches_yields_every_text_once_as_encode_returns_it(model, encoding):
+    seen = []
+    for numbers, part in model.encode_batches(TEXTS, "all", attentions=True, batch_size=2):
+        size = part.attention_mask.shape[1]
+        seen += numbers.tolist()
+        assert part.tokens == [encoding.tokens[number] for number in numbers]
+        np.testing.assert_array_equal(part.input_ids, encoding.input_ids[numbers, :size])
+        np.testing.assert_array_equal(part.token_type_ids, encoding.token_type_ids[numbers, :size])
+        for found, wanted in zip(part.hidden_states, encoding.hidden_states, strict=True):
+            np.testing.assert_allclose(found, wanted[numbers, :size], atol=2e-5)
+        for found, wanted in zip(part.attentions, encoding.attentions, strict=True):
+            np.testing.assert_allclose(found, wanted[numbers, :, :size, :size], atol=1e-5)
+    assert sorted(seen) == list(range(len(TEXTS)))
+
+
 def test_attentions_are_those_of_the_fast_path(model, encoding):
     """softmax(scores) · value = what `attention`, the seam of the fast kernels, makes of the same layer's input."""
     for layer, maps, x in zip(model.layers, encoding.attentions, encoding.hidden_states):

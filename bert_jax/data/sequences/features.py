@@ -28,3 +28,13 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    def part(self, numbers: np.ndarray) -> "Features":
+        """Return the sequences `numbers`, integers [n], without labels, each as an example of its own."""
+        return Features(
+            [self.input_ids[number] for number in numbers],
+            [self.token_type_ids[number] for number in numbers],
+            None,
+            np.arange(len(numbers), dtype=np.int32),
+            self.max_length,
+        )

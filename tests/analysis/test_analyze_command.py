@@ -1,0 +1,104 @@
+"""`bert-jax analyze`: its files, a second call that computes nothing, and bad input."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from pretrained_model import write_workdir
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.analysis import layer_similarity
+from bert_jax.analysis.layer_similarity import LayerSimilarity
+from bert_jax.analysis.saved_results import save_result, saved_result
+
+LINES = ["the cat sat on the mat.", "a big dog ran in the house", "birds", "old cats, old dogs flew", "a tree sat"] * 3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> pathlib.Path:
+    """A model with two checkpoints, and texts."""
+    place = tmp_path_factory.mktemp("analyze")
+    write_workdir(place / "run", 1, 2)
+    (place / "texts.txt").write_text("\n".join(LINES) + "\n")
+    return place
+
+
+def analyze(place: pathlib.Path, output: pathlib.Path, *words: str) -> int:
+    return cli._run(
+        ["bert-jax", "analyze", "cka", str(place / "run"), f"--input={place}/texts.txt", f"--output={output}", *words]
+    )
+
+
+def test_cka_leaves_its_result_and_pictures(place, tmp_path, capsys):
+    older = next((place / "run" / "checkpoints").glob("step_*1"))
+    assert analyze(place, tmp_path / "out", f"--other={older}", "--minibatch=5") == 0
+    printed = capsys.readouterr().out
+    assert "linear CKA over 15 texts in 3 minibatches" in printed
+    assert f"{tmp_path / 'out'}: result.json, cka.png, cka.svg" in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["cka.png", "cka.svg", "result.json"]
+    saved = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
+    model, other = bert_jax.load(place / "run"), bert_jax.load(older)
+    # The texts of the sample are in another order, so its minibatches are others.
+    full = bert_jax.analysis.cka(model, LINES, other, minibatch=15, progress=False)
+    assert np.shape(saved["matrix"]) == full.matrix.shape and saved["texts"] == 15
+    assert (tmp_path / "out" / "cka.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "out" / "cka.svg").read_text()
+
+
+def test_a_second_call_takes_the_result_that_is_there(place, tmp_path, monkeypatch, capsys):
+    assert analyze(place, tmp_path, "--vectors=cls") == 0
+    first = (tmp_path / "result.json").read_bytes()
+    (tmp_path / "cka.svg").unlink()
+
+    def refuse(*arguments, **options):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(layer_similarity, "cka", refuse)
+    assert analyze(place, tmp_path, "--vectors=cls", "--batch_size=4") == 0
+    assert "has this result already" in capsys.readouterr().out
+    assert (tmp_path / "result.json").read_bytes() == first and (tmp_path / "cka.svg").exists()
+    for words in (["--vectors=mean"], ["--vectors=cls", "--seed=1"], ["--vectors=cls", f"--other={place}/run"]):
+        with pytest.raises(AssertionError, match="computed again"):
+            analyze(place, tmp_path, *words)
+    (place / "texts.txt").write_text("\n".join([*LINES, "a new line"]) + "\n")
+    with pytest.raises(AssertionError, match="computed again"):
+        analyze(place, tmp_path, "--vectors=cls")
+
+
+def test_a_result_comes_back_as_it_was_saved(tmp_path):
+    result = LayerSimilarity(np.array([[1.0, np.nan], [0.25, 1 / 3]]), 9, 2, ("one", "two"), "cls")
+    save_result(tmp_path, {"a": 1}, result)
+    found = saved_result(tmp_path, {"a": 1}, LayerSimilarity)
+    np.testing.assert_array_equal(found.matrix, result.matrix)
+    assert found.models == ("one", "two") and (found.texts, found.minibatches, found.vectors) == (9, 2, "cls")
+    assert saved_result(tmp_path, {"a": 2}, LayerSimilarity) is None
+    assert saved_result(tmp_path / "other", {"a": 1}, LayerSimilarity) is None
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["pca", "MODEL"], "unknown analysis 'pca'; analyses: cka, isotropy"),
+        (["cka"], "MODEL comes first"),
+        (["cka", "RUN", "--output=x"], "give the required --input"),
+        (["cka", "RUN", "--input=nothing.txt", "--output=OUT"], "nothing.txt"),
+        (["cka", "RUN", "--input=TEXTS", "--output= "], "output is empty"),
+        (["cka", "RUN", "--input=TEXTS", "--output=TEXTS"], "cannot be made"),
+        (["cka", "RUN", "--input=TEXTS", "--output=OUT", "--texts=-1"], "texts=-1 must be at least 0"),
+        (["cka", "RUN", "--input=TEXTS", "--output=OUT", "--minibatch=2"], "minibatch=2 must be at least 4"),
+        (["cka", "RUN", "--input=TEXTS", "--output=OUT", "--other=nowhere"], "there is no 'nowhere'"),
+        (["cka", "RUN", "--input=TEXTS", "--output=DAMAGED"], "remove it, and the result is computed again"),
+    ],
+)
+def test_bad_input_is_one_line(place, tmp_path, capsys, words, message):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "result.json").write_text('{"key": 1, "checksum": "no"}')
+    names = {"RUN": "run", "TEXTS": "texts.txt"}
+    for name, path in names.items():
+        words = [word.replace(name, str(place / path)) for word in words]
+    words = [word.replace("OUT", str(tmp_path / "out")).replace("DAMAGED", str(tmp_path / "damaged")) for word in words]
+    assert cli._run(["bert-jax", "analyze", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1
