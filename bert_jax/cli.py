@@ -151,8 +151,8 @@ def analyze(arguments: list[str]) -> int:
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 
-    Each analysis has further options: `bert-jax analyze cka --help` lists those of cka. The same command takes the
-    result from DIR where it is there already.
+    MODEL is anything that bert_jax.load opens. Each analysis has further options: `bert-jax analyze cka --help` lists
+    those of cka. The same command takes the result from DIR where it is there already.
     """
     from bert_jax.config.analyzing import ANALYSES
 

@@ -6,5 +6,14 @@
 from bert_jax.analysis.layer_isotropy import LayerIsotropy, isotropy
 from bert_jax.analysis.layer_similarity import LayerSimilarity, cka
 from bert_jax.analysis.pictures import draw_layer_isotropy, draw_layer_similarity
+from bert_jax.analysis.postprocess_fitting import fit_postprocess
 
-__all__ = ["LayerIsotropy", "LayerSimilarity", "cka", "draw_layer_isotropy", "draw_layer_similarity", "isotropy"]
+__all__ = [
+    "LayerIsotropy",
+    "LayerSimilarity",
+    "cka",
+    "draw_layer_isotropy",
+    "draw_layer_similarity",
+    "fit_postprocess",
+    "isotropy",
+]

@@ -41,7 +41,7 @@ class CkaConfig(AnalysisConfig):
     texts alike up to rotation and scale, 0 where they have nothing in common.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_1000).
+    (RUN/checkpoints/step_000001000).
     """
 
     other: str = ""
@@ -62,7 +62,7 @@ class IsotropyConfig(AnalysisConfig):
     spectrum of the covariance.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_1000).
+    (RUN/checkpoints/step_000001000).
     """
 
     vectors: Literal["mean", "cls", "token"] = "mean"

@@ -95,6 +95,8 @@ def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination
         lines.append(
             f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it"
         )
+    if chosen.postprocesses and to != "bert_jax":
+        lines.append(f"left out: postprocesses ({_listed(list(chosen.postprocesses))}); --to=bert_jax keeps them")
     if stored.ignored:
         lines.append(f"ignored in the source: {_listed(stored.ignored)}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)

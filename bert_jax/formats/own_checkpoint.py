@@ -16,6 +16,7 @@ from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
+from bert_jax.formats.postprocess_files import read_postprocesses
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import bert_parameters, row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -114,6 +115,7 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
         head=head,
         tokenizer=tokenizer,
         embedding=embedding,
+        postprocesses=read_postprocesses(home),
         history=history,
     )
 

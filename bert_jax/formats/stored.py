@@ -14,6 +14,7 @@ from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import PRETRAINING_PARTS, TASK_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.postprocessing import Postprocess
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 PADDED_TO = (8, 16, 32, 64, 128)
@@ -41,6 +42,8 @@ class StoredModel:
     """How `embed` pools by default."""
     ignored: tuple[str, ...] = ()
     """Names of stored arrays that have no counterpart in our model (optimizer slots, buffers)."""
+    postprocesses: dict[str, Postprocess] = dataclasses.field(default_factory=dict)
+    """What `embed` can do to its vectors, by name."""
     history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 

@@ -16,6 +16,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import write_atomically
 from bert_jax.formats.opening import place
+from bert_jax.formats.postprocess_files import write_postprocesses
 from bert_jax.formats.stored import StoredModel
 
 
@@ -60,7 +61,7 @@ def new_directory(destination: str | os.PathLike[str]) -> Iterator[epath.Path]:
 
 
 def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by: str = "convert") -> None:
-    """Write config.json, tokenizer/ and one checkpoint, as a run leaves them, into the directory `destination`.
+    """Write config.json, tokenizer/ and one checkpoint, as a run leaves them, and postprocess/, into `destination`.
 
     There is no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
 
@@ -79,6 +80,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
         write_atomically(directory / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
     if stored.tokenizer is not None:
         stored.tokenizer.save(directory / "tokenizer")
+    write_postprocesses(directory, stored.postprocesses)
     with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
         checkpoints.save(
             stored.history.get("step") or 0,

@@ -24,6 +24,7 @@ from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
+from bert_jax.models.postprocessing import Postprocess
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.edited_parameters import Parameters, not_finite
 from bert_jax.pretrained.encodings import Collector, Encoding
@@ -45,6 +46,7 @@ class PretrainedModel:
       head (HeadConfig | None): of a fine-tuned model.
       tokenizer (Tokenizer | None): None if the directory has no vocabulary.
       embedding (EmbeddingConfig): what `embed` does by default.
+      postprocesses (dict): what `embed` can do to its vectors, by name; `save` saves what is added.
       network (BertForPreTraining): the model as functions of `params`.
       path (str): the directory.
       kind (str): its format.
@@ -62,6 +64,7 @@ class PretrainedModel:
         self.head: HeadConfig | None = stored.head
         self.tokenizer: Tokenizer | None = stored.tokenizer
         self.embedding: EmbeddingConfig = stored.embedding
+        self.postprocesses: dict[str, Postprocess] = dict(stored.postprocesses)
         self.path: str = stored.path
         self.kind: str = stored.kind
         self.history: dict[str, Any] = stored.history
@@ -157,6 +160,7 @@ class PretrainedModel:
         pooling: Pooling | None = None,
         *,
         weights: ArrayLike | None = None,
+        postprocess: Postprocess | str | None = None,
         normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -173,6 +177,9 @@ class PretrainedModel:
             models.pooling.combine, which does the same to the hidden_states of `encode`, for features of every token.
           pooling: as in `encode`; "pooler" only works with the last layer. None: as above, for most models the mean.
           weights: [4] or [N] numbers for the weighted sums, lowest layer first.
+          postprocess: map of the vectors, such as whitening, before they are normalized: one that
+            `bert_jax.analysis.fit_postprocess` has fitted on the same layers and pooling, or the name of one that was
+            saved with the model.
           normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
           batch_size: as in `encode`.
           max_length: as in `encode`.
@@ -197,15 +204,20 @@ class PretrainedModel:
         pooling = self.embedding.pooling if pooling is None else pooling
         normalize = self.embedding.normalize if normalize is None else normalize
         check_pooling(pooling, "pooler" in self.network.parts)
+        mapped = None if postprocess is None else self._postprocess(postprocess, layers, pooling)
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = self._features(texts, self.embedding.max_length if max_length is None else max_length, truncate)
         weights = None if weights is None else np.asarray(weights, np.float32)
         found = np.zeros((len(features), 0), np.float32)
         for numbers, batch in self._batches(features, batch_size, progress):
-            rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize))
+            rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize) and mapped is None)
             found = found if found.size else np.zeros((len(features), rows.shape[1]), np.float32)
             found[numbers] = rows[: len(numbers)]
-        return found
+        if mapped is None:
+            return found
+        found = mapped(found)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        return found / np.maximum(lengths, 1e-12) if normalize else found
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
@@ -320,6 +332,16 @@ class PretrainedModel:
     def __repr__(self) -> str:
         return describe(self)
 
+    def _postprocess(self, chosen: Postprocess | str, layers: str, pooling: str) -> Postprocess:
+        """Return the one that is meant, which must have been fitted on such vectors."""
+        if isinstance(chosen, str):
+            if chosen not in self.postprocesses:
+                there = ", ".join(map(repr, self.postprocesses)) or "none"
+                raise UserError(f"this model has no postprocess {chosen!r}; it has {there}")
+            chosen = self.postprocesses[chosen]
+        chosen.check(layers, pooling)
+        return chosen
+
     def _stored(self, params: dict[str, Any]) -> StoredModel:
         arrays = {
             path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
@@ -333,6 +355,7 @@ class PretrainedModel:
             self.tokenizer,
             self.head,
             self.embedding,
+            postprocesses=self.postprocesses,
             history=without_metrics(self.history),
         )
 

@@ -47,24 +47,42 @@ def test_cka_leaves_its_result_and_pictures(place, tmp_path, capsys):
     assert "<svg" in (tmp_path / "out" / "cka.svg").read_text()
 
 
+def test_isotropy_leaves_its_result_and_pictures(place, tmp_path, capsys):
+    words = [str(place / "run"), f"--input={place}/texts.txt", f"--output={tmp_path}", "--texts=0", "--vectors=cls"]
+    assert cli._run(["bert-jax", "analyze", "isotropy", *words]) == 0
+    assert f"{tmp_path}: result.json, isotropy.png, isotropy.svg" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "result.json").read_text())["result"]
+    wanted = bert_jax.analysis.isotropy(bert_jax.load(place / "run"), LINES, vectors="cls", progress=False)
+    np.testing.assert_allclose(saved["cosine"], wanted.cosine, atol=1e-6)
+    assert saved["effective_dimensions"][0] is None and saved["texts"] == len(LINES)  # JSON has no NaN
+    assert cli._run(["bert-jax", "analyze", "isotropy", *words]) == 0
+    assert "has this result already" in capsys.readouterr().out
+
+
 def test_a_second_call_takes_the_result_that_is_there(place, tmp_path, monkeypatch, capsys):
-    assert analyze(place, tmp_path, "--vectors=cls") == 0
-    first = (tmp_path / "result.json").read_bytes()
-    (tmp_path / "cka.svg").unlink()
+    corpus, output = tmp_path / "texts.txt", tmp_path / "out"
+    corpus.write_text("\n".join(LINES) + "\n")
+
+    def again(*words: str) -> int:
+        return analyze(place, output, f"--input={corpus}", *words)
+
+    assert again("--vectors=cls") == 0
+    first = (output / "result.json").read_bytes()
+    (output / "cka.svg").unlink()
 
     def refuse(*arguments, **options):
         raise AssertionError("computed again")
 
     monkeypatch.setattr(layer_similarity, "cka", refuse)
-    assert analyze(place, tmp_path, "--vectors=cls", "--batch_size=4") == 0
+    assert again("--vectors=cls", "--batch_size=4") == 0
     assert "has this result already" in capsys.readouterr().out
-    assert (tmp_path / "result.json").read_bytes() == first and (tmp_path / "cka.svg").exists()
+    assert (output / "result.json").read_bytes() == first and (output / "cka.svg").exists()
     for words in (["--vectors=mean"], ["--vectors=cls", "--seed=1"], ["--vectors=cls", f"--other={place}/run"]):
         with pytest.raises(AssertionError, match="computed again"):
-            analyze(place, tmp_path, *words)
-    (place / "texts.txt").write_text("\n".join([*LINES, "a new line"]) + "\n")
+            again(*words)
+    corpus.write_text("\n".join([*LINES, "a new line"]) + "\n")
     with pytest.raises(AssertionError, match="computed again"):
-        analyze(place, tmp_path, "--vectors=cls")
+        again("--vectors=cls")
 
 
 def test_a_result_comes_back_as_it_was_saved(tmp_path):
