@@ -26,7 +26,8 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:
-    pallas on TPU, else xla. What a kernel cannot compute is left to xla, and a run says so."""
+    pallas on TPU for rows of 256 tokens and more, else xla. What a kernel cannot compute is left to xla, and a run
+    says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
     """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
     dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on

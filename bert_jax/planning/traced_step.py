@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.models.kernels.choice import kernel_name
 from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.planning.topology import Topology
 from bert_jax.training.learner import Learner
@@ -38,9 +37,9 @@ def described_devices(topology: Topology) -> Sequence:
 def resolved(config: Config, topology: Topology) -> Config:
     """Return `config` with what a run on `topology` would choose by itself.
 
-    Data type, form of products and attention kernel are those of the machine, not of this one; mesh.slice is
-    the number of slices unless it is given; the vocabulary, which a run takes from its token store, is that of BERT
-    uncased unless it is given.
+    The data type and the form of products are those of the machine, not of this one; mesh.slice is the number of slices
+    unless it is given; the vocabulary, which a run takes from its token store, is that of BERT uncased unless it is
+    given. (The attention kernel looks at the mesh in use.)
     """
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
@@ -51,8 +50,6 @@ def resolved(config: Config, topology: Topology) -> Config:
         compute = dataclasses.replace(
             compute, products="cpu" if topology.platform == "cpu" and topology.chips == 1 else "plain"
         )
-    if compute.attention == "auto":
-        compute = dataclasses.replace(compute, attention=kernel_name(compute, topology.platform))
     if topology.slices > 1 and mesh.slice == 1:
         mesh = dataclasses.replace(mesh, slice=topology.slices)
     return dataclasses.replace(config, compute=compute, mesh=mesh, model=model)

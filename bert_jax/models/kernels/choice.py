@@ -1,6 +1,7 @@
 """Which attention kernel computes what: decided here alone, by platform, options and shape."""
 
 import dataclasses
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
 from bert_jax.models.kernels import cudnn, xla
-from bert_jax.models.kernels.contract import AttentionKernel
+from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs; those that are not named here run everywhere."""
+SHORTEST = 256
+"""Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,22 +29,43 @@ class Shape:
     dtype: jnp.dtype
 
 
-def kernel_name(compute: ComputeConfig, platform: str | None = None) -> str:
-    """Return the kernel that the options choose on `platform` (by default that of this process): xla, pallas, cudnn."""
-    if compute.attention != "auto":
-        return compute.attention
-    # cudnn has not been measured, so it is no default.
-    return "pallas" if (platform or jax.default_backend()) == "tpu" else "xla"
-
-
 def attention_kernel(compute: ComputeConfig) -> AttentionKernel:
     """Return the kernel that the options choose; where it has an obstacle it calls `kernels.xla.attention` itself."""
-    name = kernel_name(compute)
-    if name == "pallas":
-        from bert_jax.models.kernels import pallas  # most processes have no TPU, and the import takes a while
+    if compute.attention == "pallas":
+        return _pallas().attention
+    return {"auto": automatic, "xla": xla.attention, "cudnn": cudnn.attention}[compute.attention]
 
-        return pallas.attention
-    return cudnn.attention if name == "cudnn" else xla.attention
+
+def automatic(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None = None,
+    rate: float = 0.0,
+    collect: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """See `AttentionKernel`; computed by what `_best` says of the platform and the length."""
+    fused = _best(_platform(), query.shape[1]) == "pallas"
+    attend = _pallas().attention if fused else xla.attention
+    return attend(query, key, value, mask, dropout_key, rate, collect)
+
+
+def _best(platform: str, length: int) -> str:
+    # cudnn has not been measured, so nobody gets it without asking.
+    return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
+
+
+def _platform() -> str:
+    """Return the platform of the mesh in use, which a plan makes of chips that are not there, else of this process."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def _pallas() -> ModuleType:
+    from bert_jax.models.kernels import pallas  # most processes have no TPU, and the import takes a while
+
+    return pallas
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
@@ -56,11 +80,10 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
-    name = kernel_name(compute, platform)
+    name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
+    reason = None
     if name == "pallas":
-        from bert_jax.models.kernels import pallas
-
-        reason = pallas.obstacle(shape.batch, shape.length, shape.heads, shape.size)
-    else:
-        reason = cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype) if name == "cudnn" else None
+        reason = _pallas().obstacle(shape.batch, shape.length, shape.heads, shape.size)
+    elif name == "cudnn":
+        reason = cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)
     return name if reason is None else f"xla, not {name}: {reason}"
