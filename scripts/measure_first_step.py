@@ -18,12 +18,10 @@ import time
 START = """
 import json, os, resource, sys, time
 begun = float(sys.argv.pop(1))
-def spent():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 marks = []
 def mark(name):
-    marks.append((name, spent(), time.time() - begun))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    marks.append((name, usage.ru_utime + usage.ru_stime, time.time() - begun, usage.ru_maxrss / 1024))
 def after(owner, name, label):
     function = getattr(owner, name)
     def wrapped(*given, **options):
@@ -76,7 +74,7 @@ def main() -> None:
 
 
 def _start(words: list[str], folder: pathlib.Path, cache: str, kind: str) -> list[list]:
-    """Return the marks (name, CPU seconds, wall seconds) of one start."""
+    """Return the marks (name, CPU seconds, wall seconds, peak MiB so far) of one start."""
     kept = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
     environment = kept | {"XDG_CACHE_HOME": str(folder / f"cache-{cache}")}
     if kind == "off":
@@ -98,10 +96,11 @@ def _start(words: list[str], folder: pathlib.Path, cache: str, kind: str) -> lis
 def _show(marks: list[list], totals: list[float]) -> None:
     print("| part | CPU s | wall s |\n|---|---|---|")
     cpu = wall = 0.0
-    for name, spent, elapsed in marks:
+    for name, spent, elapsed, _ in marks:
         print(f"| {name} | {spent - cpu:.2f} | {elapsed - wall:.2f} |")
         cpu, wall = spent, elapsed
     print(f"| **to the end of the first step** | **{cpu:.2f}** | {wall:.2f} |")
+    print(f"peak memory {marks[-1][3]:,.0f} MiB")
     print(f"CPU seconds of all starts: {', '.join(f'{total:.2f}' for total in totals)}")
 
 

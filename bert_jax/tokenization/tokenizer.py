@@ -23,6 +23,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+from bert_jax.tokenization.word_ids import SEPARATOR, WordIds
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
@@ -93,6 +94,15 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text; no [CLS] or [SEP] is added."""
+
+    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all texts in a row (int32) and their number in each text (int64), as `encode_batch` does.
+
+        For much text: WordPiece encodes every distinct word once. Not for several threads at a time.
+        """
+        rows = self.encode_batch(texts)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
 
     @abc.abstractmethod
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -185,6 +195,11 @@ class WordPieceTokenizer(Tokenizer):
         )
         self._encoder.normalizer = basic_normalizer(lowercase)
         self._encoder.pre_tokenizer = basic_pre_tokenizer()
+
+        self._word_ids = WordIds(self.encode_batch, ids.get(SEPARATOR))
+
+    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._word_ids(texts)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]

@@ -73,15 +73,14 @@ class Encoder:
     def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids of all sentences in a row, number of tokens of each sentence)."""
         dtype = dtype_for(self.tokenizer.vocab_size)
-        arrays, lengths = [np.zeros(0, dtype)], []
+        arrays, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
         for batch in _batches(sentences):
-            ids = self.tokenizer.encode_batch(batch)
-            lengths += map(len, ids)
-            flat = np.fromiter((i for sentence in ids for i in sentence), np.int64)
+            flat, counts = self.tokenizer.encode_flat(batch)
             if flat.size and not 0 <= flat.min() <= flat.max() < self.tokenizer.vocab_size:
                 raise UserError(f"the tokenizer gave id {flat.max()} for a vocabulary of {self.tokenizer.vocab_size}")
             arrays.append(flat.astype(dtype))
-        return np.concatenate(arrays), np.array(lengths, np.int64)
+            lengths.append(counts)
+        return np.concatenate(arrays), np.concatenate(lengths)
 
 
 def _batches(sentences: list[str]):
