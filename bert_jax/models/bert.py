@@ -118,6 +118,11 @@ class BertForPreTraining:
         return self._pieces.dtype
 
     @property
+    def shares_word_table(self) -> bool:
+        """Whether lookup and logits use one table, by the functions of models/word_table.py."""
+        return "mlm" in self.parts and self.architecture is bert_architecture
+
+    @property
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
         layers = Axis("layer", self._pieces.stack.num_blocks)

@@ -8,6 +8,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.layers import LayerNorm, dropout, like, truncated_normal
+from bert_jax.models.word_table import look_up
 
 
 class Embedding(nnx.Module):
@@ -44,7 +45,7 @@ class Embeddings(nnx.Module):
 
         An id beyond the table gives NaN, not a different word.
         """
-        x = jnp.take(self.word.table[...], input_ids, axis=0)
+        x = look_up(self.word.table[...], input_ids)
         # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
         token_types = jnp.einsum(
             "blt,th->blh",

@@ -11,6 +11,7 @@ from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, tru
 from bert_jax.models.parameters import POOLED
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.word_losses import WordLosses, word_losses
+from bert_jax.models.word_table import word_logits
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
@@ -32,9 +33,8 @@ class MaskedLanguageModelHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
-        """Map x [B, M, H] and the word table [V, H] to logits [B, M, V], float32 whatever the dtype of x."""
-        x = self._transformed(x)
-        logits = jnp.einsum("bmh,vh->bmv", x, word_table.astype(x.dtype), preferred_element_type=jnp.float32)
+        """Map x [B, M, H] and the word table to logits [B, M, V], float32 whatever the dtype of x."""
+        logits = word_logits(self._transformed(x), word_table)
         logits = logits + like(self.bias[...], logits)
         real = jax.lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) < self.vocab_size
         return jnp.where(real, logits, PADDED_LOGIT)

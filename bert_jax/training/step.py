@@ -14,6 +14,7 @@ from bert_jax.objectives.means import mean_loss, training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.training.state import TrainState
+from bert_jax.training.table_copies import copies_type, with_copies
 
 
 def make_train_step(
@@ -118,7 +119,7 @@ def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_bat
         whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
 
         def part(rows: Batch, dropout_key: jax.Array) -> tuple:
-            return _gradients(objective, whole, rows, denominators, dropout_key, shardings.params)
+            return _gradients(objective, mesh, whole, rows, denominators, dropout_key, shardings.params)
 
         if micro_batches == 1:
             return *part(batch, whole_key), denominators
@@ -185,7 +186,7 @@ def updated(
 
 
 def _gradients(
-    objective: Objective, params, rows: Batch, denominators: dict, dropout_key: jax.Array, shardings
+    objective: Objective, mesh: Mesh, params, rows: Batch, denominators: dict, dropout_key: jax.Array, shardings
 ) -> tuple:
     """Return what `rows` add to the gradient of the mean loss of the batch, split like the parameters, and their sums.
 
@@ -193,23 +194,30 @@ def _gradients(
     totals right away and the parts simply add up.
     """
 
+    copied = copies_type(objective.model, mesh)
+
     def loss(params):
+        if copied is not None:
+            params = with_copies(params, mesh, shardings["embeddings"]["word"]["table"], copied)
         sums = objective.sums(params, rows, dropout_key)
         return mean_loss(objective.terms, sums, denominators), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(params)
-    return jax.lax.with_sharding_constraint(_tables_whole(gradients, shardings), shardings), sums
+    return jax.lax.with_sharding_constraint(_tables_whole(gradients, shardings, copied is not None), shardings), sums
 
 
-def _tables_whole(gradients, shardings):
+def _tables_whole(gradients, shardings, copies: bool):
     """Return the gradients with those of the embeddings whole over fsdp, before all are split.
+
+    The word table is no exception where it was read from copies, whose gradients are summed like those of kernels.
 
     A scatter into a table that is split over the hidden axis would move every activation. All others are split as they
     are summed (reduce-scatter), which moves half of what summing whole gradients does and never keeps them whole.
     """
 
     def one(path, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
-        below_embeddings = getattr(path[0], "key", None) == "embeddings"
+        names = [getattr(entry, "key", None) for entry in path]
+        below_embeddings = names[0] == "embeddings" and not (copies and names[1] == "word")
         return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
 
     return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))

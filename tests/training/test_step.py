@@ -1,7 +1,9 @@
 """The compiled step: the same result on every mesh and for every number of micro-batches; its behavior on failures."""
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -213,6 +215,7 @@ def test_two_processes_load_their_own_rows_and_get_the_losses_of_one(tmp_path):
 
 
 HOST = """
+import dataclasses
 import json
 from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
@@ -235,3 +238,19 @@ def test_evaluation_sums_over_the_global_batch():
     assert words.weight == batch(0)["masked_weights"].sum() and pairs.weight == BATCH
     assert words.loss / words.weight == pytest.approx(still[0]["mlm_loss"], rel=1e-5)
     assert pairs.loss / BATCH == pytest.approx(still[0]["next_sentence_loss"], rel=1e-5)
+
+
+def test_the_word_table_is_summed_over_devices_once_in_the_type_of_the_products():
+    """Traced for bfloat16 on eight devices: one sum of copies, in bfloat16, and no other array of its size is summed."""
+    model, config = tiny()
+    model = dataclasses.replace(model, compute=dataclasses.replace(model.compute, dtype="bfloat16"))
+    mesh, _, step = compiled(model, config, MeshConfig(data=8))
+    rows = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch(0).items()}
+    state = abstract_state(model, optimizer(config.optimizer, model.parameters), mesh)
+    program = step.lower(state, rows).as_text()
+    sums = re.findall(r"stablehlo\.reduce\(.*?tensor<8x64x16x(\w+)>", program)
+    assert sums == ["bf16"]
+    in_float32 = dataclasses.replace(model, compute=dataclasses.replace(model.compute, dtype="float32"))
+    _, _, step = compiled(in_float32, config, MeshConfig(data=8))
+    collectives = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", step.lower(state, rows).compile().as_text())
+    assert sum(shape.count("f32[64,16]") for shape in collectives) == 1
