@@ -120,7 +120,7 @@ class BertForPreTraining:
     @property
     def shares_word_table(self) -> bool:
         """Whether lookup and logits use one table, by the functions of models/word_table.py."""
-        return "mlm" in self.parts and self.architecture is bert_architecture
+        return "mlm" in self.parts and self.architecture is bert_architecture and not self.has_word_losses
 
     @property
     def parameters(self) -> ParameterTable:

@@ -44,7 +44,7 @@ def with_copies(params: Params, mesh: Mesh, where: NamedSharding, dtype: jnp.dty
         own = jax.lax.with_sharding_constraint(gradient, apart).astype(dtype)
         # lax.reduce, because jnp.sum would widen a narrow type before it sums.
         total = jax.lax.reduce(own, jnp.zeros((), dtype), jax.lax.add, (0,))
-        return (total.astype(jnp.float32),)
+        return (jax.lax.with_sharding_constraint(total, where).astype(jnp.float32),)
 
     copied.defvjp(lambda table: (copied(table), None), summed)
     embeddings = params["embeddings"]

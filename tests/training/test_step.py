@@ -241,7 +241,7 @@ def test_evaluation_sums_over_the_global_batch():
 
 
 def test_the_word_table_is_summed_over_devices_once_in_the_type_of_the_products():
-    """Traced for bfloat16 on eight devices: one sum of copies, in bfloat16, and no other array of its size is summed."""
+    """Traced for bfloat16 on eight devices: one sum of copies; compiled for float32: one sum of the table's size."""
     model, config = tiny()
     model = dataclasses.replace(model, compute=dataclasses.replace(model.compute, dtype="bfloat16"))
     mesh, _, step = compiled(model, config, MeshConfig(data=8))
