@@ -26,6 +26,7 @@ from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions
 from bert_jax.tasks.families import Family
@@ -133,6 +134,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     console = Console(highlight=False, stderr=not config.output)  # standard output may be for predictions alone
     _say_what_is_cut(features, "", console)
     mesh = sharding.make_mesh(config.mesh, devices)
+    check_attention(config.compute, mesh.devices.flat[0].platform)
     logits = average(first.need_head(), [_member_logits(member, features, config, mesh) for member in members])
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}

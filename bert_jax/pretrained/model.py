@@ -22,6 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
 from bert_jax.models.postprocessing import Postprocess
@@ -60,6 +61,7 @@ class PretrainedModel:
     def __init__(
         self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()
     ):
+        check_attention(compute, mesh.devices.flat[0].platform)
         self.config: ModelConfig = stored.model
         self.head: HeadConfig | None = stored.head
         self.tokenizer: Tokenizer | None = stored.tokenizer

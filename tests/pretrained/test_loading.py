@@ -425,3 +425,9 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
 
 def test_the_public_names():
     assert bert_jax.load is load and bert_jax.PretrainedModel is PretrainedModel
+
+
+def test_a_kernel_that_this_machine_cannot_run_is_refused_before_it_computes():
+    stored, mesh = stored_model(), make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(UserError, match="compute.attention=pallas needs a TPU, but this runs on cpu"):
+        PretrainedModel(stored, place(stored, mesh), mesh, ComputeConfig(attention="pallas"))
