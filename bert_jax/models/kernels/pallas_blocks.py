@@ -60,7 +60,7 @@ class Blocks:
     @property
     def exact_scale(self) -> bool:
         """Whether 1/√D is a power of two, so that queries can be scaled instead of scores, with no rounding."""
-        return (self.size.bit_length() - 1) % 2 == 0
+        return self.size.bit_count() == 1 and self.size.bit_length() % 2 == 1
 
     @property
     def scale(self) -> float:
