@@ -20,6 +20,24 @@ NOTABLE_BYTES = 1e6  # an instruction without an estimate that moves less does n
 _SLICING = ("dynamic-slice", "slice", "gather")
 
 
+MOST_OPERATIONS = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Instructions that come from one place of the traced step and have results of one shape."""
+
+    origin: str
+    """That place, such as jit(step)/transpose(jvp())/dot_general."""
+    result: str
+    """Type of the first array that results, such as bf16[8,512,1024]."""
+    times: int
+    cycles: int
+    roofline_seconds: float
+    flops: int
+    bytes: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
     """What one device does in a step."""
@@ -34,6 +52,8 @@ class Work:
     """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
     without_estimate: dict[str, int]
     """How often an instruction that moves more than a megabyte has no estimate, by its kind."""
+    costliest: list[Operation] = dataclasses.field(default_factory=list)
+    """Those that take most cycles, the first most; empty where the compiler states none."""
 
 
 def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Work:
@@ -44,19 +64,38 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
       peak_flops: operations/s of matrix products.
       memory_bandwidth: bytes/s.
     """
-    flops = moved = cycles = 0
-    seconds, missing = 0.0, collections.Counter()
+    missing, operations = collections.Counter(), collections.defaultdict(list)
     for computation, each, times in program.scheduled():
         if each.op in FREE or each.op.endswith(("-done", "-update")):
             continue
         own_flops, own_bytes = _flops(program, computation, each), _traffic(program, computation, each)
-        flops, moved = flops + times * own_flops, moved + times * own_bytes
         own_cycles = each.cycles or _kernel_cycles(each)
-        cycles += times * (own_cycles or 0)
-        seconds += times * max(own_flops / peak_flops, own_bytes / memory_bandwidth)
+        fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
+        found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
+        operations[each.op_name or each.op, each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
-    return Work(flops=flops, bytes=moved, cycles=cycles, roofline_seconds=seconds, without_estimate=dict(missing))
+    alike = [_operation(*place, *map(sum, zip(*found, strict=True))) for place, found in operations.items()]
+    return Work(
+        flops=sum(each.flops for each in alike),
+        bytes=sum(each.bytes for each in alike),
+        cycles=sum(each.cycles for each in alike),
+        roofline_seconds=sum(each.roofline_seconds for each in alike),
+        without_estimate=dict(missing),
+        costliest=sorted((each for each in alike if each.cycles), key=lambda each: -each.cycles)[:MOST_OPERATIONS],
+    )
+
+
+def _operation(origin: str, result: str, times: int, cycles: int, seconds: float, flops: int, moved: int) -> Operation:
+    return Operation(
+        origin=origin,
+        result=result,
+        times=times,
+        cycles=cycles,
+        roofline_seconds=seconds,
+        flops=flops,
+        bytes=moved,
+    )
 
 
 def _flops(program: Program, computation: str, each: Instruction) -> int:

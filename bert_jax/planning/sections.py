@@ -5,7 +5,7 @@ import dataclasses
 from bert_jax.planning.estimate import BLIND_SPOTS, WITHOUT_A_COMPILER, StepTime, Throughput, cost
 from bert_jax.planning.phase_plan import PhasePlan
 from bert_jax.planning.search import Candidate
-from bert_jax.planning.topology import Topology
+from bert_jax.planning.topology import Chip, Topology
 
 GIB = 2**30
 PARTS = {
@@ -40,7 +40,8 @@ def sections(topology: Topology, plans: list[PhasePlan], candidates: list[Candid
       candidates: what a search has tried.
       price: of a chip for an hour; 0 if it is unknown.
     """
-    found = [_memory(topology, plans), _time(topology, plans, price), *map(_collectives, plans)]
+    costly = [_costliest(topology.chip, plan) for plan in plans if topology.chip and plan.work and plan.work.costliest]
+    found = [_memory(topology, plans), _time(topology, plans, price), *costly, *map(_collectives, plans)]
     return found + ([_search(candidates)] if candidates else [])
 
 
@@ -148,6 +149,25 @@ def _collectives(plan: PhasePlan) -> Section:
         rows,
         ("Sent: bytes that a chip sends if the participants form a ring. Needed: in the type of the products.",),
     )
+
+
+def _costliest(chip: Chip, plan: PhasePlan) -> Section:
+    assert plan.work is not None and chip.clock is not None
+    rows = [
+        (
+            each.origin[-60:],
+            each.result,
+            f"{each.times:,}",
+            f"{each.cycles / chip.clock * 1e3:,.2f}",
+            f"{each.cycles / plan.work.cycles:.1%}",
+            f"{each.roofline_seconds * 1e3:,.2f}",
+            f"{each.flops / 1e9:,.1f}",
+            _mb(each.bytes),
+        )
+        for each in plan.work.costliest
+    ]
+    columns = ("from", "result", "times", "estimate, ms", "share", "roofline, ms", "GFLOP", "MB")
+    return Section(f"What takes longest in phase {plan.phase.index}", columns, rows)
 
 
 def _search(candidates: list[Candidate]) -> Section:

@@ -70,6 +70,42 @@ def test_our_kernels_count_though_the_compiler_does_not_estimate_them():
     assert strange.cycles == 0 and strange.without_estimate == {"custom-call": 1}
 
 
+LOOP = """
+%body (s: (s32[], f32[64,128])) -> (s32[], f32[64,128]) {
+  %s = (s32[], f32[64,128]{1,0}) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %x = f32[64,128]{1,0} get-tuple-element(%s), index=1
+  %a = f32[64,128]{1,0} add(%x, %x), metadata={op_name="jit(f)/add"}, backend_config={"estimated_cycles":"100"}
+  %b = f32[64,128]{1,0} add(%a, %x), metadata={op_name="jit(f)/add"}, backend_config={"estimated_cycles":"40"}
+  ROOT %t = (s32[], f32[64,128]{1,0}) tuple(%n, %b)
+}
+
+%condition (s: (s32[], f32[64,128])) -> pred[] {
+  %s = (s32[], f32[64,128]{1,0}) parameter(0)
+  ROOT %go = pred[] constant(true)
+}
+
+ENTRY %main (s: (s32[], f32[64,128])) -> (s32[], f32[64,128]) {
+  %s = (s32[], f32[64,128]{1,0}) parameter(0)
+  %x = f32[64,128]{1,0} get-tuple-element(%s), index=1
+  %e = f32[64,128]{1,0} exponential(%x), metadata={op_name="jit(f)/exp"}, backend_config={"estimated_cycles":"600"}
+  ROOT %w = (s32[], f32[64,128]{1,0}) while(%s), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+}
+"""  # noqa: E501
+
+
+def test_the_costliest_operations_are_together_what_runs_where_the_traced_step_says():
+    """By hand: five times 140 cycles of two additions, each of three arrays of 32 KiB; then an exponential of two."""
+    work = work_of(parse_program(LOOP), 1e12, 1e9)
+    assert [(each.origin, each.times, each.cycles) for each in work.costliest] == [
+        ("jit(f)/add", 10, 700),
+        ("jit(f)/exp", 1, 600),
+    ]
+    first, second = work.costliest
+    assert (first.result, first.bytes, second.bytes) == ("f32[64,128]", 5 * 6 * 2**15, 2 * 2**15)
+    assert work.cycles == 1300 and work.roofline_seconds == pytest.approx((first.bytes + second.bytes) / 1e9)
+
+
 def test_a_roofline_takes_the_longer_of_products_and_memory():
     text = jax.jit(jnp.matmul).lower(array(64, 32), array(32, 16)).as_text("hlo")
     program, bytes_ = parse_program(text), 4 * (64 * 32 + 32 * 16 + 64 * 16)

@@ -23,8 +23,8 @@ from bert_jax.planning.estimate import cost, step_time, throughput
 from bert_jax.planning.memory import Shortage
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
 from bert_jax.planning.plan_page import page
-from bert_jax.planning.roofline import Work
-from bert_jax.planning.sections import Section
+from bert_jax.planning.roofline import Operation, Work
+from bert_jax.planning.sections import Section, sections
 from bert_jax.planning.topology import find_topology
 from bert_jax.planning.traced_step import resolved
 from bert_jax.planning.whole_plan import make_plan
@@ -268,6 +268,27 @@ def test_a_search_finds_the_largest_batch_the_weakest_remat_and_the_fastest_mesh
         assert chosen.get("mesh") == ("--mesh.data=1 --mesh.fsdp=4" if policy else None)
         assert chosen["batch"] == f"--phases.0.batch_size={largest}"
     assert "--compute.remat=sel: compiling" in told
+
+
+def test_the_costliest_operations_are_shown_in_milliseconds_of_the_chip():
+    """v5e has 1.5 cycles in a nanosecond."""
+    one = Operation(
+        origin="jit(step)/dot_general",
+        result="f32[8,8]",
+        times=24,
+        cycles=3_000_000,
+        roofline_seconds=0.0015,
+        flops=5 * 10**9,
+        bytes=7 * 10**6,
+    )
+    work = Work(
+        flops=one.flops, bytes=one.bytes, cycles=6_000_000, roofline_seconds=1.0, without_estimate={}, costliest=[one]
+    )
+    plan = dataclasses.replace(plan_of(CONFIG, "v5e:2x2", fits=True), work=work)
+    (shown,) = (
+        each for each in sections(find_topology("v5e:2x2"), [plan], [], 0.0) if each.title.startswith("What takes")
+    )
+    assert shown.rows == [("jit(step)/dot_general", "f32[8,8]", "24", "2.00", "50.0%", "1.50", "5.0", "7.0")]
 
 
 def test_advice_names_options_that_exist():
