@@ -6,7 +6,6 @@ from collections.abc import Generator
 
 import jax
 
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.run_directory import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.changes import PRETRAINING
@@ -21,13 +20,13 @@ from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.devices.transfer import narrowed
 from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
-from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
 from bert_jax.planning.advice import memory_error, phase_advice
-from bert_jax.pretrained.initialization import Report, check_architecture, initialize, table_rows
+from bert_jax.pretrained.initialization import Report, initialize, table_rows
+from bert_jax.pretrained.source import open_source, source_fingerprint
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
 from bert_jax.training.events import Events
@@ -204,7 +203,7 @@ def _opened(
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     _check_given(config)
-    source = _open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
+    source = open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
@@ -213,7 +212,7 @@ def _opened(
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
-    check_alike(lambda: corpus.fingerprints() | _source_fingerprint(source) | own_names(learner.objective) | facts)
+    check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | own_names(learner.objective) | facts)
     return config, learner, corpus, source
 
 
@@ -243,22 +242,6 @@ def _check_given(config: Config) -> None:
         need_cloud_storage(path)
     check_loader(config.data.loader)
     check_trackers(config.sinks)
-
-
-def _open_source(config: Config, resumed: bool) -> StoredModel | None:
-    """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it."""
-    if not config.init_from or resumed:
-        return None
-    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
-
-    source = open_stored(config.init_from)
-    check_fit(source)
-    check_architecture(source, config.model)
-    return source
-
-
-def _source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
-    return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
 
 
 def _first_state(

@@ -16,6 +16,7 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.data.sequences.text_batches import as_features
 from bert_jax.errors import UserError
+from bert_jax.pretrained.runner import softmax
 from bert_jax.tasks import ner, plain_text, squad
 from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
@@ -88,7 +89,7 @@ def predict(model: Any, inputs: Iterable[Any], scores: Scores) -> list[Any]:
 def _labels(model, texts, scores: Scores) -> list[Label]:
     found = []
     for row in scores(_sequences(model, texts)):
-        shares = _softmax(row)
+        shares = softmax(row)
         found.append(
             Label(
                 model.head.labels[int(shares.argmax())], dict(zip(model.head.labels, map(float, shares), strict=True))
@@ -170,7 +171,7 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
         uncut=Uncut(np.array(lengths), longest, "questions"),
     )
     _warn_of_what_is_cut(features)
-    shares = [_softmax(row) for row in scores(features)]
+    shares = [softmax(row) for row in scores(features)]
     return [Choice(int(row.argmax()), tuple(map(float, row))) for row in shares]
 
 
@@ -224,8 +225,3 @@ def _rows(inputs, one: tuple[type, ...], wanted: str) -> list:
 def _check(good: bool, seen, wanted: str) -> None:
     if not good:
         raise UserError(f"cannot read {seen!r:.80}; expected {wanted}{SEVERAL}")
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    shares = np.exp(scores.astype(np.float64) - scores.max())
-    return shares / shares.sum()

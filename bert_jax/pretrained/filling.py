@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, overload
 
-import jax
 import numpy as np
 
 from bert_jax.data.sequences.text_batches import as_features, batches
 from bert_jax.errors import UserError
+from bert_jax.pretrained.runner import softmax
 from bert_jax.tokenization.texts import check_utf8
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -91,7 +91,7 @@ def _masked_ids(model, text: str) -> np.ndarray:
 
 
 def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
-    probabilities = np.asarray(jax.nn.softmax(logits))
+    probabilities = softmax(logits)
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
     return [
         [Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]

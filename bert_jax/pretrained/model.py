@@ -30,7 +30,7 @@ from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.edited_parameters import Parameters, not_finite
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
-from bert_jax.pretrained.runner import Runner
+from bert_jax.pretrained.runner import Runner, softmax
 from bert_jax.pretrained.view import Layers, describe
 from bert_jax.tasks.recorded import without_metrics
 from bert_jax.tokenization.texts import Texts, lowered, tokenize
@@ -252,7 +252,7 @@ class PretrainedModel:
         pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
         features, found = self._features(pairs), [0.0] * len(pairs)
         for numbers, batch in self._batches(features, batch_size, None):
-            shares = jax.nn.softmax(self.next_sentence_logits(batch))[:, 0]
+            shares = softmax(self.next_sentence_logits(batch))[:, 0]
             for number, share in zip(numbers, shares, strict=False):
                 found[number] = float(share)
         return found[0] if single else found

@@ -155,3 +155,9 @@ def _vectors(
     combined = states[0] if combination == "last" else combine(states, combination, weights)
     vectors = pool(combined.astype(np.float32), attention_mask, pooling)
     return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalize else vectors
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return the probabilities over the last axis, float64; in NumPy, which has no program to compile."""
+    shares = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)

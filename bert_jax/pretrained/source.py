@@ -1,0 +1,28 @@
+"""The model that a run of pre-training starts from (init_from), before any of its arrays is read."""
+
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.config import Config
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import StoredModel
+from bert_jax.pretrained.initialization import check_architecture
+
+
+def open_source(config: Config, resumed: bool) -> StoredModel | None:
+    """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
+
+    Raises:
+      UserError: there is no such model, or it has another architecture.
+    """
+    if not config.init_from or resumed:
+        return None
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
+
+    source = open_stored(config.init_from)
+    check_fit(source)
+    check_architecture(source, config.model)
+    return source
+
+
+def source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
+    """Return what must be equal on all hosts, wherever their copies of the model are."""
+    return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}
