@@ -79,6 +79,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
     wall_time = WallTime()
+    if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
     config, learner, corpus, source = _opened(config, devices, objective or default_objective)
     result = Result(0, {}, 0)
     with (

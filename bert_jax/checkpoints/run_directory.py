@@ -10,7 +10,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, read_settings, refused_changes
-from bert_jax.config import Config
+from bert_jax.config import Config, resolve_phases
 from bert_jax.config.changes import is_elastic, is_harmless, lengthens
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.devices import sharding
@@ -62,7 +62,10 @@ def _has_local_saves(path: str | os.PathLike[str], local_path: str) -> bool:
 
 def read_config(path: str | os.PathLike[str]) -> Config:
     """Return the configuration that the run in work directory `path` was last started with."""
-    return from_dict(Config, read_settings(path))
+    settings = read_settings(path)
+    if isinstance(data := settings.get("data"), dict):
+        data.setdefault("packing", "off")  # a run from before there was the option
+    return from_dict(Config, settings)
 
 
 def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
@@ -73,8 +76,10 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
             "--init_from, and another --workdir"
         )
     _check_own_names(path, identity)
-    before, phases = to_dict(read_config(path)), len(settings["phases"])
-    lines = refused_changes(path, identity, before, settings, is_harmless)
+    before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
+    lines = refused_changes(path, identity, to_dict(before), settings, is_harmless)
+    if _packed(before) == _packed(now):
+        lines = [line for line in lines if not line.startswith("data.packing: ")]
     refused = []
     for line in lines:
         if lengthens(line, phases):
@@ -93,6 +98,11 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
             f"{path} holds a run with other settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
         )
+
+
+def _packed(config: Config) -> list[bool]:
+    """Return whether each phase packs its rows."""
+    return [phase.packed for phase in resolve_phases(config)]
 
 
 def _check_own_names(path: epath.Path, identity: dict) -> None:

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 _SEGMENT_STYLES = ("cyan", "green")
+_PICTURE = 64  # columns of a full row
 _MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold underline"
 
 
@@ -31,7 +32,9 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
         Config(
             model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),
             data=DataConfig(
-                sentence_pairs=config.sentence_pairs, short_sequence_probability=config.short_sequence_probability
+                sentence_pairs=config.sentence_pairs,
+                short_sequence_probability=config.short_sequence_probability,
+                packing=config.packing,
             ),
             masking=MaskingConfig(unit=config.unit),
             seed=config.seed,
@@ -82,6 +85,8 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
     documents, source = examples.documents, examples.source
     chunks = source.of_document(config.epoch, int(np.searchsorted(documents.numbers, config.document)))
     indices = source.indices_of(config.epoch, chunks)
+    if examples.packing is not None:
+        indices = examples.packing.rows_of(config.epoch, indices)
     numbers = ", ".join(map(str, indices[:8].tolist())) + (" …" if len(indices) > 8 else "")
     console.print(
         f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
@@ -107,6 +112,8 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
         rows, batch = examples.rows(epochs, shown), examples.examples_at(epochs, shown)
         for row, index in enumerate(shown):
             console.print(_heading(rows, row, int(index), examples))
+            if rows.text_ids is not None:
+                console.print(_filling(rows, row))
             console.print(_sequence(batch, row, tokenizer))
 
 
@@ -114,12 +121,27 @@ def _heading(rows: Rows, row: int, index: int, examples: Examples) -> Text:
     words = [f"{rows.lengths[row]} of {examples.sequence_length} places"]
     if rows.labels is not None:
         names = ("0 IsNext", "1 random") if examples.sentence_pairs == "nsp" else ("0 in order", "1 swapped")
-        words.insert(0, names[rows.labels[row]])
+        labels = (
+            rows.labels[row : row + 1] if rows.text_weights is None else rows.labels[row, rows.text_weights[row] > 0]
+        )
+        words[:0] = [names[label] for label in labels]
     if rows.truncated[row]:
         words.append(f"pieces cut off: {rows.truncated[row]}")
     if rows.duplicated[row]:
         words.append(f"pieces borrowed from another document: {rows.duplicated[row]}")
     return Text(f"\nExample {index}: ", "bold") + Text(", ".join(words))
+
+
+def _filling(rows: Rows, row: int) -> Text:
+    """Return a picture of a packed row: its texts side by side, each with its length, and what is left."""
+    assert rows.text_ids is not None
+    lengths = np.bincount(rows.text_ids[row])[1:].tolist()
+    left = rows.text_ids.shape[1] - sum(lengths)
+    picture = Text("Texts ", "dim").append("│")
+    for number, length in enumerate(lengths):
+        width = max(len(str(length)) + 2, round(_PICTURE * length / rows.text_ids.shape[1]))
+        picture.append(f"{length:^{width}}", ("black on cyan", "black on green")[number % 2]).append("│")
+    return picture.append(f" {left} free" if left else "", "dim")
 
 
 def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
@@ -149,6 +171,8 @@ def _print_report(console: Console, examples: Examples, config: InspectConfig) -
         ("cut off to fit", f"{report.truncated:.1%} of the text"),
         ("seen twice", f"{report.duplicated:.1%} of the text"),
     ]
+    if examples.packing is not None:
+        rows.insert(1, ("texts per sequence", f"{report.texts_per_sequence:.2f}"))
     if report.is_next is not None:
         rows.insert(1, ("IsNext" if examples.sentence_pairs == "nsp" else "in order", f"{report.is_next:.1%}"))
     if report.sentences_seen is not None:

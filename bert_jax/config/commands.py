@@ -57,6 +57,8 @@ class InspectConfig:
     """Tokens per sequence, [CLS] and [SEP] included."""
     sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
     """Task on pairs of segments: next-sentence prediction (nsp), sentence order (sop, as in ALBERT), or none."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """Whether a row holds several texts. auto: from 256 tokens on, as in a training run."""
     unit: Literal["token", "whole_word", "span"] = "token"
     """What is masked together: single tokens, whole words, or spans of words."""
     short_sequence_probability: float = 0.1

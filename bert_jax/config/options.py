@@ -54,6 +54,9 @@ class DataConfig:
     ALBERT), or none, with single packed texts."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """Whether a row holds several texts, each of which attends to itself alone, so that nearly every position is a
+    token. auto: in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not packed."""
     copies: int = 0
     """Number of different epochs. 0: each epoch is cut, paired and masked afresh. N: epoch e shows the examples of
     epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""

@@ -3,7 +3,10 @@
 import dataclasses
 import math
 
-from bert_jax.config.options import Config, MaskingConfig, PhaseConfig
+from bert_jax.config.options import Config, DataConfig, MaskingConfig, PhaseConfig
+
+PACKED_FROM = 256
+"""Sequence length from which data.packing=auto packs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class Phase:
     """Number of steps of linear warm-up at the start of that schedule."""
     resets_moments: bool
     """Whether the optimizer's moments and its step count start from 0 at `begin`."""
+    packed: bool
+    """Whether a row of its training batches holds several texts (data.packing)."""
     data_seed: int
     """Seed of the order, pairs and masks of its training examples. Each phase has its own, because with the same
     sequence length as the previous phase it would otherwise begin with the same pairs and masks."""
@@ -36,6 +41,11 @@ class Phase:
     def end(self) -> int:
         """Step at which the phase is over and the next one begins."""
         return self.begin + self.steps
+
+    @property
+    def max_texts(self) -> int:
+        """Most texts of a row: one per 32 tokens and at least four if rows are packed, else one."""
+        return max(4, self.sequence_length // 32) if self.packed else 1
 
     @property
     def tokens_per_step(self) -> int:
@@ -62,11 +72,17 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
                 schedule_length=schedule_length(config, first),
                 warmup_steps=warmup_steps(config, first),
                 resets_moments=phase.moments == "reset",
+                packed=is_packed(phase.sequence_length, config.data),
                 data_seed=config.seed + (index << 32),
             )
         )
         begin += phase.steps
     return tuple(phases)
+
+
+def is_packed(sequence_length: int, data: DataConfig) -> bool:
+    """Return whether training rows of that length hold several texts."""
+    return data.packing == "on" or (data.packing == "auto" and sequence_length >= PACKED_FROM)
 
 
 def schedule_length(config: Config, first: int) -> int:

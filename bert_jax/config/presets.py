@@ -57,7 +57,12 @@ def google2018(config: Config) -> Config:
             vocab_pad_multiple=1,
         ),
         data=dataclasses.replace(
-            config.data, held_out=0.0, sentence_pairs="nsp", short_sequence_probability=0.1, copies=10
+            config.data,
+            held_out=0.0,
+            sentence_pairs="nsp",
+            short_sequence_probability=0.1,
+            packing="off",
+            copies=10,
         ),
         masking=MaskingConfig(loss_epsilon=1e-5),
         objective=ObjectiveConfig(),

@@ -34,6 +34,7 @@ class Stream(enum.IntEnum):
     RANDOM_WORD = 14
     SPAN_LENGTH = 15
     ANALYSED_TOKEN = 16
+    PACKING = 17
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

@@ -16,6 +16,7 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import PRETRAINING_PARTS, Axis, ParameterTable, pretraining_parameters, with_axis
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.stack import run_stack, stacked_blocks
@@ -28,7 +29,7 @@ class PretrainingOutput(NamedTuple):
     mlm_logits: jax.Array
     """[B, M, V] float32."""
     next_sentence_logits: jax.Array
-    """[B, 2] float32; class 0 = IsNext."""
+    """[B, 2] float32, of T packed texts [B, T, 2]; class 0 = IsNext."""
 
 
 class Bert(nnx.Module):
@@ -55,13 +56,16 @@ class Bert(nnx.Module):
         mask: AttentionMask,
         dropout_key: jax.Array | None,
         collect: bool,
+        texts: PackedTexts | None,
     ) -> EncoderOutput:
-        """See `Model.encode`."""
+        """See `BertForPreTraining.encode`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0])
+        restarts = () if texts is None else (texts.positions(),)
+        embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
         x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
         x = x if self.final_norm is None else self.final_norm(x)
-        pooled = None if self.pooler is None else jnp.tanh(self.pooler(x[:, 0]))
+        first = x[:, 0] if texts is None else gather_positions(x, texts.starts)
+        pooled = None if self.pooler is None else jnp.tanh(self.pooler(first))
         if collected is None:
             return EncoderOutput(x, pooled)
         outputs, attentions = zip(*collected, strict=True)
@@ -80,7 +84,7 @@ class Bert(nnx.Module):
         return self.mlm.losses(masked, self.embeddings.word.table[...], labels, block)
 
     def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
-        """Return [B, 2] float32; class 0 = IsNext."""
+        """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""
         assert self.next_sentence is not None and output.pooled is not None, "require(...) comes first"
         return self.next_sentence(output.pooled.astype(jnp.float32))
 
@@ -143,7 +147,8 @@ class BertForPreTraining:
 
         Args:
           params: from `init`.
-          batch: input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M], all int32.
+          batch: input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M], all int32; of packed
+            rows also text_ids [B, L] and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Raises:
@@ -151,7 +156,7 @@ class BertForPreTraining:
         """
         self.require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
-        output = self._encode(bert, *_inputs(batch), dropout_key)
+        output = self._encode(bert, *_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
         return PretrainingOutput(bert.mlm_logits(output, batch["masked_positions"]), bert.next_sentence_logits(output))
 
     def mlm_logits(
@@ -163,7 +168,7 @@ class BertForPreTraining:
         """
         self.require("mlm")
         bert = self._module(params)
-        return bert.mlm_logits(encoded or self._encode(bert, *_inputs(batch)), batch["masked_positions"])
+        return bert.mlm_logits(encoded or self._of(bert, batch), batch["masked_positions"])
 
     @property
     def has_word_losses(self) -> bool:
@@ -183,10 +188,13 @@ class BertForPreTraining:
     def next_sentence_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
     ) -> jax.Array:
-        """Return [B, 2] as in `apply`, without dropout, of a model that may lack the other head; `encoded` as above."""
+        """Return [B, 2] or [B, T, 2] as in `apply`, without dropout, of a model that may lack the other head.
+
+        `encoded` is as above.
+        """
         self.require("pooler", "next_sentence")
         bert = self._module(params)
-        return bert.next_sentence_logits(encoded or self._encode(bert, *_inputs(batch)))
+        return bert.next_sentence_logits(encoded or self._of(bert, batch))
 
     def encode(
         self,
@@ -196,13 +204,20 @@ class BertForPreTraining:
         attention_mask: jax.Array | AttentionMask,
         dropout_key: jax.Array | None = None,
         collect: bool = False,
+        texts: PackedTexts | None = None,
     ) -> EncoderOutput:
-        """See `Model.encode`.
+        """As `Model.encode`.
+
+        With `texts`, each attends to itself alone, has positions from 0, and a pooled vector: `pooled` is [B, T, H].
 
         Raises:
           UserError: the sequences are longer than the model has positions.
         """
-        return self._encode(self._module(params), input_ids, token_type_ids, attention_mask, dropout_key, collect)
+        bert = self._module(params)
+        return self._encode(bert, input_ids, token_type_ids, attention_mask, dropout_key, collect, texts)
+
+    def _of(self, bert: Bert, batch: dict[str, jax.Array]) -> EncoderOutput:
+        return self._encode(bert, *_inputs(batch), texts=PackedTexts.of(batch))
 
     def _encode(
         self,
@@ -212,6 +227,7 @@ class BertForPreTraining:
         attention_mask: jax.Array | AttentionMask,
         dropout_key: jax.Array | None = None,
         collect: bool = False,
+        texts: PackedTexts | None = None,
     ) -> EncoderOutput:
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
         if length > longest:
@@ -220,7 +236,8 @@ class BertForPreTraining:
                 f"{longest} tokens, or use a model with more positions"
             )
         mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
-        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect)
+        mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
+        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts)
 
     @functools.cached_property
     def _pieces(self) -> Architecture:

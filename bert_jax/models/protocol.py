@@ -20,7 +20,7 @@ class EncoderOutput(NamedTuple):
     last_hidden_state: jax.Array
     """[B, L, H]."""
     pooled: jax.Array | None
-    """[B, H]: tanh of an affine map of the first position."""
+    """[B, H]: tanh of an affine map of the first position; [B, T, H] where rows are T packed texts."""
     hidden_states: tuple[jax.Array, ...] | None = None
     """(N + 1) × [B, L, H]: the embeddings, then every block (pre-LN: before the final norm)."""
     attentions: tuple[jax.Array, ...] | None = None

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Objective, Sums, Term
@@ -44,19 +45,23 @@ class PretrainingObjective:
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         found = {MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon}
-        if "next_sentence_labels" in batch:
+        if "next_sentence_weights" in batch:  # of packed rows
+            found[SENTENCE_PAIRS.name] = jnp.sum(batch["next_sentence_weights"])
+        elif "next_sentence_labels" in batch:
             found[SENTENCE_PAIRS.name] = jnp.asarray(batch["next_sentence_labels"].size, jnp.float32)
         return found
 
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
-        encoded = model.encode(params, *inputs, dropout_key)
+        encoded = model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
         sums = {}
         if "mlm" in model.parts:
             sums[MASKED_WORDS.name] = self._word_sums(params, batch, encoded)
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)
-            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(logits, batch["next_sentence_labels"])
+            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(
+                logits, batch["next_sentence_labels"], batch.get("next_sentence_weights")
+            )
         return sums
 
     def _word_sums(self, params, batch: Batch, encoded: EncoderOutput) -> Sums:

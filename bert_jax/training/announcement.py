@@ -61,6 +61,8 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
             f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences; remat: {learner.remat(phase)}"
         )
         rows = phase.batch_size // phase.micro_batches
+        if phase.packed:
+            say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
         path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length)
         say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:

@@ -51,3 +51,16 @@ def test_mistakes_are_named(store_path, tmp_path):
         printed(store_path, sequence_length=4)
     with pytest.raises(UserError, match="not a token store"):
         printed(tmp_path)
+
+
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "none"])
+def test_packed_rows_are_shown_with_their_texts(store_path, sentence_pairs):
+    text = printed(
+        store_path, document=3, sentence_pairs=sentence_pairs, sequence_length=512, short_sequence_probability=0.5
+    )
+    assert "texts per sequence" in text and text.count("Texts │") == text.count("Example ") > 0
+    row = text[text.index("Texts │") :].splitlines()[0]
+    lengths = [int(part.split()[0]) for part in row.split("│")[1:-1]]
+    places = int(text[text.index("Example ") :].split(" of 512 places")[0].split()[-1])
+    assert sum(lengths) == places and len(lengths) >= 1
+    assert "texts per sequence" not in printed(store_path, document=3, packing="off", sequence_length=512)

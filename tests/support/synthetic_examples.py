@@ -10,7 +10,9 @@ PAIRS = ("nsp", "sop", "none")
 
 def make_config(sequence_length=64, short=0.1, **options):
     data = {
-        name: options.pop(name) for name in ("sentence_pairs", "held_out", "eval_path", "copies") if name in options
+        name: options.pop(name)
+        for name in ("sentence_pairs", "held_out", "eval_path", "copies", "packing")
+        if name in options
     }
     return Config(
         data=DataConfig(short_sequence_probability=short, **data),

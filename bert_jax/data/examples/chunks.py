@@ -14,6 +14,10 @@ sequence: the last sentence alone can then be cut so far that all the others sta
 chunk of the original ends with the sentence that reaches the target, on average half a sentence past it, and has at
 least one sentence: below that bound a cell is half a mean sentence larger than the target, and larger than one
 sentence.
+
+For rows of several texts (`packing`), a chunk is exactly its cell, and a sentence across an edge is divided between the
+two. All chunks of a document are then full but one, a random one in each epoch, which is as short as need be: full ones
+fill a row, the others fill what is left. It also cuts off less text than keeping sentences whole.
 """
 
 import dataclasses
@@ -48,12 +52,23 @@ class Chunks:
 
 
 class DocumentChunks:
-    """The chunks of all documents of a split, in any epoch; `max_tokens` is what fits into a sequence."""
+    """The chunks of all documents of a split, in any epoch; `max_tokens` is what fits into a sequence.
+
+    `divides_sentences`: whether a chunk is exactly its cell.
+    """
 
     period = SHORT_CYCLE
 
-    def __init__(self, documents: Documents, max_tokens: int, short_sequence_probability: float, seed: int):
+    def __init__(
+        self,
+        documents: Documents,
+        max_tokens: int,
+        short_sequence_probability: float,
+        seed: int,
+        divides_sentences: bool = False,
+    ):
         self.documents = documents
+        self.divides_sentences = divides_sentences
         self.max_tokens = max_tokens
         self.short_sequence_probability = short_sequence_probability
         self.seed = seed
@@ -87,7 +102,28 @@ class DocumentChunks:
         cell_size = self._cell_sizes(target, document)
         num_cells = -(-num_tokens // cell_size)
         cell = chunks - (ends[document] - num_cells)
+        locate = self._divided if self.divides_sentences else self._whole_sentences
+        begin, end, first_inner, behind = locate(epoch, document, cell, cell_size, num_cells)
+        if self.divides_sentences:  # other texts fill the row, so a borrowed segment need not
+            target = np.minimum(target, 2 * (end - begin))
+        return Chunks(document, begin, end, first_inner, 1 + behind - first_inner, target)
 
+    def _divided(
+        self, epoch: int, document: np.ndarray, cell: np.ndarray, cell_size: np.ndarray, num_cells: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return [begin, end) of the cells, all full but one, and the first sentence after `begin` and from `end`."""
+        documents = self.documents
+        missing = num_cells * cell_size - documents.num_tokens[document]
+        short = integers(bits(self.seed, Stream.SLACK, epoch, documents.numbers[document]), num_cells)
+        edges = np.stack([cell, cell + 1])
+        begin, end = documents.token_starts[document] + edges * cell_size - np.where(edges > short, missing, 0)
+        return begin, end, *documents.first_sentence_from(np.stack([begin + 1, end]), *self._sentences(document))
+
+    def _whole_sentences(
+        self, epoch: int, document: np.ndarray, cell: np.ndarray, cell_size: np.ndarray, num_cells: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return the same for the sentences that start in the cells, or for cells in which none starts."""
+        documents, num_tokens = self.documents, self.documents.num_tokens[document]
         # Slack may grow until the last cell is full, and must be so large that the last sentence starts in that cell if
         # possible.
         start, most = documents.token_starts[document], num_cells * cell_size - num_tokens
@@ -98,13 +134,16 @@ class DocumentChunks:
         # Where this cell, the next and the one after begin.
         cells = np.stack([cell, cell + 1, cell + 2]) * cell_size - slack
         cells = start + np.clip(cells, 0, num_tokens)
-        low = np.broadcast_to(documents.first_sentences[document], (2, *document.shape))
-        high = np.broadcast_to(documents.end_sentences[document], (2, *document.shape))
-        sentences = documents.first_sentence_from(cells[:2], low, high)
+        sentences = documents.first_sentence_from(cells[:2], *self._sentences(document))
         starts = documents.store.sentence_starts(sentences)
         begin, end = np.where(starts < cells[1:], starts, cells[:2])
-        first_inner = sentences[0] + (starts[0] == begin)
-        return Chunks(document, begin, end, first_inner, 1 + sentences[1] - first_inner, target)
+        return begin, end, sentences[0] + (starts[0] == begin), sentences[1]
+
+    def _sentences(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first sentence of these documents and the one behind their last, each twice."""
+        shape, documents = (2, *document.shape), self.documents
+        first, end = documents.first_sentences[document], documents.end_sentences[document]
+        return np.broadcast_to(first, shape), np.broadcast_to(end, shape)
 
     def _targets(self, epoch: int, document: np.ndarray) -> np.ndarray:
         number, epoch = self.documents.numbers[document], epoch % self.period

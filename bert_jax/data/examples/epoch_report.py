@@ -22,6 +22,7 @@ class EpochReport:
     duplicated: float  # share of the text's tokens
     sentences_seen: float | None  # share with at least one token; None unless all sequences were examined
     tokens_seen: float | None
+    texts_per_sequence: float  # 1 unless rows are packed
 
 
 def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> EpochReport:
@@ -30,19 +31,20 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
     examined = min(sequences, limit)
     documents, store = examples.documents, examples.store
     seen = np.zeros(store.num_tokens, bool) if examined == sequences else None
-    lengths, labels, truncated, duplicated, kept = [], [], 0, 0, 0
+    lengths, labels, truncated, duplicated, kept, texts = [], [], 0, 0, 0, 0
     for start in range(0, examined, _ROWS_AT_ONCE):
         indices = np.arange(start, min(start + _ROWS_AT_ONCE, examined))
         rows = examples.rows(np.full(len(indices), epoch), indices)
         text = rows.token_index[rows.token_index >= 0]
         lengths.append(rows.lengths)
+        texts += len(indices) if rows.text_weights is None else int(rows.text_weights.sum())
         truncated, duplicated, kept = (
             truncated + rows.truncated.sum(),
             duplicated + rows.duplicated.sum(),
             kept + text.size,
         )
         if rows.labels is not None:
-            labels.append(rows.labels)
+            labels.append(rows.labels if rows.text_weights is None else rows.labels[rows.text_weights > 0])
         if seen is not None:
             seen[text] = True
     lengths, own = np.concatenate(lengths), kept - duplicated + truncated
@@ -58,6 +60,7 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
         float(duplicated / own),
         sentences_seen,
         tokens_seen,
+        texts / examined,
     )
 
 

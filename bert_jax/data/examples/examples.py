@@ -8,9 +8,11 @@ import numpy as np
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
+from bert_jax.data.examples.full_sentences import FullSentences
 from bert_jax.data.examples.masking import Masking
-from bert_jax.data.examples.packing import PackedStream
-from bert_jax.data.examples.pairs import next_sentence_pairs, pair_rows, sentence_order_pairs
+from bert_jax.data.examples.packing import Packing
+from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
+from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.store import Store
@@ -19,18 +21,28 @@ from bert_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
-float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs)."""
+float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs).
+
+Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
+(place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
+float32 [B, T] (0 if there is no such text)."""
 
 
 def batch_layout(phase: Phase, sentence_pairs: str) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Return the shape of a row and the type of each array of a batch of `phase`; see Batch."""
     tokens, masked = (phase.sequence_length,), (phase.max_predictions,)
+    texts = (phase.max_texts,) if phase.packed else ()
     layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
         **dict.fromkeys(("token_type_ids", "attention_mask", "input_ids"), (tokens, np.int32)),
         **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
         "masked_weights": (masked, np.float32),
     }
-    return layout if sentence_pairs == "none" else layout | {"next_sentence_labels": ((), np.int32)}
+    if phase.packed:
+        layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
+    if sentence_pairs != "none":
+        layout |= {"next_sentence_labels": (texts, np.int32)}
+        layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
+    return layout
 
 
 class Examples:
@@ -40,8 +52,10 @@ class Examples:
     epoch, every sentence of the split belongs to exactly one example, which has at least one of its tokens (a sentence
     longer than a sequence is cut into several examples); no token is in two examples, except for the second segments
     that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off at the outer ends of a segment;
-    `epoch_report` counts both. With data.copies = N only the order is new after N epochs; with masking.static_masks = N
-    every epoch has the text of epoch 0, and epoch e has masks number e mod N. Safe to call from several threads.
+    `epoch_report` counts both. In a packed phase an example is a row of several texts, and sentences may be divided
+    between two of these (`chunks`); masks are drawn over the row. With data.copies = N only the order is new after N
+    epochs; with masking.static_masks = N every epoch has the text of epoch 0, and epoch e has masks number e mod N.
+    Safe to call from several threads.
     """
 
     def __init__(
@@ -75,13 +89,11 @@ class Examples:
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
         self.seed: int = config.seed if seed is None else seed
         self.documents: Documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
-        self.source: PackedStream | DocumentChunks
-        if self.sentence_pairs == "none":
-            self.source = PackedStream(self.documents, self.sequence_length, self.seed)
-        else:
-            self.source = DocumentChunks(
-                self.documents, self.sequence_length - 3, data.short_sequence_probability, self.seed
-            )
+        self.source: FullSentences | DocumentChunks = self._source(data.short_sequence_probability, phase.packed)
+        self.packing: Packing | None = None
+        if phase.packed:
+            assert isinstance(self.source, DocumentChunks)
+            self.packing = Packing(self.source, self._texts, self.sequence_length, phase.max_texts, self.seed)
         tokenizer = store.tokenizer()
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = Masking(
@@ -96,7 +108,7 @@ class Examples:
 
     def num_examples(self, epoch: int) -> int:
         """Return the number of examples of `epoch`, which varies a little as documents are cut to different lengths."""
-        return self.source.count(self._text_epoch(epoch))
+        return (self.packing or self.source).count(self._text_epoch(epoch))
 
     def batch(self, positions: np.ndarray) -> Batch:
         """Return the examples at `positions` (int64 [B], any order, repeats allowed)."""
@@ -108,20 +120,21 @@ class Examples:
         is_text = rows.token_index >= 0
         cls_id, sep_id, pad_id = self._special_ids
         input_ids = np.where(rows.token_index == SPECIAL, sep_id, pad_id).astype(np.int32)
-        input_ids[:, 0] = cls_id
+        starts = np.zeros((len(input_ids), 1), np.int64) if rows.text_starts is None else rows.text_starts
+        np.put_along_axis(input_ids, starts, cls_id, 1)
         input_ids[is_text] = self.store.tokens(rows.token_index[is_text])
         lengths = rows.lengths
-        attention_mask = (np.arange(self.sequence_length) < lengths[:, None]).astype(np.int32)
         rounds = epochs % self.static_masks if self.static_masks else 0
         keys = bits(self.seed, Stream.MASKS, self._text_epoch(epochs), rounds, indices)
         batch = {
             "token_type_ids": rows.token_type_ids,
-            "attention_mask": attention_mask,
+            "attention_mask": (np.arange(self.sequence_length) < lengths[:, None]).astype(np.int32),
             **self._masking(input_ids, is_text, lengths, keys),
         }
+        optional = {"text_ids": rows.text_ids, "text_starts": rows.text_starts, "next_sentence_labels": rows.labels}
         if rows.labels is not None:
-            batch["next_sentence_labels"] = rows.labels
-        return batch
+            optional["next_sentence_weights"] = rows.text_weights
+        return batch | {name: values for name, values in optional.items() if values is not None}
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return epoch and index within it (int64 [B] each) of the examples at `positions`."""
@@ -133,8 +146,14 @@ class Examples:
         if self.text_epochs:  # the text belongs to the index, so the indices need a new order each time
             for epoch in np.unique(epochs):
                 here = epochs == epoch
-                indices[here] = permute(indices[here], self.num_examples(epoch), bits(self.seed, Stream.VISIT, epoch))
+                indices[here] = self._visited(int(epoch), indices[here])
         return epochs, indices
+
+    def _visited(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        key = bits(self.seed, Stream.VISIT, epoch)
+        if self.packing is not None:
+            return self.packing.visited(self._text_epoch(epoch), indices, key)
+        return permute(indices, self.num_examples(epoch), key)
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> Rows:
         """Return where the tokens of these examples are in the store; read sentence boundaries only, no tokens."""
@@ -146,12 +165,29 @@ class Examples:
         parts = [self._rows_of_epoch(int(epoch), indices[group]) for epoch, group in zip(present, groups, strict=True)]
         return Rows.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
+    def _source(self, short_sequence_probability: float, packed: bool) -> FullSentences | DocumentChunks:
+        if self.sentence_pairs != "none":
+            max_tokens = self.sequence_length - 3
+            return DocumentChunks(self.documents, max_tokens, short_sequence_probability, self.seed, packed)
+        if packed:
+            return DocumentChunks(self.documents, self.sequence_length - 2, 0.0, self.seed, divides_sentences=True)
+        return FullSentences(self.documents, self.sequence_length, self.seed)
+
     def _rows_of_epoch(self, epoch: int, indices: np.ndarray) -> Rows:
+        if self.packing is not None:
+            return self.packing.rows(epoch, indices)
+        if isinstance(self.source, FullSentences):
+            return self.source.rows(epoch, indices, bits(self.seed, Stream.TRUNCATION, epoch, indices))
+        return text_rows(self._texts(epoch, indices), self.sequence_length)
+
+    def _texts(self, epoch: int, indices: np.ndarray) -> Texts:
+        """Return the texts `indices` [N] of `epoch`, which are examples where rows are not packed."""
+        assert isinstance(self.source, DocumentChunks)
         keys = bits(self.seed, Stream.TRUNCATION, epoch, indices)
-        if isinstance(self.source, PackedStream):
-            return self.source.rows(epoch, indices, keys)
+        if self.sentence_pairs == "none":
+            return single_texts(self.source, epoch, indices, keys)
         pairs = next_sentence_pairs if self.sentence_pairs == "nsp" else sentence_order_pairs
-        return pair_rows(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)
+        return pair_texts(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)
 
     def _text_epoch(self, epochs):
         return epochs % self.text_epochs if self.text_epochs else epochs

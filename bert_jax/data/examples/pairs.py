@@ -14,9 +14,9 @@ import dataclasses
 import numpy as np
 
 from bert_jax.data.examples.chunks import Chunks, DocumentChunks
-from bert_jax.data.examples.truncation import Segments, truncate
+from bert_jax.data.examples.row_layout import Texts, cut_segments
+from bert_jax.data.examples.truncation import Segments
 from bert_jax.data.randomness import Stream, bits, integers, uniform
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 RANDOM_TRIES = 10
 """Draws of a chunk until one comes from a different document; the last one is taken regardless, as in the original."""
@@ -80,20 +80,12 @@ def sentence_order_pairs(chunks: DocumentChunks, seed: int, epoch: int, indices:
     )
 
 
-def pair_rows(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Rows:
-    """Return [CLS] A [SEP] B [SEP], cut to `sequence_length` places; `keys` [B]: 64 random bits per row."""
-    begin, end, removed = truncate(pairs.segments, keys, sequence_length - 3)
-    first, second = (end - begin).T[:, :, None]
-    place = np.arange(sequence_length)[None]
-    in_first = (place > 0) & (place <= first)
-    in_second = (place > first + 1) & (place < first + second + 2)
-    token_index = np.where(place < first + second + 3, SPECIAL, PADDING)
-    token_index = np.where(in_first, begin[:, :1] + place - 1, token_index)
-    token_index = np.where(in_second, begin[:, 1:] + place - first - 2, token_index)
-    token_type_ids = ((place > first + 1) & (place < first + second + 3)).astype(np.int32)
+def pair_texts(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Texts:
+    """Return [CLS] A [SEP] B [SEP], cut to `sequence_length` places; `keys` [B]: 64 random bits per pair."""
+    segments, removed = cut_segments(pairs.segments, keys, sequence_length - 3)
     truncated = removed[:, 0] + np.where(pairs.borrowed, 0, removed[:, 1])
-    duplicated = np.where(pairs.borrowed, second[:, 0], 0)
-    return Rows(token_index, token_type_ids, pairs.labels, truncated, duplicated)
+    duplicated = np.where(pairs.borrowed, segments.length[:, 1], 0)
+    return Texts(segments, pairs.labels, truncated, duplicated)
 
 
 def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segments:

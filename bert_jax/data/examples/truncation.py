@@ -23,6 +23,11 @@ class Segments:
     last_begin: np.ndarray  # where the last sentence begins; `begin` if there is only one
 
     @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """The four arrays, in the order of the constructor."""
+        return self.begin, self.end, self.first_end, self.last_begin
+
+    @property
     def length(self) -> np.ndarray:
         return self.end - self.begin
 
@@ -40,8 +45,10 @@ class Segments:
             getattr(self, field.name)[where] = getattr(values, field.name)
 
 
-def truncate(pair: Segments, keys: np.ndarray, max_tokens: int) -> tuple[np.ndarray, ...]:
+def truncate(pair: Segments, keys: np.ndarray, max_tokens: int | np.ndarray) -> tuple[np.ndarray, ...]:
     """Cut pairs of segments [B, 2], which must be able to spare that much, to `max_tokens` together, the longer first.
+
+    `max_tokens` is one number, or one for each pair [B].
 
     In closed form: first the difference of the lengths comes off the longer, then both lose tokens in turn, the second
     first (the original trims it on a tie). Returns begin, end and the number of tokens removed, [B, 2] each.

@@ -1,4 +1,4 @@
-"""The origin of every token of a sequence, before any token is read."""
+"""The origin of every token of a row, before any token is read."""
 
 import dataclasses
 from typing import Any
@@ -10,13 +10,21 @@ SPECIAL, PADDING = -1, -2
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """B sequences of L places as offsets into the token store, and what was done to them."""
+    """B rows of L places as offsets into the token store, and what was done to them.
 
-    token_index: np.ndarray  # int64 [B, L]: global token offset, or SPECIAL for [CLS] (place 0) and [SEP], or PADDING
+    A row is one text; or up to T of them if rows are packed, which have the last three fields.
+    """
+
+    token_index: np.ndarray  # int64 [B, L]: global token offset, or SPECIAL for [CLS] and [SEP], or PADDING
     token_type_ids: np.ndarray  # int32 [B, L]
-    labels: np.ndarray | None  # int32 [B]: 0 if the second segment follows, 1 if random or swapped; None: no pairs
+    labels: (
+        np.ndarray | None
+    )  # int32 [B], packed [B, T]: 0 if the second segment follows, 1 if random or swapped; None: no pairs
     truncated: np.ndarray  # int64 [B]: tokens of the chunk that did not fit
     duplicated: np.ndarray  # int64 [B]: tokens that are also in another example of the epoch
+    text_ids: np.ndarray | None = None  # int32 [B, L]: number of the text, from 1; 0 for padding
+    text_starts: np.ndarray | None = None  # int32 [B, T]: place of its [CLS]; 0 if there is no such text
+    text_weights: np.ndarray | None = None  # float32 [B, T]: 1 if there is such a text, else 0
 
     @property
     def lengths(self) -> np.ndarray:

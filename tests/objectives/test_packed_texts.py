@@ -1,0 +1,104 @@
+"""Packed rows against the same texts one per row: outputs, losses and gradients. Both are float32 without dropout."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_model import FLOAT32, compiled, perturbed
+from synthetic_examples import PAIRS, make_examples
+from synthetic_store import VOCAB_SIZE, SyntheticStore
+
+from bert_jax.config import ModelConfig
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.means import mean_loss
+
+MODEL = ModelConfig(
+    vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=64
+)
+
+
+@pytest.fixture(scope="module")
+def store():
+    generator = np.random.default_rng(7)
+    return SyntheticStore([generator.integers(1, 12, generator.integers(1, 7)).tolist() for _ in range(80)])
+
+
+@pytest.fixture(scope="module")
+def objective():
+    return PretrainingObjective(BertForPreTraining(MODEL, FLOAT32))
+
+
+def unpacked(batch):
+    """The texts of packed rows, one per row from position 0, and the row and number of each."""
+    length, slots = batch["input_ids"].shape[1], batch["masked_ids"].shape[1]
+    rows = [(row, text) for row in range(len(batch["text_ids"])) for text in range(batch["text_ids"][row].max())]
+    alone = {
+        name: np.zeros((len(rows), length), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
+    }
+    alone |= {name: np.zeros((len(rows), slots), np.int32) for name in ("masked_positions", "masked_ids")}
+    alone["masked_weights"] = np.zeros((len(rows), slots), np.float32)
+    for number, (row, text) in enumerate(rows):
+        here = np.flatnonzero(batch["text_ids"][row] == text + 1)
+        for name in ("input_ids", "token_type_ids", "attention_mask"):
+            alone[name][number, : len(here)] = batch[name][row, here]
+        mine = np.isin(batch["masked_positions"][row], here) & (batch["masked_weights"][row] > 0)
+        count = mine.sum()
+        alone["masked_positions"][number, :count] = batch["masked_positions"][row, mine] - here[0]
+        for name in ("masked_ids", "masked_weights"):
+            alone[name][number, :count] = batch[name][row, mine]
+    if "next_sentence_labels" in batch:
+        alone["next_sentence_labels"] = np.array([batch["next_sentence_labels"][row, text] for row, text in rows])
+    return alone, rows
+
+
+@pytest.mark.parametrize("unit", ["token", "whole_word", "span"])
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective, sentence_pairs, unit):
+    batch = make_examples(store, sentence_pairs=sentence_pairs, unit=unit, packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    assert len(rows) > 8 and alone["masked_weights"].sum() == batch["masked_weights"].sum() > 0
+
+    @compiled
+    def measured(params, batch):
+        def loss(params):
+            sums = objective.sums(params, batch)
+            return mean_loss(objective.terms, sums, objective.denominators(batch)), sums
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    params = perturbed(objective.model)
+    ((loss, sums), gradients), ((expected, expected_sums), expected_gradients) = (
+        measured(params, batch),
+        measured(params, alone),
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for name, found in sums.items():
+        np.testing.assert_allclose(found, expected_sums[name], rtol=1e-5)
+    assert set(sums) == ({"mlm"} if sentence_pairs == "none" else {"mlm", "next_sentence"})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6), gradients, expected_gradients)
+
+
+def test_every_output_of_a_packed_text_is_that_of_the_text_alone(store, objective):
+    batch = make_examples(store, packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    params, names = perturbed(objective.model), ("input_ids", "token_type_ids", "attention_mask")
+    encode = compiled(lambda batch: objective.model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch)))
+    found, expected = encode(batch), encode(alone)
+    assert found.pooled.shape == (6, batch["text_starts"].shape[1], MODEL.hidden_size)
+    for number, (row, text) in enumerate(rows):
+        here = np.flatnonzero(batch["text_ids"][row] == text + 1)
+        np.testing.assert_allclose(
+            found.last_hidden_state[row, here], expected.last_hidden_state[number, : len(here)], atol=2e-5
+        )
+        np.testing.assert_allclose(found.pooled[row, text], expected.pooled[number], atol=2e-5)
+    logits = compiled(objective.model.apply)(params, batch).next_sentence_logits
+    assert logits.shape == (*batch["text_starts"].shape, 2)
+
+
+def test_positions_begin_again_in_every_text():
+    texts = PackedTexts(jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]]), jnp.array([[0, 3, 0], [0, 1, 4]]))
+    np.testing.assert_array_equal(texts.positions()[0, :5], [0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(texts.positions()[1], [0, 0, 1, 2, 0, 1])
+    assert texts.positions().max() < 6
