@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -21,12 +20,11 @@ from bert_jax.models import counter_bits
 from bert_jax.models.kernels import pallas_blocks, xla
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.pallas_blocks import LANES, Blocks
-from bert_jax.models.kernels.pallas_costs import kernel_name
+from bert_jax.models.kernels.pallas_grid import run
 
 LONGEST = 8192
 SCORES = 512 * 512  # of one head that are held at once, unless 128 queries have more
 WORDS = 2**17  # of the state of dropout, which lies in scalar memory
-VMEM_BYTES = 60 * 2**20  # of 64 MiB on v5p, 128 on v5e and v6e
 HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
 PADDING = -(2**31)  # number of a key that no query has
 
@@ -57,8 +55,8 @@ def attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; what has an `obstacle`, and `collect`, is computed by `kernels.xla.attention`.
 
-    Under a mesh (jax.set_mesh), every device computes its own rows and heads. `interpret` runs the kernels without a
-    TPU, slowly; it is meant for tests.
+    Under a mesh (`devices.sharding.under`), every device computes its own rows and heads. `interpret` runs the kernels
+    without a TPU, slowly; it is meant for tests.
     """
     batch, length, heads, size = query.shape
     axes = _free_axes()
@@ -118,7 +116,7 @@ def _arrays(
     dropout_key: jax.Array | None,
     split: P,
 ) -> tuple[dict[str, jax.Array], dict[str, P]]:
-    """Return what the kernels read, by the names in `_ORDER`, and how the mesh splits it."""
+    """Return what the kernels read, by the names in `pallas_grid.ORDER`, and how the mesh splits it."""
     batch, length, heads, _ = query.shape
     rows, tensor = split[0], split[2]
     arrays = {name: x.reshape(batch, length, -1) for name, x in (("query", query), ("key", key), ("value", value))}
@@ -146,7 +144,7 @@ def _attention(blocks: Blocks, interpret: bool, arrays: dict[str, jax.Array]) ->
 
 def _forward(blocks: Blocks, interpret: bool, arrays: dict[str, jax.Array]) -> tuple[jax.Array, tuple]:
     query = arrays["query"]
-    output, logarithms = _call(
+    output, logarithms = run(
         pallas_blocks.forward,
         blocks,
         interpret,
@@ -168,7 +166,7 @@ def _backward(blocks: Blocks, interpret: bool, kept: tuple, gradient: jax.Array)
     more = arrays | {"logarithms": logarithms, "gradient": gradient, "output": output}
     names: tuple[str, ...] = ("query", "key", "value")
     sums = [pltpu.VMEM((blocks.length, blocks.together * blocks.size), jnp.float32)] * 2
-    found = _call(
+    found = run(
         pallas_blocks.backward,
         blocks,
         interpret,
@@ -183,7 +181,7 @@ def _backward(blocks: Blocks, interpret: bool, kept: tuple, gradient: jax.Array)
         # A call of its own, which XLA drops where nothing wants this gradient.
         alone = dataclasses.replace(blocks, together=blocks.group_heads)
         of_bias = jax.ShapeDtypeStruct(arrays["bias"].shape, jnp.float32)
-        (total,) = _call(
+        (total,) = run(
             pallas_blocks.backward_of_bias, alone, interpret, more, outputs={"bias_gradient": of_bias}, products=2
         )
         gradients["bias"] = total.astype(arrays["bias"].dtype)
@@ -191,74 +189,3 @@ def _backward(blocks: Blocks, interpret: bool, kept: tuple, gradient: jax.Array)
 
 
 _attention.defvjp(_forward, _backward)
-
-_ORDER = ("words", "reach", "query", "key", "value", "key_numbers", "query_numbers", "bias", "logarithms", "gradient")
-"""Inputs as `pallas_blocks` takes them; "output" comes last."""
-
-
-def _call(
-    kernel: Any,
-    blocks: Blocks,
-    interpret: bool,
-    arrays: dict[str, jax.Array],
-    outputs: dict[str, Any],
-    products: int,
-    scratch: Any = (),
-) -> list[jax.Array]:
-    """Run a kernel over its grid: rows, groups of heads and blocks of queries, or that of `backward_of_bias`."""
-    steps, place = (blocks.batch, blocks.heads // blocks.together, blocks.length // blocks.queries), _same_place
-    if "bias_gradient" in outputs:
-        rows, heads = outputs["bias_gradient"].shape[:2]
-        steps = (rows, heads, steps[2], blocks.batch // rows, blocks.heads // heads)
-        place = functools.partial(_place_of_one_head, blocks)
-    arrays = {name: arrays[name] for name in (*_ORDER, "output") if name in arrays}
-    scores = blocks.batch * blocks.heads * blocks.length**2
-    call = pl.pallas_call(
-        functools.partial(kernel, blocks),
-        grid=steps,
-        in_specs=[_spec(blocks, name, array.shape, place) for name, array in arrays.items()],
-        out_specs=[_spec(blocks, name, array.shape, place) for name, array in outputs.items()],
-        out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in outputs.values()],
-        scratch_shapes=scratch,
-        cost_estimate=pl.CostEstimate(
-            flops=2 * products * scores * blocks.size,
-            bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays.values(), *outputs.values())),
-            transcendentals=scores,
-        ),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel") + ("arbitrary",) * (len(steps) - 2),
-            vmem_limit_bytes=VMEM_BYTES,
-        ),
-        interpret=interpret,
-        name=kernel_name(kernel.__name__, blocks.length),
-    )
-    return call(*(array.reshape(-1) if name == "words" else array for name, array in arrays.items()))
-
-
-def _same_place(row: Any, step: Any, part: Any) -> tuple:
-    return row, step, part
-
-
-def _place_of_one_head(blocks: Blocks, i: Any, j: Any, part: Any, row: Any, head: Any) -> tuple:
-    return i + row, blocks.group_of(j + head), part
-
-
-def _spec(blocks: Blocks, name: str, shape: tuple[int, ...], place: Any) -> pl.BlockSpec:
-    """Return which block of the array `name` a step gets; `place` gives its row, group of heads and part of queries."""
-    if name in ("words", "reach"):
-        return pl.BlockSpec(memory_space=pltpu.SMEM)
-    length, together, queries = blocks.length, blocks.together, blocks.queries
-    if name == "bias_gradient":
-        return pl.BlockSpec((1, 1, length, queries), lambda i, j, part, row, head: (i, j, 0, part))
-    block, index = {
-        "query": ((1, queries, together * blocks.size), lambda row, step, part: (row, part, step)),
-        "key": ((1, length, together * blocks.size), lambda row, step, part: (row, 0, step)),
-        "key_numbers": ((1, length, 1), lambda row, step, part: (row, 0, 0)),
-        "query_numbers": ((1, 1, queries), lambda row, step, part: (row, 0, part)),
-        "logarithms": ((1, together, 1, queries), lambda row, step, part: (row, step, 0, part)),
-        "bias": (
-            (1, together if shape[1] > 1 else 1, length, queries),
-            lambda row, step, part: (row if shape[0] > 1 else 0, step if shape[1] > 1 else 0, 0, part),
-        ),
-    }[{"value": "key", "gradient": "query", "output": "query"}.get(name, name)]
-    return pl.BlockSpec(block, lambda *step: index(*place(*step)))
