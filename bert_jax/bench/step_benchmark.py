@@ -16,14 +16,14 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.hardware import on_tpu
+from bert_jax.devices.host_process import KEPT_BYTES, STEP_BYTES
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_config import to_json
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
-# What our processes tell glibc's allocator, for the tuned peer: keep freed memory, do not map large blocks afresh.
-ALLOCATOR = {
-    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647:"
-    "glibc.malloc.top_pad=268435456"
+ALLOCATOR = {  # what ours tells glibc, for the tuned peer
+    "GLIBC_TUNABLES": f"glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={KEPT_BYTES}:"
+    f"glibc.malloc.top_pad={STEP_BYTES}"
 }
 
 

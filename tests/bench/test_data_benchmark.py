@@ -68,11 +68,12 @@ def examples(small_store) -> Examples:
 
 def test_the_collator_gets_the_words_that_ours_masks(examples):
     ids = data_benchmark.unmasked(examples.batch(np.arange(50)))
+    tokenizer = examples.store.tokenizer()
     rows = examples.rows(*examples.locate(np.arange(50)))  # where each token is in the store
     for row, places in enumerate(rows.token_index):
         text = places >= 0
         np.testing.assert_array_equal(ids[row, text], examples.store.tokens(places[text]))
-        assert (ids[row, places == SPECIAL] == ids[0, rows.lengths[0] - 1]).all()
+        assert ids[row, 0] == tokenizer.cls_id and (ids[row, places == SPECIAL][1:] == tokenizer.sep_id).all()
 
 
 def test_the_grid_has_every_loader_with_tokens_and_words():
