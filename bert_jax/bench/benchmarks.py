@@ -7,11 +7,13 @@ from bert_jax.config import Config
 from bert_jax.config.benchmarking import (
     BENCHMARKS,
     DataBenchConfig,
+    FinetuneBenchConfig,
     PhaseTurnsConfig,
     StepBenchConfig,
     check_turns,
 )
 from bert_jax.config.checks import check
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.console.command_line import divided, load_config, parse, positional
 from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError
@@ -31,7 +33,7 @@ def run_benchmark(name: str, words: list[str]) -> None:
     """
     if name not in BENCHMARKS:
         raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(BENCHMARKS)}")
-    {"step": _step, "data": _data}[name](words)
+    {"step": _step, "data": _data, "finetune": _finetune}[name](words)
 
 
 def _step(words: list[str]) -> None:
@@ -51,6 +53,19 @@ def _data(words: list[str]) -> None:
     from bert_jax.bench.data_benchmark import run_data
 
     run_data(options, words)
+
+
+def _finetune(words: list[str]) -> None:
+    task, given = positional(words, usage(FinetuneBenchConfig), "TASK")
+    default = FinetuneBenchConfig.of(task_defaults(task) if task else FinetuneConfig())
+    options = parse(default, given, *described(FinetuneBenchConfig))
+    check_turns(options)
+    if options.texts < 1:
+        raise UserError(f"texts={options.texts} must be at least 1")
+    check_finetune(options.run)
+    from bert_jax.bench.finetune_benchmark import run_finetune
+
+    run_finetune(options, words)
 
 
 def _of_a_phase(cls: type[AnyPhase], config: Config, words: list[str]) -> AnyPhase:

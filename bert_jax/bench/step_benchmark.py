@@ -1,6 +1,7 @@
 """`bert-jax bench step`: our training step beside torch's, and beside itself with other options, in turns."""
 
 import dataclasses
+import os
 import pathlib
 import tempfile
 from typing import Any
@@ -16,15 +17,11 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.hardware import on_tpu
-from bert_jax.devices.host_process import KEPT_BYTES, STEP_BYTES
+from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_config import to_json
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
-ALLOCATOR = {  # what ours tells glibc, for the tuned peer
-    "GLIBC_TUNABLES": f"glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={KEPT_BYTES}:"
-    f"glibc.malloc.top_pad={STEP_BYTES}"
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +111,7 @@ def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, A
     for role, name in PEERS.items():
         job = peer_job(config, facts) | {"batches": file.path, "role": role, "compile": options.peer_compile}
         program = peer_program(options.peer_python, "torch_step.py")
-        environment = ALLOCATOR if role == "tuned" else {}
+        environment = computing_variables(os.environ) if role == "tuned" else {}  # as ours
         entries.append(Entry(role, Contestant(name, program, job, environment, is_peer=True), file))
     return entries
 

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from typing import Literal, Self
 
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import Config
 from bert_jax.errors import UserError
 
@@ -94,7 +95,33 @@ class DataBenchConfig(PhaseTurnsConfig):
     several: v5e:2x4=11000,v5p:2x2x1=9000. The result says how many cores that keeps busy."""
 
 
-BENCHMARKS = {"step": StepBenchConfig, "data": DataBenchConfig}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
+    """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure steps of fine-tuning and the encoding of texts, beside transformers in the order and data type that are
+    fastest there, in turns.
+
+    TASK is that of `bert-jax finetune`, on sentences or pairs, whose options are options here too; no --workdir is
+    needed. Both sides start from the same weights and train on the same token ids.
+    """
+
+    texts: int = 1_000
+    """Number of texts to encode: the first ones of the training set."""
+
+    @classmethod
+    def of(cls, config: FinetuneConfig) -> Self:
+        """Return the options of a measurement of a task."""
+        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(FinetuneConfig)})
+
+    @property
+    def run(self) -> FinetuneConfig:
+        """The options of the run alone; nothing is written to its work directory."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(FinetuneConfig)}
+        return FinetuneConfig(**{**given, "workdir": self.workdir or "nowhere"})
+
+
+BENCHMARKS = {"step": StepBenchConfig, "data": DataBenchConfig, "finetune": FinetuneBenchConfig}
 
 
 def check_turns(options: TurnsConfig) -> None:

@@ -22,7 +22,7 @@ from processes import SECONDS
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig
-from bert_jax.config.benchmarking import BENCHMARKS, DataBenchConfig, StepBenchConfig
+from bert_jax.config.benchmarking import BENCHMARKS, DataBenchConfig, FinetuneBenchConfig, StepBenchConfig
 from bert_jax.config.commands import (
     ConvertConfig,
     DemoConfig,
@@ -191,6 +191,7 @@ OPTIONS = {  # of every command
     "bench": dataclasses.make_dataclass("NoOptions", [])(),  # each benchmark has its own
     "bench step": StepBenchConfig(),
     "bench data": DataBenchConfig(),
+    "bench finetune": FinetuneBenchConfig(),
     "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
     "analyze cka": CkaConfig(input="", output=""),
     "analyze isotropy": IsotropyConfig(input="", output=""),

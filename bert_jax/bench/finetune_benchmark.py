@@ -1,0 +1,144 @@
+"""`bert-jax bench finetune`: steps of fine-tuning and `encode`, beside transformers in its own best order and dtype."""
+
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from bert_jax.bench.bench_record import Report, recorded, show, shown
+from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
+from bert_jax.bench.machine import cores, load_average
+from bert_jax.bench.paired_ratios import ratio, seconds
+from bert_jax.bench.peer_environment import peer_versions
+from bert_jax.config.benchmarking import FinetuneBenchConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.errors import UserError
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.opening import open_stored
+from bert_jax.tasks.sentence_examples import Sentences
+from bert_jax.tasks.task_data import TaskData, read_task
+
+WORKS = ("training", "encoding")
+STEPS_PER_UNIT = 16  # lengths differ from batch to batch
+
+
+def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result.
+
+    Raises:
+      UserError: the model or the data cannot be used; this is found before the first round.
+    """
+    peer = peer_versions(options.peer_python) if options.peer == "torch" else None
+    stored = open_stored(options.init_from)
+    check_fit(stored)
+    data = read_task(options.run, stored.model, stored.need_tokenizer())
+    examples = data.train.examples
+    if not isinstance(examples, Sentences):
+        raise UserError(f"task={options.task}: measured are tasks on sentences and pairs, such as sst2, mrpc or text")
+    texts, before = examples.first[: options.texts], load_average()
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+        contestants = our_contestants(options, place)
+        with started(contestants) as waiting:
+            peers = []
+            if peer:
+                write_sequences(data, place / "sequences.npz")
+                (place / "model").mkdir()
+                write_huggingface(stored, place / "model", "benchmark")
+                peers = peer_contestants(options, data.head.outputs, waiting[0].facts, place)
+            with started(peers) as further:
+                turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
+                waiting += further
+    values = recorded("finetune", words, (before, load_average()), peer=peer, config=to_dict(options.run))
+    show(report(options, len(texts), waiting, turns, values), options.output)
+
+
+def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[Contestant]:
+    """Return our contestants, one for each kind of work."""
+    job = {"config": to_dict(options.run), "steps_per_unit": STEPS_PER_UNIT, "texts": str(place / "texts.json")}
+    program = our_program("finetune_contestant")
+    return [Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
+
+
+def peer_contestants(
+    options: FinetuneBenchConfig, outputs: int, facts: dict[str, Any], place: pathlib.Path
+) -> list[Contestant]:
+    """Return those of transformers, on the same weights and sequences, which `place` holds."""
+    job = {
+        "model": str(place / "model"),
+        "sequences": str(place / "sequences.npz"),
+        "texts": str(place / "texts.json"),
+        "device": "cuda" if "(gpu)" in facts["device"] else "cpu",
+        "threads": cores(),
+        "outputs": outputs,
+        "batch_size": options.batch_size,
+        "learning_rate": options.learning_rate,
+        "max_length": options.options.max_length,
+        "steps_per_unit": STEPS_PER_UNIT,
+    }
+    program = peer_program(options.peer_python, "torch_task.py")
+    return [Contestant(f"transformers, {work}", program, job | {"work": work}, is_peer=True) for work in WORKS]
+
+
+def write_sequences(data: TaskData, path: pathlib.Path) -> None:
+    """Write the training sequences as torch's side reads them: tokenized by ours, so that both train on the same."""
+    features = data.train.features
+    labels = np.asarray(features.labels)
+    np.savez(
+        path,
+        allow_pickle=False,
+        input_ids=np.concatenate(features.input_ids).astype(np.int64),
+        token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),
+        lengths=np.array([len(ids) for ids in features.input_ids]),
+        labels=labels.astype(np.float32 if data.head.kind == "regression" else np.int64),
+    )
+
+
+def report(
+    options: FinetuneBenchConfig, texts: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
+) -> Report:
+    """Return sequences a second of each contestant; each of ours is compared with the peer that does the same work."""
+    unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
+    found: list[dict[str, Any]] = []
+    for number, (one, taken) in enumerate(zip(waiting, turns, strict=True)):
+        work = WORKS[number % len(WORKS)]
+        wall, cpu = seconds(taken)
+        found.append(
+            {
+                "name": one.name,
+                "work": work,
+                "sequences_per_second": unit[work] / wall.median,
+                "sequences_per_cpu_second": unit[work] / cpu.median,
+                "ratio": ratio(turns[number % len(WORKS)], taken),
+                "facts": one.facts,
+                "turns": taken,
+            }
+        )
+    ratios = {
+        f"{kind}ratio_{entry['work']}": getattr(entry["ratio"], clock).median
+        for entry in found[len(WORKS) :]
+        for kind, clock in (("", "wall"), ("cpu_", "cpu"))
+    }
+    rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
+    return Report(
+        {**values, **rates, **ratios, "contestants": found},
+        f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
+        ("contestant", "sequences/s", "per CPU s", "form", "ours is faster by, wall", "CPU"),
+        [_row_of(entry) for entry in found],
+        [f"Medians of {options.rounds} rounds with quartiles. The form of transformers is the fastest that was tried."],
+    )
+
+
+def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
+    is_peer = "form" in entry["facts"]
+    return (
+        entry["name"],
+        f"{entry['sequences_per_second']:,.1f}",
+        f"{entry['sequences_per_cpu_second']:,.1f}",
+        entry["facts"].get("form", ""),
+        *((shown(entry["ratio"].wall, ".2f"), shown(entry["ratio"].cpu, ".2f")) if is_peer else ("", "")),
+    )
