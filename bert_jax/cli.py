@@ -127,7 +127,7 @@ def plan(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    """bench step|data|finetune … [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+    """bench step|data|prepare|load|finetune|attention … [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
     Measure speed: contestants take turns in one run, ours and others, on a machine whose name is recorded.
 

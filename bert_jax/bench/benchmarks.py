@@ -6,10 +6,14 @@ from typing import TypeVar
 from bert_jax.config import Config
 from bert_jax.config.benchmarking import (
     BENCHMARKS,
+    AttentionBenchConfig,
     DataBenchConfig,
     FinetuneBenchConfig,
+    LoadBenchConfig,
     PhaseTurnsConfig,
+    PrepareBenchConfig,
     StepBenchConfig,
+    check_attention_bench,
     check_turns,
 )
 from bert_jax.config.checks import check
@@ -33,7 +37,8 @@ def run_benchmark(name: str, words: list[str]) -> None:
     """
     if name not in BENCHMARKS:
         raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(BENCHMARKS)}")
-    {"step": _step, "data": _data, "finetune": _finetune}[name](words)
+    runs = {"step": _step, "data": _data, "prepare": _prepare, "load": _load, "finetune": _finetune}
+    (runs | {"attention": _attention})[name](words)
 
 
 def _step(words: list[str]) -> None:
@@ -66,6 +71,34 @@ def _finetune(words: list[str]) -> None:
     from bert_jax.bench.finetune_benchmark import run_finetune
 
     run_finetune(options, words)
+
+
+def _prepare(words: list[str]) -> None:
+    options = parse(PrepareBenchConfig, words, *described(PrepareBenchConfig))
+    check_turns(options)
+    if options.max_bytes < 1:
+        raise UserError(f"max_bytes={options.max_bytes} must be at least 1")
+    from bert_jax.bench.prepare_benchmark import run_prepare_benchmark
+
+    run_prepare_benchmark(options, words)
+
+
+def _load(words: list[str]) -> None:
+    path, given = positional(words, usage(LoadBenchConfig), "MODEL")
+    options = parse(LoadBenchConfig(), given, *described(LoadBenchConfig))
+    check_turns(options)
+    from bert_jax.bench.load_benchmark import run_load
+
+    run_load(path, options, words)
+
+
+def _attention(words: list[str]) -> None:
+    options = parse(AttentionBenchConfig(), words, *described(AttentionBenchConfig))
+    check_turns(options)
+    check_attention_bench(options)
+    from bert_jax.bench.attention_benchmark import run_attention
+
+    run_attention(options, words)
 
 
 def _of_a_phase(cls: type[AnyPhase], config: Config, words: list[str]) -> AnyPhase:

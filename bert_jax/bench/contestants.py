@@ -28,7 +28,9 @@ class Turn:
     wall: float
     """Seconds on the clock."""
     cpu: float
-    """Seconds of processor time, summed over the threads of the contestant's process."""
+    """Seconds of processor time, summed over the threads of the contestant and the processes that it started."""
+    found: Any = None
+    """What the work has found beside, if anything."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Waiting:
         """Let it work, alone; raise a UserError if it dies."""
         self._say({"units": units})
         answer = self._answer()
-        return Turn(units, answer["wall"], answer["cpu"])
+        return Turn(units, answer["wall"], answer["cpu"], answer["found"])
 
     def close(self) -> None:
         """End it, in the middle of its work too."""

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import Config
+from bert_jax.config.preparing import PrepareConfig
 from bert_jax.errors import UserError
 
 
@@ -121,7 +122,89 @@ class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
         return FinetuneConfig(**{**given, "workdir": self.workdir or "nowhere"})
 
 
-BENCHMARKS = {"step": StepBenchConfig, "data": DataBenchConfig, "finetune": FinetuneBenchConfig}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareBenchConfig(PrepareConfig, TurnsConfig):
+    """bench prepare --input=CORPUS --vocab=VOCAB [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure `bert-jax prepare` with one worker: MB of text for each CPU second, beside its tokenizer alone, in turns.
+
+    CORPUS is what `bert-jax prepare` takes, VOCAB is its vocabulary; no store is kept.
+    """
+
+    output: str = ""
+    """File to write the result to, FILE.json; a table for people goes to FILE.md. By default it is only printed."""
+    max_bytes: int = 5_000_000
+    """Number of bytes of text to measure on, from the beginning of the corpus."""
+
+    @property
+    def run(self) -> PrepareConfig:
+        """The options of `prepare` alone; nothing is written to its output."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(PrepareConfig)}
+        return PrepareConfig(**{**given, "output": "nowhere"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadBenchConfig(TurnsConfig):
+    """bench load MODEL [--also=MODEL,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure the loading of a model in a new process, from its start until every parameter has been read, in turns.
+
+    MODEL is anything that bert_jax.load opens; for transformers it must be a Hugging Face directory. Each turn is one
+    process, whatever turn_seconds says.
+    """
+
+    also: tuple[str, ...] = ()
+    """Further models to load with ours, such as the same weights in another format, with commas between several."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionBenchConfig(TurnsConfig):
+    """bench attention [--kernels=xla,cudnn] [--lengths=128,512] [--output=FILE.json]
+
+    Measure attention kernels, forward and backward, by length, in turns. The first kernel is what the others are
+    compared with.
+    """
+
+    kernels: tuple[str, ...] = ("xla",)
+    """Kernels to compare: xla everywhere, pallas on a TPU, cudnn on an NVIDIA GPU."""
+    lengths: tuple[int, ...] = (128, 512, 2048)
+    """Lengths of the sequences, in tokens."""
+    tokens: int = 4096
+    """Number of tokens of a batch, about: a length has as many rows as hold that many, at least one."""
+    heads: int = 12
+    """Number of heads, each of size 64."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Data type of queries, keys and values."""
+    dropout: float = 0.1
+    """Dropout rate on the probabilities."""
+    padding: float = 0.0625
+    """Share of each sequence that is padding."""
+
+
+BENCHMARKS = {
+    "step": StepBenchConfig,
+    "data": DataBenchConfig,
+    "prepare": PrepareBenchConfig,
+    "load": LoadBenchConfig,
+    "finetune": FinetuneBenchConfig,
+    "attention": AttentionBenchConfig,
+}
+KERNELS = ("xla", "pallas", "cudnn")
+
+
+def check_attention_bench(options: AttentionBenchConfig) -> None:
+    """Raise a UserError if a kernel, a size or a share does not exist."""
+    for kernel in options.kernels:
+        if kernel not in KERNELS:
+            raise UserError(f"kernels={kernel}: there is no such kernel; choose from {', '.join(KERNELS)}")
+    for name, values in (("lengths", options.lengths), ("tokens", (options.tokens,)), ("heads", (options.heads,))):
+        if not values or min(values) < 1:
+            raise UserError(f"{name}={','.join(map(str, values))} must be at least 1")
+    for name, share in (("dropout", options.dropout), ("padding", options.padding)):
+        if not 0 <= share < 1:
+            raise UserError(f"{name}={share} must be at least 0 and less than 1")
+    if options.peer != "none":
+        raise UserError(f"peer={options.peer}: kernels are compared with each other only; leave --peer out")
 
 
 def check_turns(options: TurnsConfig) -> None:

@@ -93,7 +93,8 @@ def test_an_environment_without_torch_is_named(tiny_config, capsys):
 
 def test_unknown_benchmarks_are_listed(capsys):
     assert (
-        bench("steps") == 2 and "unknown benchmark 'steps'; benchmarks: step, data, finetune" in capsys.readouterr().err
+        bench("steps") == 2
+        and "unknown benchmark 'steps'; benchmarks: step, data, prepare, load" in capsys.readouterr().err
     )
     assert bench() == 2 and "usage: bert-jax bench" in capsys.readouterr().err
 

@@ -22,7 +22,15 @@ from processes import SECONDS
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig
-from bert_jax.config.benchmarking import BENCHMARKS, DataBenchConfig, FinetuneBenchConfig, StepBenchConfig
+from bert_jax.config.benchmarking import (
+    BENCHMARKS,
+    AttentionBenchConfig,
+    DataBenchConfig,
+    FinetuneBenchConfig,
+    LoadBenchConfig,
+    PrepareBenchConfig,
+    StepBenchConfig,
+)
 from bert_jax.config.commands import (
     ConvertConfig,
     DemoConfig,
@@ -192,6 +200,9 @@ OPTIONS = {  # of every command
     "bench step": StepBenchConfig(),
     "bench data": DataBenchConfig(),
     "bench finetune": FinetuneBenchConfig(),
+    "bench prepare": PrepareBenchConfig(input="", vocab=""),
+    "bench load": LoadBenchConfig(),
+    "bench attention": AttentionBenchConfig(),
     "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
     "analyze cka": CkaConfig(input="", output=""),
     "analyze isotropy": IsotropyConfig(input="", output=""),

@@ -19,7 +19,8 @@ def serve(prepare):
     """Answer the lines of standard input until it closes.
 
     The first line is the job. The answer is {"ready": facts} or {"refused": reason}. Each line {"units": n} after it is
-    answered with the seconds that the work took, {"wall": s, "cpu": s}, both of this process.
+    answered with the seconds that the work took, {"wall": s, "cpu": s}, those of processes that have ended in between
+    included, and with what the work has found, {"found": …}.
 
     Args:
       prepare: takes the job, a dict; returns a function that does `units` units of work and waits for the result, and
@@ -39,9 +40,15 @@ def serve(prepare):
     say(ready=facts)
     for line in sys.stdin:
         units = json.loads(line)["units"]
-        wall, cpu = time.perf_counter(), time.process_time()
-        work(units)
-        say(wall=time.perf_counter() - wall, cpu=time.process_time() - cpu)
+        wall, cpu = time.perf_counter(), cpu_seconds()
+        found = work(units)
+        say(wall=time.perf_counter() - wall, cpu=cpu_seconds() - cpu, found=found)
+
+
+def cpu_seconds():
+    """Return the processor time of this process and of those that it has started and waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def peak_memory():

@@ -1,0 +1,102 @@
+"""`bert-jax bench attention`: the attention kernels that run on this machine, by length, in turns."""
+
+import dataclasses
+from typing import Any
+
+from bert_jax.bench.bench_record import Report, recorded, show, shown
+from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, started, take_turns
+from bert_jax.bench.machine import load_average
+from bert_jax.bench.paired_ratios import ratio, seconds
+from bert_jax.config import ComputeConfig
+from bert_jax.config.benchmarking import AttentionBenchConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.devices.hardware import on_tpu
+from bert_jax.errors import UserError
+
+HEAD_SIZE = 64
+PRODUCTS = 2 + 5  # of L × L × head size: forward, and backward with the scores computed again
+
+
+def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result; the kernels at one length are compared with the first.
+
+    Raises:
+      UserError: a kernel does not run on this machine; this is found before its first round.
+    """
+    if len(options.kernels) > 1 and on_tpu():
+        raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
+    before, found = load_average(), []
+    for length in options.lengths:
+        with started(contestants(options, length)) as waiting:
+            turns = take_turns(waiting, options.rounds, options.turn_seconds)
+            found += figures(options, length, waiting, turns)
+    values = recorded("attention", words, (before, load_average()), options=dataclasses.asdict(options))
+    show(report(options, found, values), options.output)
+
+
+def contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
+    """Return one contestant for each kernel at one length."""
+    job = {
+        "shape": [rows(options, length), length, options.heads, HEAD_SIZE],
+        "dtype": options.dtype,
+        "dropout": options.dropout,
+        "padding": options.padding,
+    }
+    program = our_program("attention_contestant")
+    return [
+        Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
+        for kernel in options.kernels
+    ]
+
+
+def rows(options: AttentionBenchConfig, length: int) -> int:
+    """Return the number of sequences of a batch: as many as hold the tokens that were asked for."""
+    return max(1, options.tokens // length)
+
+
+def figures(
+    options: AttentionBenchConfig, length: int, waiting: list[Waiting], turns: list[list[Turn]]
+) -> list[dict[str, Any]]:
+    """Return what was found about each kernel at one length."""
+    found = []
+    for kernel, one, taken in zip(options.kernels, waiting, turns, strict=True):
+        wall, cpu = seconds(taken)
+        operations = PRODUCTS * 2 * rows(options, length) * options.heads * length**2 * HEAD_SIZE
+        found.append(
+            {
+                "kernel": kernel,
+                "path": one.facts["path"],
+                "length": length,
+                "seconds": wall,
+                "cpu_seconds": cpu,
+                "tokens_per_second": rows(options, length) * length / wall.median,
+                "flops_per_second": operations / wall.median,
+                "ratio": ratio(turns[0], taken),
+                "facts": one.facts,
+                "turns": taken,
+            }
+        )
+    return found
+
+
+def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
+    """Return a row for each kernel and length."""
+    header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", f"{options.kernels[0]} is faster by")
+    table = []
+    for entry in found:
+        scaled = [
+            dataclasses.replace(spread, **{name: 1e3 * value for name, value in dataclasses.asdict(spread).items()})
+            for spread in (entry["seconds"], entry["cpu_seconds"])
+        ]
+        compared = "" if entry["kernel"] == options.kernels[0] else shown(entry["ratio"].wall, ".2f")
+        rate = f"{entry['flops_per_second'] / 1e9:,.1f}"
+        times = (shown(spread, ",.2f") for spread in scaled)
+        table.append((str(entry["length"]), entry["kernel"], entry["path"], *times, rate, compared))
+    return Report(
+        {**values, "contestants": found},
+        f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
+        f"{options.dtype}, dropout {options.dropout}",
+        header,
+        table,
+        [f"Medians of {options.rounds} rounds with quartiles. Operations are those of {PRODUCTS} products."],
+    )

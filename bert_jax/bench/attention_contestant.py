@@ -1,0 +1,63 @@
+"""A contestant in `bert-jax bench attention`: one kernel at one length, forward and backward, in its own process."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.config import ComputeConfig
+from bert_jax.config.json_form import from_dict
+from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices.hardware import hardware
+from bert_jax.devices.software import commit, versions
+from bert_jax.errors import UserError
+from bert_jax.models.kernels.choice import Shape, attention_kernel, attention_path, check_attention
+from bert_jax.models.kernels.contract import AttentionMask
+
+
+def prepare(job: dict[str, Any]):
+    """Return a function that computes attention and its gradients so many times, and facts about this process."""
+    use_compilation_cache()
+    compute, platform = from_dict(ComputeConfig, job["compute"]), jax.default_backend()
+    try:
+        check_attention(compute, platform)
+    except UserError as error:
+        raise Refusal(error) from None
+    dtype, rate = jnp.dtype(job["dtype"]), job["dropout"]
+    batch, length, heads, size = job["shape"]
+    shape = Shape(batch=batch, length=length, heads=heads, size=size, rate=rate, dtype=dtype)
+    kernel, random = attention_kernel(compute), np.random.default_rng(0)
+    query, key, value = (jnp.asarray(random.standard_normal(job["shape"]), dtype) for _ in range(3))
+    text = length - round(length * job["padding"])
+    mask = AttentionMask(padding=jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length)))
+
+    def loss(inputs, seed):
+        query, key, value = inputs
+        found, _ = kernel(query, key, value, mask, jax.random.key(seed) if rate else None, rate)
+        return jnp.sum(found.astype(jnp.float32) ** 2)
+
+    step, done = jax.jit(jax.grad(loss)), 0
+
+    def work(units: int) -> None:
+        nonlocal done
+        gradients = None
+        for _ in range(units):
+            gradients = step((query, key, value), np.uint32(done))
+            done += 1
+        jax.block_until_ready(gradients)
+
+    work(1)
+    facts = {
+        "path": attention_path(compute, platform, shape),
+        "device": str(hardware()),
+        "peak_memory_bytes": peak_memory(),
+        "versions": versions(),
+        "commit": commit(),
+    }
+    return work, facts
+
+
+if __name__ == "__main__":
+    serve(prepare)

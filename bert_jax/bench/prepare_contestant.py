@@ -1,0 +1,40 @@
+"""Our contestants in `bert-jax bench prepare`: the whole command with one worker, and its tokenizer alone."""
+
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.config import PrepareConfig
+from bert_jax.config.json_form import from_dict
+from bert_jax.data.store.prepare import run_prepare
+from bert_jax.errors import UserError
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+
+def prepare(job: dict[str, Any]):
+    """Return a function that prepares, or tokenizes, the text so many times, and facts."""
+    config = from_dict(PrepareConfig, job["config"])
+    try:
+        tokenizer = load_tokenizer(config.vocab, config.lowercase)
+    except UserError as error:
+        raise Refusal(error) from None
+    lines = pathlib.Path(config.input).read_text(encoding="utf-8").splitlines()
+
+    def tokenize(units: int) -> None:
+        for _ in range(units):
+            for begin in range(0, len(lines), job["lines"]):
+                tokenizer.encode_batch(lines[begin : begin + job["lines"]])
+
+    def whole(units: int) -> None:
+        for _ in range(units):
+            place = tempfile.mkdtemp(dir=job["directory"])
+            run_prepare(from_dict(PrepareConfig, {**job["config"], "output": f"{place}/store"}))
+            shutil.rmtree(place)
+
+    return (whole if job["whole"] else tokenize), {"peak_memory_bytes": peak_memory()}
+
+
+if __name__ == "__main__":
+    serve(prepare)
