@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plan BERT-base and BERT-large, both phases, for five machines, and write the table of docs/planning.md.
+"""Plan BERT-base and BERT-large, both phases, for six machines, and write the table of docs/planning.md.
 
     pip install 'bert_jax[plan]'
     python scripts/plan_table.py [NAME…] > table.md
@@ -16,7 +16,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MACHINES = ("v5e:2x2", "v5e:16x16", "v5p:4x4x4", "v6e:4x4", "2xv5e:4x4")
+MACHINES = ("v5e:1x1", "v5e:2x2", "v5e:16x16", "v5p:4x4x4", "v6e:4x4", "2xv5e:4x4")
 PER_CHIP = {"base": (64, 16), "large": (32, 8)}  # sequences of length 128 and of length 512
 HEADER = (
     "| model, length | machine | sequences a chip | GiB a chip: parameters and moments, temporaries, total of | "

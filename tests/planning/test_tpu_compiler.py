@@ -47,12 +47,10 @@ def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
     assert plan.memory.parameters == state.parameters and plan.memory.moments - state.moments == 4
     assert plan.work.flops == pytest.approx(plan.flops, rel=0.01)
     assert plan.resharding_warnings == 0
-    # Every gradient is summed once, the word table twice (lookup and output layer), and a few numbers.
-    parameters = bert_parameters(config.model)
-    table, values = parameters["embeddings/word/table"].size, sum(each.size for each in parameters.values())
-    arrays = {dtype: sum(each.bytes for each in plan.collectives if each.dtype == dtype) for dtype in ("f32", "bf16")}
+    # Every gradient is summed once, those of kernels and of the word table in the type of the products; a few numbers.
     assert {each.kind for each in plan.collectives} == {"all-reduce"}
-    assert arrays["f32"] / 4 + arrays["bf16"] / 2 == pytest.approx(values + table, rel=0.01)
+    assert sum(each.moved for each in plan.collectives) == pytest.approx(plan.needed.within_slice, rel=0.03)
+    assert sum(each.bytes for each in plan.collectives if each.dtype == "f32") < 0.02 * state.parameters
     assert plan.time.pessimistic is not None and plan.time.optimistic < plan.time.pessimistic
     assert plan.pessimistic is not None and 0.05 < plan.pessimistic.utilization < 1
 
@@ -88,4 +86,4 @@ def test_the_whole_table_compiles():
         [sys.executable, ROOT / "scripts" / "plan_table.py"], capture_output=True, text=True, check=True
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith(("| base", "| large"))]
-    assert len(rows) == 20 and not any("does not fit" in row for row in rows)
+    assert len(rows) == 24 and not any("does not fit" in row for row in rows)
