@@ -49,7 +49,7 @@ FINETUNING = {  # name: task, further options; 240 examples are 30 steps per epo
     "tagging, CRF": ("ner", ["--crf=True"]),
     "tagging, features": ("ner", ["--features=weighted_all", "--lstm_size=16", "--learning_rate=1e-3"]),
 }
-TIMING = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"}
+TIMING = {"steps_per_second", "sequences_per_second", "tokens_per_second", "token_share", "seconds_left", "mfu"}
 HASHES = """
 import hashlib, json, sys
 import numpy as np

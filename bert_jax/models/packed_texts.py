@@ -23,6 +23,14 @@ class PackedTexts:
 
     def positions(self) -> jax.Array:
         """Return int32 [B, L]: the position of each token within its text."""
+        start = jnp.sum(jnp.where(self._belongs(), self.starts[:, None, :], 0), axis=-1)
+        return jnp.arange(self.ids.shape[1])[None, :] - start
+
+    def lengths(self) -> jax.Array:
+        """Return int32 [B, T]: number of tokens of each text; 0 if there is no such text."""
+        return jnp.sum(self._belongs(), axis=1)
+
+    def _belongs(self) -> jax.Array:
+        """Return bool [B, L, T]: whether the position belongs to the text."""
         number = 1 + jnp.arange(self.starts.shape[1], dtype=self.ids.dtype)
-        own = self.ids[:, :, None] == number[None, None, :]
-        return jnp.arange(self.ids.shape[1])[None, :] - jnp.sum(jnp.where(own, self.starts[:, None, :], 0), axis=-1)
+        return self.ids[:, :, None] == number[None, None, :]

@@ -13,7 +13,7 @@ COLOURS = ("#3b6fb6", "#d1495b", "#3a9a6b", "#e0902b", "#7a5bb5", "#2b9aa8", "#a
 MOST_POINTS = 2_000  # of a series; more make a page slow and show no more
 LEFT_OUT = ("kind", "step", "skipped", "seconds_left", "steps_per_second", "sequences_per_second")
 FIRST = ("loss", "mlm_loss", "mlm_accuracy", "perplexity")
-LAST = ("learning_rate", "grad_norm", "tokens_per_second", "mfu")
+LAST = ("learning_rate", "grad_norm", "tokens_per_second", "token_share", "mfu")
 LOGARITHMIC = ("perplexity", "grad_norm")
 MARKED = {"rollback": "rollback", "stopped": "stopped", "failed": "failed", "start": "restart"}
 """Events that the curves show as vertical lines, and what they are called."""

@@ -18,7 +18,7 @@ from bert_jax.monitoring.goodput import goodput
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.training.sinks import describe, duration, read_rows
 
-RATES = ("tokens_per_second", "sequences_per_second", "steps_per_second", "mfu")
+RATES = ("tokens_per_second", "token_share", "sequences_per_second", "steps_per_second", "mfu")
 NOT_FIGURES = ("kind", "step", "learning_rate", "grad_norm", "skipped", "seconds_left", *RATES)
 
 

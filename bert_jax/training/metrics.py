@@ -28,13 +28,18 @@ class Rates:
     def __init__(self, peak_flops: float | None = None, clock=time.perf_counter, wall_time: WallTime | None = None):
         self._peak_flops, self._clock = peak_flops, clock
         self.wall_time: WallTime = wall_time or WallTime(clock)
-        self._tokens_per_second: float | None = None
+        self._places_per_second: float | None = None
         self._is_paused = False
         self._restart()
 
-    def count(self, sequences: int, tokens: int, flops: float = 0.0) -> None:
-        """Add one step: sequences, tokens (sequences × length) and model FLOPs of its global batch."""
+    def count(self, sequences: int, tokens: float, flops: float = 0.0, places: int | None = None) -> None:
+        """Add one step: sequences, tokens, model FLOPs and places (sequences × length) of its global batch.
+
+        With `places`, tokens are those that are no padding, and reports have their share of the places.
+        """
         self._steps += 1
+        self._places += tokens if places is None else places
+        self._has_share = places is not None
         self._sequences += sequences
         self._tokens += tokens
         self._flops += flops
@@ -51,8 +56,8 @@ class Rates:
                 self._is_paused = False
                 self._start = self._start + self._clock() - start if self._steps else self._clock()
 
-    def report(self, tokens_left: float = 0) -> dict[str, float]:
-        """Return rates since the last report, `mfu` (fraction of the peak) and `seconds_left` for `tokens_left`."""
+    def report(self, places_left: float = 0) -> dict[str, float]:
+        """Return rates since the last report, `mfu` (fraction of the peak) and `seconds_left` for `places_left`."""
         seconds = self._clock() - self._start
         if not self._steps or seconds <= 0:
             return {}
@@ -64,17 +69,20 @@ class Rates:
                 ("tokens_per_second", self._tokens),
             )
         }
+        if self._has_share:
+            rates["token_share"] = self._tokens / self._places
         if self._peak_flops:
             rates["mfu"] = self._flops / seconds / self._peak_flops
         # The estimate follows a mean over about ten reports, so that it does not jump.
-        now, before = rates["tokens_per_second"], self._tokens_per_second
-        self._tokens_per_second = mean = now if before is None else 0.9 * before + 0.1 * now
-        rates["seconds_left"] = tokens_left / mean
+        now, before = self._places / seconds, self._places_per_second
+        self._places_per_second = mean = now if before is None else 0.9 * before + 0.1 * now
+        rates["seconds_left"] = places_left / mean
         self._restart()
         return rates
 
     def _restart(self) -> None:
-        self._start, self._steps, self._sequences, self._tokens, self._flops = self._clock(), 0, 0, 0, 0.0
+        self._start, self._steps, self._sequences, self._tokens, self._flops = self._clock(), 0, 0, 0.0, 0.0
+        self._places, self._has_share = 0.0, False
 
 
 class Metrics:

@@ -5,6 +5,7 @@ from absl import logging
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.models.protocol import Model
+from bert_jax.training import useful_work
 from bert_jax.training.events import Events
 from bert_jax.training.guard import Guard
 from bert_jax.training.host_times import HostTimes
@@ -30,11 +31,11 @@ class PhaseReporter:
     ):
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         self._metrics, self._rates, self._config, self._events = metrics, rates, config, events
-        self._sequences, self._tokens = phase.batch_size, phase.tokens_per_step
-        self._flops = phase.batch_size * model.training_flops(phase.sequence_length, phase.max_predictions)
+        self._sequences, self._places = phase.batch_size, phase.tokens_per_step
+        self._model, self._length = model, phase.sequence_length
         self._phase_end = phase.end
         later = resolve_phases(config)[phase.index + 1 :]
-        self._tokens_after = sum(phase.steps * phase.tokens_per_step for phase in later)
+        self._places_after = sum(phase.steps * phase.tokens_per_step for phase in later)
         self._guard, self._host_times = guard, host_times
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
@@ -48,11 +49,13 @@ class PhaseReporter:
             return
         (step, values), self._pending = self._pending, None
         values = {name: float(value) for name, value in jax.device_get(values).items()}
-        self._rates.count(self._sequences, self._tokens, self._flops)
+        useful = {name: values.pop(name) for name in useful_work.COUNTS}
+        flops = useful_work.useful_flops(self._model, self._length, useful)
+        self._rates.count(self._sequences, useful["useful_tokens"], flops, self._places)
         self._judge(step, values)
         self._metrics.advance(step)
         if due(step, self._config.log_every_steps) or step == self._config.total_steps:
-            left = (self._phase_end - step) * self._tokens + self._tokens_after
+            left = (self._phase_end - step) * self._places + self._places_after
             self._metrics.write(step, values | self._rates.report(left) | self._host_times.row(step))
 
     def is_busy(self) -> bool:

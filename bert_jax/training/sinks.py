@@ -150,6 +150,7 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
         ("learning_rate", "lr {:.2e}"),
         ("grad_norm", "grad {:.2f}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("token_share", "{:.0%} of the places"),
         ("mfu", "MFU {:.1%}"),
     ):
         if name in metrics:

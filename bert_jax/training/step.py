@@ -13,6 +13,7 @@ from bert_jax.devices.transfer import widened
 from bert_jax.objectives.means import mean_loss, training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.optimizers import clip_by_global_norm
+from bert_jax.training import useful_work
 from bert_jax.training.state import TrainState
 from bert_jax.training.table_copies import copies_type, with_copies
 
@@ -31,8 +32,8 @@ def make_train_step(
     """Return a compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
-    grad_norm (before clipping) and skipped. A loss or gradient that is not finite leaves parameters and optimizer state
-    as they were (skipped = 1); the step counter advances all the same.
+    grad_norm (before clipping), skipped, and the `useful_work.counts` of the batch. A loss or gradient that is not
+    finite leaves parameters and optimizer state as they were (skipped = 1); the step counter advances all the same.
 
     Args:
       objective: holds the model and makes the loss.
@@ -49,7 +50,8 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        return step(state, batch, schedule(state.step), key, jax.random.fold_in(key, 0))
+        state, metrics = step(state, batch, schedule(state.step), key, jax.random.fold_in(key, 0))
+        return state, metrics | useful_work.counts(batch)
 
     return _compiled(train_step, mesh, shardings)
 

@@ -9,7 +9,7 @@ from bert_jax.training.sinks import read_rows
 MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64)
 
 
-TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "seconds_left", "mfu"} | {
+TIMES = {"steps_per_second", "sequences_per_second", "tokens_per_second", "token_share", "seconds_left", "mfu"} | {
     f"host_input_seconds_{statistic}" for statistic in ("median", "p90", "max")
 }
 

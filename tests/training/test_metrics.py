@@ -37,7 +37,7 @@ def test_rates():
         clock.now += 40
         with rates.paused("compile"):  # of the evaluation; it counts once
             clock.now += 60
-    report = rates.report(tokens_left=20_480)
+    report = rates.report(places_left=20_480)
     assert report == pytest.approx(
         {"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048, "mfu": 0.4, "seconds_left": 10}
     )
@@ -45,6 +45,15 @@ def test_rates():
     rates.count(sequences=8, tokens=1024)
     assert rates.report()["tokens_per_second"] == pytest.approx(1024)  # of the new stretch alone
     assert "mfu" not in Rates(clock=clock).report()
+
+
+def test_rates_count_useful_tokens_and_the_time_left_by_places():
+    clock = Clock()
+    rates = Rates(clock=clock)
+    clock.now += 2
+    rates.count(sequences=8, tokens=768, places=1024)
+    found = rates.report(places_left=5120)
+    assert (found["tokens_per_second"], found["token_share"], found["seconds_left"]) == (384, 0.75, 10)
 
 
 def test_rates_begin_with_the_first_step():

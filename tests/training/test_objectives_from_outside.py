@@ -26,8 +26,8 @@ from bert_jax.config import (
     MeshConfig,
     ModelConfig,
     PhaseConfig,
-    resolve_phases,
 )
+from bert_jax.data.examples.corpus import open_corpus
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
@@ -113,8 +113,11 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
     assert train[-1]["mlm_loss"] < train[0]["mlm_loss"] and train[-1]["found_loss"] < train[0]["found_loss"]
     assert train[-1]["loss"] == pytest.approx(train[-1]["mlm_loss"] + 50 * train[-1]["found_loss"], rel=1e-6)
     assert list(result.evaluation) == ["mlm_loss", "mlm_accuracy", "found_loss", "found_accuracy"]
-    flops = models[0].training_flops(32, resolve_phases(config)[0].max_predictions)
-    assert train[-1]["mfu"] == pytest.approx(train[-1]["sequences_per_second"] * flops / 1e12, rel=1e-6)
+    last = open_corpus(config).training[0].batch(11 * 16 + np.arange(16))  # texts alone, without their padding
+    lengths, predictions = last["attention_mask"].sum(1), (last["masked_weights"] > 0).sum(1)
+    flops = sum(models[0].training_flops(int(n), int(m)) for n, m in zip(lengths, predictions))
+    assert train[-1]["mfu"] == pytest.approx(train[-1]["sequences_per_second"] / 16 * flops / 1e12, rel=1e-5)
+    assert train[-1]["token_share"] == pytest.approx(lengths.sum() / (16 * 32), rel=1e-6)
 
 
 def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys):

@@ -1,0 +1,34 @@
+"""How much of a batch is text: what tokens per second and utilization of pre-training count, without padding."""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.protocol import Model
+from bert_jax.objectives.objective import Batch
+
+COUNTS = ("useful_tokens", "useful_squares", "useful_texts", "useful_predictions")
+
+
+def counts(batch: Batch) -> dict[str, jax.Array]:
+    """Return COUNTS of a batch, float32 []: tokens, Σ length² of its texts, texts, and predictions."""
+    mask, texts = batch["attention_mask"], PackedTexts.of(batch)
+    lengths = (jnp.sum(mask, axis=1, keepdims=True) if texts is None else texts.lengths()).astype(jnp.float32)
+    # Sums over devices are all in float32, which XLA puts into one.
+    found = jnp.sum(lengths), jnp.sum(jnp.square(lengths)), jnp.sum(jnp.sign(lengths)), jnp.sum(batch["masked_weights"])
+    return dict(zip(COUNTS, found, strict=True))
+
+
+def useful_flops(model: Model, sequence_length: int, counts: dict[str, float]) -> float:
+    """Return the operations of a training step on the texts of a batch, each computed alone and without padding.
+
+    `Model.training_flops` is taken to be a polynomial: of degree two in the length, as attention within the text is,
+    and of degree one in the predictions. It is exact at 0, half of `sequence_length` and all of it.
+    """
+    tokens, squares, texts, predictions = (counts[name] for name in COUNTS)
+    whole, half = float(sequence_length), float(sequence_length // 2)
+    text = model.training_flops(0, 0)
+    slopes = [(model.training_flops(int(length), 0) - text) / length for length in (whole, half)]
+    curvature = (slopes[0] - slopes[1]) / (whole - half)
+    prediction = model.training_flops(0, 1) - text
+    return text * texts + (slopes[0] - curvature * whole) * tokens + curvature * squares + prediction * predictions
