@@ -165,7 +165,7 @@ SHAPES = ((8, 512, 16, 64, False), (64, 128, 12, 64, False), (1, 2048, 2, 64, Tr
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
 def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_them(machine):
-    """With the compiler of libtpu (make build/libtpu/.installed), in a process of its own; 15 s of processor each."""
+    """With the compiler of libtpu (make build/libtpu/.installed), in a process of its own."""
     pytest.importorskip("libtpu")
     from bert_jax.planning.compilation import WITHOUT_A_TPU
 
