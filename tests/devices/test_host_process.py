@@ -7,28 +7,34 @@ import sys
 
 import pytest
 
-from bert_jax.devices.host_process import computing_variables
+from bert_jax.devices import host_process
 from tests.support.processes import SECONDS
 
-LARGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-ON_REQUEST, ALWAYS, NEVER = "always [madvise] never\n", "[always] madvise never\n", "always madvise [never]\n"
-# The command `demo` is replaced by one that allocates 64 MiB and prints what the process has become.
+KEEPING = {"GLIBC_TUNABLES": host_process.KEEPING}
+# The command `demo` is replaced by one that uses 64 MiB twice and prints the page faults of the second time.
 REPORT = """
-import ctypes, json, os, re, sys
+import ctypes, json, os, resource, sys
 from bert_jax import cli
+from bert_jax.devices import host_process
+
+PAGES = 16_384  # 64 MiB
+
+def touch():
+    place = libc.malloc(PAGES * 4096)
+    ctypes.memset(place, 1, PAGES * 4096)
+    libc.free(place)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 def report(words):
     "demo"
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = ctypes.c_void_p
-    place = libc.malloc(64 << 20)
-    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())
-    spans = [tuple(int(edge, 16) for edge in part.split(" ")[0].split("-")) for part in maps[1:]]
-    flags = next(part for span, part in zip(spans, maps[1:]) if span[0] <= place < span[1])
-    large = " hg" in re.search("VmFlags:.*", flags)[0]
-    print(json.dumps([os.getpid(), words, os.environ.get("GLIBC_TUNABLES"), large, "jax" in sys.modules]))
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    first = touch()
+    keeps = touch() - first < PAGES / 50
+    print(json.dumps([os.getpid(), words, os.environ.get("GLIBC_TUNABLES"), keeps, "jax" in sys.modules]))
     return 0
 
+host_process.PLENTY = 0
+libc = ctypes.CDLL(None)
 cli.COMMANDS |= {"demo": report, "config": report}
 cli.main()
 """
@@ -36,33 +42,41 @@ cli.main()
 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
-    """Returns a function from the contents of the two files, and an environment, to the variables."""
+    """Returns a function from the memory, the quota and the environment to the variables."""
     monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.36", raising=False)
 
-    def variables(pages=None, quota=None, **environment):
-        paths = tmp_path / "enabled", tmp_path / "cpu.max"
-        for path, content in zip(paths, (pages, quota), strict=True):
-            if content is not None:
-                path.write_text(content)
-        return computing_variables(environment, *paths)
+    def variables(memory=0, quota=None, **environment):
+        path = tmp_path / "cpu.max"
+        if quota is not None:
+            path.write_text(quota)
+        return host_process.computing_variables(environment, memory, path)
 
     return variables
 
 
-@pytest.mark.parametrize(("pages", "expected"), [(ON_REQUEST, LARGE), (ALWAYS, {}), (NEVER, {}), (None, {})])
-def test_large_pages_are_asked_for_where_the_system_waits_for_that(system, pages, expected):
-    assert system(pages) == expected
+@pytest.mark.parametrize(("gib", "expected"), [(64, KEEPING), (20, KEEPING), (19, {}), (4, {})])
+def test_memory_is_kept_where_there_is_plenty(system, gib, expected):
+    assert system(gib << 30) == expected
 
 
-@pytest.mark.parametrize("library", ["glibc 2.34", "musl", None])
+def test_the_memory_of_a_container_is_its_limit(tmp_path, monkeypatch):
+    for content, expected in (("1073741824\n", {}), ("max\n", KEEPING)):
+        (tmp_path / "memory.max").write_text(content)
+        monkeypatch.setattr(host_process, "LIMIT", tmp_path / "memory.max")
+        monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 1 << 12}[name])
+        monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.36", raising=False)
+        assert host_process.computing_variables({}, quota=tmp_path / "none") == expected
+
+
+@pytest.mark.parametrize("library", ["glibc 2.17", "musl", None])
 def test_a_c_library_that_cannot_is_not_asked(system, monkeypatch, library):
     monkeypatch.setattr(os, "confstr", lambda name: library, raising=False)
-    assert system(ON_REQUEST) == {}
+    assert system(1 << 40) == {}
 
 
 @pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "MALLOC_ARENA_MAX"])
 def test_settings_of_the_allocator_in_the_environment_come_first(system, name):
-    assert system(ON_REQUEST, **{name: ""}) == {}
+    assert system(1 << 40, **{name: ""}) == {}
 
 
 @pytest.mark.parametrize(
@@ -84,17 +98,17 @@ def started(command, **environment):
     return json.loads(printed), process.pid
 
 
-@pytest.mark.skipif(LARGE.items() - computing_variables({}).items() != set(), reason="no large pages on request here")
+@pytest.mark.skipif(not host_process.computing_variables({}, 1 << 40), reason="needs glibc")
 def test_a_command_that_computes_starts_itself_anew_once():
-    (number, words, tunables, large, jax_is_there), started_number = started("demo")
+    (number, words, tunables, keeps, jax_is_there), started_number = started("demo")
     assert number == started_number  # whoever waits for the process still does
-    assert (words, tunables) == (["a word"], LARGE["GLIBC_TUNABLES"])
-    assert large and not jax_is_there
+    assert (words, tunables) == (["a word"], host_process.KEEPING)
+    assert keeps and not jax_is_there
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("command", "environment"), [("config", {}), ("demo", {"GLIBC_TUNABLES": "", "NPROC": "1"})])
 def test_other_commands_and_processes_with_settings_stay_as_they_are(command, environment):
-    (number, words, tunables, large, _), started_number = started(command, **environment)
+    (number, words, tunables, keeps, _), started_number = started(command, **environment)
     assert number == started_number and words == ["a word"]
-    assert (tunables, large) == (environment.get("GLIBC_TUNABLES"), False)
+    assert (tunables, keeps) == (environment.get("GLIBC_TUNABLES"), False)

@@ -1,0 +1,171 @@
+"""CPU time of the operations of a training step: XLA's beside torch's (oneDNN, MKL), in turns, in one run.
+
+    taskset -c 0 python scripts/benchmark_cpu_operations.py [--peer=PYTHON] [--rounds=7] [--tokens=1024] [--hidden=768]
+
+PYTHON has torch installed; without --peer only ours is measured. Every product [tokens, 4·hidden] · [4·hidden, hidden]
+is shown in its three forms: that of the forward pass (nn), of the gradient of its input (nt) and of its kernel (tn);
+bfloat16 operands with a float32 result, as `--compute.products=cpu` asks for, and with a bfloat16 result, as plain
+code does. The other operations are forward and backward together, in float32. CPU milliseconds, the least of all
+rounds: on a machine that is shared, the least is the least disturbed.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+
+ROUND_SECONDS = 0.2
+
+
+def ours(tokens: int, hidden: int) -> dict:
+    """Return functions without arguments that each compute one operation to its end."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    from bert_jax.models.layers import dropout, gelu_erf
+    from bert_jax.models.products import transposed, wide_product
+
+    wide, heads = 4 * hidden, hidden // 64
+    keys = iter(jax.random.split(jax.random.key(0), 20))
+    normal = lambda *shape: jax.random.normal(next(keys), shape, jnp.float32)
+
+    def compiled(function, *arrays):
+        program = jax.jit(function).lower(*arrays).compile()
+        return lambda: jax.block_until_ready(program(*arrays))
+
+    def with_gradient(function, *arrays):
+        cotangent = normal(*jax.eval_shape(function, *arrays).shape)
+        return compiled(lambda g, *given: jax.vjp(function, *given)[1](g), cotangent, *arrays)
+
+    def updates(size):
+        """The state is donated, as in a step: the update is made in place."""
+        program = jax.jit(adamw, donate_argnums=(0, 2, 3))
+        state, gradient = [normal(*size), jnp.abs(normal(*size)), jnp.abs(normal(*size))], normal(*size)
+
+        def update():
+            state[:] = jax.block_until_ready(program(state[0], gradient, *state[1:]))
+
+        return update
+
+    def norm(x, scale, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-12) * scale + bias
+
+    def adamw(p, g, m, v):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        return p - 1e-4 * (m / (jnp.sqrt(v) + 1e-6) + 0.01 * p), m, v
+
+    found = {}
+    for dtype, name in ((jnp.float32, "float32"), (jnp.bfloat16, "bfloat16")):
+        x, w, g = (normal(*shape).astype(dtype) for shape in ((tokens, wide), (wide, hidden), (tokens, hidden)))
+        for result, to in ((jnp.float32, "float32"), (dtype, name)) if name == "bfloat16" else ((dtype, name),):
+            for form, a, b, axes in (("nn", x, w, (1, 0)), ("nt", g, w, (1, 1)), ("tn", x, g, (0, 0))):
+                dot = lambda a, b, axes=axes, result=result: lax.dot_general(
+                    a, b, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=result
+                )
+                found[f"product {form}, {name} to {to}"] = compiled(dot, a, b)
+        found[f"product tn, {name} to float32, transpose written out"] = compiled(
+            lambda a, b: wide_product(transposed(a), b), x, g
+        )
+    key = jax.random.key(1)
+    found |= {
+        "softmax": with_gradient(lambda s: jax.nn.softmax(s, -1), normal(tokens * heads, 128)),
+        "layer norm": with_gradient(norm, normal(tokens, hidden), normal(hidden), normal(hidden)),
+        "GELU (erf)": with_gradient(gelu_erf, normal(tokens, wide)),
+        "dropout": with_gradient(lambda x: dropout(x, 0.1, key), normal(tokens, wide)),
+        "AdamW": updates((wide, 8 * hidden)),
+    }
+    return found
+
+
+def theirs(tokens: int, hidden: int) -> dict:
+    """Return the same of torch; products give the type of their operands, accumulated in float32."""
+    import torch  # of the peer's environment  # pyright: ignore[reportMissingImports]
+
+    wide, heads = 4 * hidden, hidden // 64
+    found = {}
+    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        x, w, g = (torch.randn(shape).to(dtype) for shape in ((tokens, wide), (wide, hidden), (tokens, hidden)))
+        for form, a, b in (("nn", x, w), ("nt", g, w.T), ("tn", x.T, g)):
+            found[f"product {form}, {name} to {name}"] = lambda a=a, b=b: a @ b
+
+    def with_gradient(function, *shapes):
+        arrays = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        cotangent = torch.randn_like(function(*arrays))
+        return lambda: torch.autograd.grad(function(*arrays), arrays, cotangent)
+
+    parameter = torch.nn.Parameter(torch.randn(wide, 8 * hidden))
+    parameter.grad = torch.randn_like(parameter)
+    functional = torch.nn.functional
+    return found | {
+        "softmax": with_gradient(lambda s: s.softmax(-1), (tokens * heads, 128)),
+        "layer norm": with_gradient(
+            lambda x, s, b: functional.layer_norm(x, (hidden,), s, b), (tokens, hidden), (hidden,), (hidden,)
+        ),
+        "GELU (erf)": with_gradient(functional.gelu, (tokens, wide)),
+        "dropout": with_gradient(lambda x: functional.dropout(x, 0.1, True), (tokens, wide)),
+        "AdamW": torch.optim.AdamW([parameter], lr=1e-4, fused=True).step,
+    }
+
+
+def serve(side: str, tokens: int, hidden: int) -> None:
+    """Answer each line of stdin with one round: CPU milliseconds by operation."""
+    operations = {"ours": ours, "theirs": theirs}[side](tokens, hidden)
+    counts = {}
+    for name, operation in operations.items():
+        operation()
+        begin = time.process_time()
+        operation()
+        counts[name] = max(1, round(ROUND_SECONDS / max(time.process_time() - begin, 1e-5)))
+    for _ in sys.stdin:
+        taken = {}
+        for name, operation in operations.items():
+            begin = time.process_time()
+            for _ in range(counts[name]):
+                operation()
+            taken[name] = 1e3 * (time.process_time() - begin) / counts[name]
+        print(json.dumps(taken), flush=True)
+
+
+def rounds(pythons: dict[str, str], options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the least CPU milliseconds of each side, by operation, over rounds in turns."""
+    sides = {}
+    for side, python in pythons.items():
+        words = [python, __file__, f"--serve={side}", f"--tokens={options.tokens}", f"--hidden={options.hidden}"]
+        sides[side] = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    least = {side: {} for side in sides}
+    for _ in range(options.rounds):
+        for side, process in sides.items():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            for name, value in json.loads(process.stdout.readline()).items():
+                least[side][name] = min(value, least[side].get(name, value))
+    for process in sides.values():
+        process.communicate()
+    return least
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve(options.serve, options.tokens, options.hidden)
+    least = rounds({"ours": sys.executable} | ({"theirs": options.peer} if options.peer else {}), options)
+    print(
+        f"{platform.processor() or platform.machine()}; CPU milliseconds\n\n| operation | XLA | torch |\n|---|---|---|"
+    )
+    torch = least.get("theirs", {})
+    for name in [*least["ours"], *(name for name in torch if name not in least["ours"])]:
+        print(f"| {name} | {least['ours'].get(name, float('nan')):.2f} | {torch.get(name, float('nan')):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
