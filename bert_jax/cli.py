@@ -147,7 +147,7 @@ def bench(arguments: list[str]) -> int:
 
 
 def analyze(arguments: list[str]) -> int:
-    """analyze cka|isotropy MODEL --input=FILE --output=DIR
+    """analyze cka|isotropy|similarity MODEL --input=FILE --output=DIR
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 

@@ -3,17 +3,35 @@
 `bert-jax analyze NAME MODEL …` runs the same functions, and leaves JSON and pictures.
 """
 
+from bert_jax.analysis.context_similarity import ContextSimilarity, similarity
 from bert_jax.analysis.layer_isotropy import LayerIsotropy, isotropy
 from bert_jax.analysis.layer_similarity import LayerSimilarity, cka
-from bert_jax.analysis.pictures import draw_layer_isotropy, draw_layer_similarity
+from bert_jax.analysis.pictures import (
+    draw_context_similarity,
+    draw_layer_isotropy,
+    draw_layer_similarity,
+    draw_sense_similarity,
+    draw_sentence_correlation,
+)
 from bert_jax.analysis.postprocess_fitting import fit_postprocess
+from bert_jax.analysis.sentence_correlation import SentenceCorrelation, sentence_correlation
+from bert_jax.analysis.word_senses import SenseSimilarity, word_senses
 
 __all__ = [
+    "ContextSimilarity",
     "LayerIsotropy",
     "LayerSimilarity",
+    "SenseSimilarity",
+    "SentenceCorrelation",
     "cka",
+    "draw_context_similarity",
     "draw_layer_isotropy",
     "draw_layer_similarity",
+    "draw_sense_similarity",
+    "draw_sentence_correlation",
     "fit_postprocess",
     "isotropy",
+    "sentence_correlation",
+    "similarity",
+    "word_senses",
 ]

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from etils import epath
 
+from bert_jax.analysis.context_similarity import ContextSimilarity
 from bert_jax.analysis.layer_isotropy import LayerIsotropy
 from bert_jax.analysis.layer_similarity import LayerSimilarity
+from bert_jax.analysis.sentence_correlation import SentenceCorrelation
+from bert_jax.analysis.word_senses import SenseSimilarity
 from bert_jax.files import write_atomically
 
 if TYPE_CHECKING:
@@ -44,15 +47,13 @@ def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
     count = len(result.cosine)
     figure = _figure(13.0, 3.8)
     cosines, partition, spectrum = figure.subplots(1, 3)
-    for values, label in ((result.cosine, "mean cosine"), (result.absolute_cosine, "mean |cosine|")):
-        cosines.plot(range(count), values, marker="o", label=label)
+    _lines_by_layer(cosines, {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine})
     cosines.axhline(0.0, color="#8a8a8a", linewidth=0.8)
     cosines.legend(frameon=False)
-    partition.semilogy(range(count), result.partition, marker="o", color="#d1495b")
-    for axes, title in ((cosines, "Pairs of texts"), (partition, "Partition function, min F / max F")):
-        axes.set_title(title, loc="left")
-        axes.set_xlabel("layer")
-        axes.set_xticks(range(count), layer_names(count))
+    _lines_by_layer(partition, {"partition": result.partition})
+    partition.set_yscale("log")
+    cosines.set_title("Pairs of texts", loc="left")
+    partition.set_title("Partition function, min F / max F", loc="left")
     for layer, (name, values) in enumerate(zip(layer_names(count), result.spectrum, strict=True)):
         if total := values.sum():
             colour = colormaps["viridis"](layer / count)
@@ -62,12 +63,62 @@ def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
     spectrum.set_title("Share of the variance in the first directions", loc="left")
     spectrum.set_xlabel("number of directions")
     spectrum.legend(frameon=False, title="layer", fontsize=8)
-    for axes in (cosines, partition, spectrum):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#e6e6e6", linewidth=0.8)
-        axes.set_axisbelow(True)
+    _plain_frame(spectrum)
     heading = f"{_end(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
     figure.suptitle(heading, fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
+    """Return one panel per pooling: the correlation by layer, before and after each treatment."""
+    figure = _figure(10.0, 3.8)
+    panels = figure.subplots(1, len(result.poolings), sharey=True)
+    for axes, pooling, values in zip(panels, result.poolings, result.spearman, strict=True):
+        names = (treatment.replace("_", " ") for treatment in result.treatments)
+        _lines_by_layer(axes, dict(zip(names, values.T, strict=True)))
+        axes.set_title(f"vectors: {pooling}", loc="left")
+    panels[0].set_ylabel("Spearman's correlation")
+    panels[0].legend(frameon=False, fontsize=9)
+    heading = f"{_end(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
+    figure.suptitle(heading, fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_context_similarity(result: ContextSimilarity) -> "Figure":
+    """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
+    figure = _figure(13.0, 3.8)
+    panels = figure.subplots(1, 3)
+    for axes, title, values, baseline in zip(
+        panels,
+        ("Self-similarity of words", "Words and their sentence's mean", "Explained by one direction"),
+        (result.self_similarity.mean(axis=0), result.intra_sentence, result.explained_variance.mean(axis=0)),
+        (result.cosine_baseline, result.cosine_baseline, result.explained_baseline),
+        strict=True,
+    ):
+        _lines_by_layer(axes, {"measured": values, "words at random": baseline})
+        axes.set_title(title, loc="left")
+    panels[0].legend(frameon=False)
+    heading = f"{_end(result.model)}: {len(result.words)} words in {result.contexts} texts each"
+    figure.suptitle(heading, fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
+    """Return the cosines within and between senses by layer, and those of all texts in the last layer."""
+    order = np.argsort(result.senses, kind="stable")
+    figure = _figure(11.0, 4.2)
+    by_layer, pairs = figure.subplots(1, 2)
+    series = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
+    _lines_by_layer(by_layer, series)
+    by_layer.legend(frameon=False)
+    by_layer.set_title("Mean cosine", loc="left")
+    image = pairs.imshow(result.cosines[-1][np.ix_(order, order)], cmap="viridis")
+    labels = [result.senses[number] or result.texts[number][:20] for number in order]
+    pairs.set_yticks(range(len(order)), labels, fontsize=8, parse_math=False)
+    pairs.set_xticks([])
+    pairs.set_title("Texts in the last layer", loc="left")
+    figure.colorbar(image, ax=pairs, label="cosine")
+    figure.suptitle(f"{_end(result.model)}: {result.word!r}", fontsize=11, parse_math=False)
     return figure
 
 
@@ -95,6 +146,20 @@ def _figure(width: float, height: float) -> "Figure":
     return figure
 
 
+def _lines_by_layer(axes: "Axes", series: dict[str, np.ndarray]) -> None:
+    for label, values in series.items():
+        axes.plot(range(len(values)), values, marker="o", label=label)
+        axes.set_xticks(range(len(values)), layer_names(len(values)))
+    axes.set_xlabel("layer")
+    _plain_frame(axes)
+
+
+def _plain_frame(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
 def _write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         text = "–" if np.isnan(value) else f"{value:.2f}"
@@ -103,5 +168,6 @@ def _write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
 
 
 def _end(path: str, longest: int = 40) -> str:
-    """Return the end of a path, which tells it from others."""
+    """Return a path as seen from the current directory if that is shorter, or the end of it, which tells it apart."""
+    path = path if "://" in path else min(path, os.path.relpath(path), key=len)
     return path if len(path) <= longest else f"…{path[-longest:]}"

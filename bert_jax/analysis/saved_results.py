@@ -1,4 +1,4 @@
-"""result.json of an analysis: its result, and the key of what it was computed from, by which it is found again."""
+"""The JSON files of an analysis: its result, and the key of what it was computed from, by which it is found again."""
 
 import dataclasses
 import json
@@ -15,7 +15,6 @@ from bert_jax.errors import UserError
 from bert_jax.files import checksum, read_object, sealed, unsealed, write_atomically
 from bert_jax.pretrained.model import PretrainedModel
 
-FILE = "result.json"
 Result = typing.TypeVar("Result")
 
 
@@ -47,19 +46,18 @@ def output_directory(path: str | os.PathLike[str]) -> epath.Path:
     return directory
 
 
-def save_result(directory: str | os.PathLike[str], key: dict[str, Any], result: Any) -> None:
-    """Write result.json: a dataclass with arrays, and the key, of JSON types, of what it was computed from."""
+def save_result(file: epath.Path, key: dict[str, Any], result: Any) -> None:
+    """Write a dataclass with arrays, and the key, of JSON types, of what it was computed from."""
     values = sealed({"key": key, "result": _plain(result)})
-    write_atomically(epath.Path(directory) / FILE, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(file, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
 
 
-def saved_result(directory: str | os.PathLike[str], key: dict[str, Any], kind: type[Result]) -> Result | None:
+def saved_result(file: epath.Path, key: dict[str, Any], kind: type[Result]) -> Result | None:
     """Return the result with this key, a dataclass `kind`, that `save_result` wrote; None if there is none.
 
     Raises:
-      UserError: result.json is damaged, or no result of ours.
+      UserError: the file is damaged, or no result of ours.
     """
-    file = epath.Path(directory) / FILE
     if not file.exists():
         return None
     remedy = "remove it, and the result is computed again"

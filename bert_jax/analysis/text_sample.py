@@ -1,5 +1,6 @@
 """The texts that an analysis reads: a random sample of the lines of a corpus, or all of them, without holding them."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -10,12 +11,23 @@ from bert_jax.data.corpus.text_blocks import Source
 from bert_jax.errors import UserError
 
 
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The lines of some sources that are not blank; each iteration reads them again."""
+
+    sources: list[Source]
+    text_field: str
+
+    def __iter__(self) -> Iterator[str]:
+        return (line for source in self.sources for line in read_lines(source, self.text_field) if line.strip())
+
+
 def texts_of(sources: list[Source], count: int, seed: int, text_field: str = "text") -> Iterable[str]:
     """Return `count` lines of the sources, drawn at random and in random order, or for 0 all of them, one by one.
 
     Only the lines drawn are held in memory. Fewer lines than `count` are all returned.
     """
-    lines = (line for source in sources for line in read_lines(source, text_field) if line.strip())
+    lines = Lines(sources, text_field)
     return lines if count == 0 else drawn(lines, count, seed)
 
 

@@ -68,9 +68,35 @@ class IsotropyConfig(AnalysisConfig):
     vectors: Literal["mean", "cls", "token"] = "mean"
     """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
     its tokens, drawn at random."""
+    sts: str = ""
+    """File of STS-B, dev.tsv or train.tsv, whose judgements are compared with the cosines of every layer, by mean and
+    cls, before and after centring, component removal and whitening, which are fitted on the input. By default nothing
+    is."""
 
 
-ANALYSES = {"cka": CkaConfig, "isotropy": IsotropyConfig}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarityConfig(AnalysisConfig):
+    """analyze similarity MODEL --input=FILE --output=DIR [--word=WORD --senses=FILE]
+
+    Measure how much the vector of a word depends on its context, layer by layer, and whether the senses of one word
+    come apart.
+
+    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
+    (RUN/checkpoints/step_000001000).
+    """
+
+    words: int = 100
+    """Number of words to measure, drawn at random from those that occur in enough texts."""
+    contexts: int = 16
+    """Number of texts in which each of these words is measured."""
+    word: str = ""
+    """A word to look at in the texts of --senses, such as bank. By default none is."""
+    senses: str = ""
+    """File with a line for each text that has the word: a name for its sense, a tab, the text. Not needed without
+    --word."""
+
+
+ANALYSES = {"cka": CkaConfig, "isotropy": IsotropyConfig, "similarity": SimilarityConfig}
 
 
 def check_analysis(options: AnalysisConfig) -> None:
@@ -81,3 +107,8 @@ def check_analysis(options: AnalysisConfig) -> None:
     for name in ("input", "output"):
         if not getattr(options, name).strip():
             raise UserError(f"{name} is empty; give the {'texts' if name == 'input' else 'directory of the result'}")
+    if isinstance(options, SimilarityConfig) and (not options.word) != (not options.senses):
+        raise UserError(
+            f"word={options.word or 'nothing'} and senses={options.senses or 'nothing'}: give both, "
+            "--word=WORD --senses=FILE, or neither"
+        )

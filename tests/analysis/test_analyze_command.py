@@ -87,18 +87,18 @@ def test_a_second_call_takes_the_result_that_is_there(place, tmp_path, monkeypat
 
 def test_a_result_comes_back_as_it_was_saved(tmp_path):
     result = LayerSimilarity(np.array([[1.0, np.nan], [0.25, 1 / 3]]), 9, 2, ("one", "two"), "cls")
-    save_result(tmp_path, {"a": 1}, result)
-    found = saved_result(tmp_path, {"a": 1}, LayerSimilarity)
+    save_result(tmp_path / "result.json", {"a": 1}, result)
+    found = saved_result(tmp_path / "result.json", {"a": 1}, LayerSimilarity)
     np.testing.assert_array_equal(found.matrix, result.matrix)
     assert found.models == ("one", "two") and (found.texts, found.minibatches, found.vectors) == (9, 2, "cls")
-    assert saved_result(tmp_path, {"a": 2}, LayerSimilarity) is None
-    assert saved_result(tmp_path / "other", {"a": 1}, LayerSimilarity) is None
+    assert saved_result(tmp_path / "result.json", {"a": 2}, LayerSimilarity) is None
+    assert saved_result(tmp_path / "other.json", {"a": 1}, LayerSimilarity) is None
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["pca", "MODEL"], "unknown analysis 'pca'; analyses: cka, isotropy"),
+        (["pca", "MODEL"], "unknown analysis 'pca'; analyses: cka, isotropy, similarity"),
         (["cka"], "MODEL comes first"),
         (["cka", "RUN", "--output=x"], "give the required --input"),
         (["cka", "RUN", "--input=nothing.txt", "--output=OUT"], "nothing.txt"),

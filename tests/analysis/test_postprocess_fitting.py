@@ -126,6 +126,14 @@ def test_it_is_saved_with_the_model_and_loaded_by_name(model, whitening, saved, 
     assert sorted(bert_jax.load(tmp_path / "copy").postprocesses) == ["all-but-2", "white"]
 
 
+def test_conversion_keeps_it_or_says_that_it_is_left_out(saved, tmp_path, capsys):
+    bert_jax.convert(saved, tmp_path / "ours", to="bert_jax")
+    assert "left out" not in capsys.readouterr().out
+    assert sorted(bert_jax.load(tmp_path / "ours").postprocesses) == ["all-but-2", "white"]
+    bert_jax.convert(saved, tmp_path / "theirs", to="huggingface")
+    assert "left out: postprocesses (all-but-2, white); --to=bert_jax keeps them" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "count, options, message",
     [

@@ -24,6 +24,8 @@ def test_lines_of_all_files_are_texts_and_blank_ones_are_not(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"text": "four\\nfive"}\n')
     sources = find_sources(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl")
     assert list(texts_of(sources, 0, 0)) == ["one", "two", "three", "four", "five"]
+    lines = texts_of(sources, 0, 0)
+    assert list(lines) == list(lines)  # it can be read again
     some = list(texts_of(sources, 3, 1))
     assert len(set(some)) == 3 and some == list(texts_of(sources, 3, 1))
     assert sorted(texts_of(sources, 99, 1)) == sorted(texts_of(sources, 0, 0))

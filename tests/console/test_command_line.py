@@ -21,7 +21,7 @@ from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig
+from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig, SimilarityConfig
 from bert_jax.config.benchmarking import (
     BENCHMARKS,
     AttentionBenchConfig,
@@ -206,6 +206,7 @@ OPTIONS = {  # of every command
     "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
     "analyze cka": CkaConfig(input="", output=""),
     "analyze isotropy": IsotropyConfig(input="", output=""),
+    "analyze similarity": SimilarityConfig(input="", output=""),
     "config": Config(),
     "pretrain": PretrainConfig(),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
