@@ -14,6 +14,7 @@ from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, p
 from bert_jax.bench.machine import load_average
 from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
+from bert_jax.bench.step_batches import unpacked
 from bert_jax.bench.variants import OURS, varied
 from bert_jax.config import resolve_phases
 from bert_jax.config.benchmarking import DataBenchConfig
@@ -72,10 +73,8 @@ def our_contestants(options: DataBenchConfig) -> list[Contestant]:
 def grid() -> list[str]:
     """Return the variants that --grid adds; tf.data is one only where TensorFlow is installed."""
     loaders = ("plain", *(("tf.data",) if importlib.util.find_spec("tensorflow") else ()))
-    return [
-        f"data.loader={loader} masking.unit={unit}"
-        for loader, unit in itertools.product(loaders, ("token", "whole_word"))
-    ]
+    choices = itertools.product(loaders, ("off", "on"), ("token", "whole_word"))
+    return [f"data.loader={loader} data.packing={packing} masking.unit={unit}" for loader, packing, unit in choices]
 
 
 def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[Contestant]:
@@ -86,7 +85,7 @@ def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[Contest
     """
     if options.masking.unit == "span":
         raise UserError("peer=torch: the collator of transformers masks no spans; choose another --masking.unit")
-    config = dataclasses.replace(options.run, masking=dataclasses.replace(options.masking, unit="token"))
+    config = dataclasses.replace(unpacked(options.run), masking=dataclasses.replace(options.masking, unit="token"))
     (phase,), (examples,) = resolve_phases(config), open_corpus(config).training
     tokenizer = examples.store.tokenizer()
     if tokenizer.kind != "wordpiece":

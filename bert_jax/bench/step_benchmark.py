@@ -11,7 +11,7 @@ from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, p
 from bert_jax.bench.machine import cores, load_average
 from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
-from bert_jax.bench.step_batches import BatchFile, with_vocabulary, write_batches
+from bert_jax.bench.step_batches import BatchFile, unpacked, with_vocabulary, write_batches
 from bert_jax.bench.variants import OURS, varied
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
@@ -105,8 +105,8 @@ def our_entries(options: StepBenchConfig, files: BatchFiles) -> list[Entry]:
 
 
 def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, Any]) -> list[Entry]:
-    """Return torch's step as it is and tuned, on the device and in the data type of ours."""
-    config = with_vocabulary(options.run)
+    """Return torch's step as it is and tuned, on the device and in the data type of ours; it has no packed rows."""
+    config = with_vocabulary(unpacked(options.run))
     file, entries = files.of(config), []
     for role, name in PEERS.items():
         job = peer_job(config, facts) | {"batches": file.path, "role": role, "compile": options.peer_compile}

@@ -25,11 +25,12 @@ def bench(*words) -> int:
 
 
 def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_config, tmp_path, capsys):
-    output, variant = tmp_path / "data.json", "data.loader=plain masking.unit=span"
+    output, variant = tmp_path / "data.json", "data.packing=on masking.unit=span"
     words = (*QUICK, f"--variant={variant}", "--need=one chip=1000,8 chips=8000", f"--output={output}")
     assert bench(small_store, tiny_config, *words) == 0
     found = json.loads(output.read_text())
     first, second = found["contestants"]
+    assert second["token_share"] > first["token_share"]  # which is what packing is for
     assert second["name"] == variant and found["processor"] in capsys.readouterr().out
     cpu = [turn["cpu"] / turn["units"] for turn in first["turns"]]
     assert found["sequences_per_cpu_second"] == pytest.approx(8 / (sum(cpu) / 2))
@@ -78,7 +79,9 @@ def test_the_collator_gets_the_words_that_ours_masks(examples):
 
 def test_the_grid_has_every_loader_with_tokens_and_words():
     names = data_benchmark.grid()
-    assert "data.loader=plain masking.unit=token" in names and "data.loader=plain masking.unit=whole_word" in names
+    for packing in ("off", "on"):
+        for unit in ("token", "whole_word"):
+            assert f"data.loader=plain data.packing={packing} masking.unit={unit}" in names
     assert len(set(names)) == len(names)
 
 

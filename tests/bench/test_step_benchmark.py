@@ -71,6 +71,7 @@ REFUSED = {
         f"--peer_python={sys.executable}",
     ),
     "peer_python=nowhere cannot be started": ("--peer=torch", "--peer_python=nowhere"),
+    "nothing to pack in a synthetic batch": ("--variant=data.packing=on",),
     "platform=gpu, but JAX computes on cpu": ("--platform=gpu",),
 }
 
