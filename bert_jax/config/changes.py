@@ -48,10 +48,11 @@ PRETRAINING = Changes(
 
 _COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
 _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
+_COMPUTED = tuple(f"compute.{name}" for name in ("attention", "layers", "products", "remat"))  # but not the data type
 FINETUNING = Changes(
     where=("init_from", *_COPIES),
     how=(
-        *("init_from", "data.", "workdir", "mesh.", "compute.attention", "compute.layers", "compute.remat"),
+        *("init_from", "data.", "workdir", "mesh.", *_COMPUTED),
         *(*_RUN, "batch_size", "micro_batches", "learning_rate", "epochs"),
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),
@@ -61,9 +62,7 @@ parameters are compared by their content."""
 
 _FINETUNING_RECORD = (
     *FINETUNING.below("finetune").how,
-    "compute.attention",
-    "compute.layers",
-    "compute.remat",
+    *_COMPUTED,
     "pairs",
 )
 """The same in config.json of a work directory, which has the options of computation outside "finetune" too, and what

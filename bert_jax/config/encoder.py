@@ -20,6 +20,13 @@ LayersRead = Literal[
 ]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
 
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
+"""How the vectors of the tokens of a text become one; see `EmbeddingConfig`. pooler: that of BERT's pooler."""
+Combination = Literal[
+    "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
+]
+"""How several layers become one vector per token (models/pooling.py)."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:

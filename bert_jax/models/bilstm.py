@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.encoder import Combination
 from bert_jax.models.layers import affine, dropout, truncated_normal
-from bert_jax.models.pooling import Combination, combine, layers_read
+from bert_jax.models.pooling import combine, layers_read
 
 
 class Lstm(nnx.Module):

@@ -10,12 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.errors import UserError
 
-Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
-Combination = Literal[
-    "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
-]
 LAYERS_READ = {
     "last": 1,
     "second_to_last": 2,

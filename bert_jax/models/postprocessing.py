@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.errors import UserError
-from bert_jax.models.pooling import Combination, Pooling
 
 PostprocessKind = Literal["whitening", "component_removal"]
 KINDS: tuple[PostprocessKind, ...] = typing.get_args(PostprocessKind)

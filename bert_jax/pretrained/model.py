@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.console.progress_bar import track
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.data.sequences.features import Features
@@ -24,7 +25,7 @@ from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.parameters import PRETRAINING_PARTS
-from bert_jax.models.pooling import Combination, Pooling, check_pooling, layer_indices, layers_read
+from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.edited_parameters import Parameters, not_finite

@@ -12,10 +12,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.encoder import Combination
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.pooling import Combination, combine, pool
+from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions

@@ -27,6 +27,7 @@ def bench(pretrained, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
     output = tmp_path / "finetune.json"
     assert bench("text", *QUICK, f"--output={output}") == 0

@@ -75,6 +75,7 @@ def test_what_cannot_be_measured_is_refused(words, message, capsys):
     assert re.search(message, captured.err.splitlines()[-1]) and not captured.out
 
 
+@pytest.mark.slow
 def test_loading_is_measured_in_new_processes(tmp_path):
     model = directory(tmp_path / "model")
     output = tmp_path / "load.json"

@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 from one_device import finetune, pretrain
+from threefry_dropout import use_threefry
 
 import bert_jax
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -19,7 +20,11 @@ ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The directory in which the earlier commands were started; paths in their settings are relative to it."""
+    """The directory in which the earlier commands were started; paths in their settings are relative to it.
+
+    Dropout draws the elements that it drew then, so that the figures can be compared.
+    """
+    use_threefry(monkeypatch)
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)

@@ -39,6 +39,7 @@ def test_resume_is_bit_identical(small_store, finished, tmp_path, capsys):
     assert rows(config.workdir) == rows(finished.workdir)
 
 
+@pytest.mark.slow
 def test_evaluation_is_that_of_runs_without(small_store, tmp_path):
     untrained = (dataclasses.replace(PHASE, steps=1, warmup_steps=0, learning_rate=1e-30),)
     found = []
