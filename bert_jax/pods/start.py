@@ -1,6 +1,7 @@
 """From the words of `bert-jax launch` to what a platform runs."""
 
 import dataclasses
+import os
 
 from bert_jax.config.checks import check
 from bert_jax.config.launching import PLATFORMS
@@ -36,4 +37,6 @@ def start(platform: str, words: list[str]) -> int:
     own, others = divided(words, [field.name for field in dataclasses.fields(cls)], default)
     options = parse(cls, own, *described(cls))
     config = check(parse(default, others, *described(cls)))
+    if os.environ.get("JAX_ENABLE_COMPILATION_CACHE") == "false":  # --no_compilation_cache, taken from every command
+        others = [*others, "--no_compilation_cache"]
     return RUN[platform](Job(path, tuple(others), config), options)

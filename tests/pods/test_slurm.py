@@ -64,6 +64,13 @@ def test_a_dry_run_prints_the_command_that_a_launch_makes(slurm, capsys):
     assert slurm.calls[-1] == ["scancel", "--me", "--name=run"]
 
 
+def test_the_run_keeps_no_programs_where_its_launch_keeps_none(slurm, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")  # restored after the test, whose command sets it
+    slurm.answers(**{"sbatch_--parsable": (0, "1\n", "")})
+    assert launch("--no_compilation_cache") == 0
+    assert slurm.calls[-1][-4:] == ["bert_tiny", *RUN, "--no_compilation_cache"]
+
+
 def test_what_slurm_refuses_is_one_line(slurm, capsys):
     slurm.answers(**{"sbatch_--parsable": (1, "", "sbatch: error: Invalid account or partition\n")})
     assert launch() == 2
