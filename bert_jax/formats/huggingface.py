@@ -13,6 +13,7 @@ from bert_jax.files import write_atomically
 from bert_jax.formats import huggingface_config, safetensors_files
 from bert_jax.formats import huggingface_names as names
 from bert_jax.formats.model_card import model_card
+from bert_jax.formats.model_types import MODEL_TYPES, HeadKind, ModelType, type_to_write
 from bert_jax.formats.places import Place
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
@@ -40,15 +41,16 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     directory = epath.Path(path)
     config = huggingface_config.read_config(directory)
     stored = safetensors_files.open_directory(directory)
-    tensors, ignored = _known(stored, directory)
+    kind = config.kind
+    tensors, ignored = _known(stored, kind, directory)
     head = _head(config, tensors, directory)
-    layers = names.number_of_layers(tensors)
+    layers = names.number_of_layers(tensors, kind)
     if layers != config.model.num_layers:
         raise UserError(
             f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
             f"weights have {layers} layers"
         )
-    places = names.table(config.model, head)
+    places = names.table(config.model, head, kind)
     needed = {"pooler"} if head is not None and head.kind in POOLED else set()
     absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
     places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
@@ -56,7 +58,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
     model = without_padding(config.model, tokenizer, directory)
-    wanted = {name for place in places.values() for name in place.names} | set(names.TIED)
+    wanted = {name for place in places.values() for name in place.names} | set(kind.tied)
     return StoredModel(
         kind="huggingface",
         path=os.fspath(path),
@@ -65,18 +67,23 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         head=head,
         embedding=read_embedding(directory, model.hidden_size, model.max_position_embeddings),
         arrays={
-            path: _stored_array(place, tensors) for path, place in names.table(model, head).items() if path in places
+            path: _stored_array(place, tensors)
+            for path, place in names.table(model, head, kind).items()
+            if path in places
         },
         ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
         history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}},
     )
 
 
-def _known(stored: dict[str, FileTensor], directory: epath.Path) -> tuple[dict[str, FileTensor], list[str]]:
+def _known(
+    stored: dict[str, FileTensor], kind: ModelType, directory: epath.Path
+) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
-    meanings = {name: names.canonical(name) for name in stored if not names.BUFFERS.search(name)}
-    if names.DECODER_BIAS in meanings and names.TIED[names.DECODER_BIAS] not in meanings.values():
-        meanings[names.DECODER_BIAS] = names.TIED[names.DECODER_BIAS]
+    meanings = {name: names.canonical(name, kind) for name in stored if not names.BUFFERS.search(name)}
+    bias = f"{kind.decoder}.bias"
+    if bias in meanings and kind.tied[bias] not in meanings.values():
+        meanings[bias] = kind.tied[bias]
     if twice := names.repeated(meanings):
         raise UserError(
             f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
@@ -92,15 +99,19 @@ def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) ->
 
 
 def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):
-    kernels = [name for name in ("classifier.weight", "qa_outputs.weight") if name in tensors]
-    if not kernels:
+    """Return the task head, which the names of the arrays show; None if there is none."""
+    heads = config.kind.heads
+    found: list[HeadKind] = [kind for kind, modules in heads.items() if f"{modules['head']}.weight" in tensors]
+    if not found:
         return None
-    shape = tensors[kernels[0]].shape
+    modules = {**config.kind.modules, **heads[found[0]]}
+    kinds: list[HeadKind] = [kind for kind in found if heads[kind]["head"] == modules["head"]]
+    shape = tensors[f"{modules['head']}.weight"].shape
     return huggingface_config.read_head(
         config,
         outputs=shape[0] if shape else 0,
-        spans=kernels[0] == "qa_outputs.weight",
-        pooled="bert.pooler.dense.weight" in tensors,
+        kinds=kinds,
+        pooled=f"{modules['pooler']}.weight" in tensors,
         file=directory / huggingface_config.FILE,
     )
 
@@ -128,11 +139,10 @@ def _check_tied(
     config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool, directory: epath.Path
 ) -> None:
     """Check that the output table of the masked-language-model head is the word table: BERT has one for both."""
-    if has_mlm and not config.tied and names.DECODER_TABLE not in tensors:
-        raise UserError(
-            f"{directory} has tie_word_embeddings=false but no {names.DECODER_TABLE}; {safetensors_files.AWAY}"
-        )
-    for copy, original in names.TIED.items():
+    table = f"{config.kind.decoder}.weight"
+    if has_mlm and not config.tied and table not in tensors:
+        raise UserError(f"{directory} has tie_word_embeddings=false but no {table}; {safetensors_files.AWAY}")
+    for copy, original in config.kind.tied.items():
         if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
             raise UserError(
                 f"{directory}: {copy} differs from {original}; BERT uses one array for both, and a model with two "
@@ -169,12 +179,14 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         options.
     """
     directory = epath.Path(destination)
-    architecture = _architecture(stored)
+    kind = _kind(stored)
+    key = _class(stored)
     tokenizer = stored.tokenizer
-    config = huggingface_config.to_json(stored.model, stored.head, architecture, tokenizer.pad_id if tokenizer else 0)
-    prefix = "bert." if architecture == "BertModel" else ""  # a bare encoder's names have no prefix
+    pad_id = tokenizer.pad_id if tokenizer else 0
+    config = huggingface_config.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
+    prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix
     arrays = {}
-    places = names.table(stored.model, stored.head)
+    places = names.places(stored.parameters, stored.head, kind)
     for path in sorted(stored.arrays, key=list(places).index):  # so that a model gives the same file from every source
         array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):
@@ -185,7 +197,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
     if tokenizer is not None:
         write_tokenizer(tokenizer, directory, stored.model.max_position_embeddings)
-    card = model_card(stored, architecture, name)
+    card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 
 
@@ -197,19 +209,23 @@ def _their_values(place: Place, array: StoredArray, layer: int):
     return lambda: place.split_up(array.read((slice(layer, layer + 1), *index[1:]))[0])
 
 
-def _architecture(stored: StoredModel) -> str:
-    """Return the class of transformers that has these parts or, if there is none, the one that uses most of them."""
+def _kind(stored: StoredModel) -> ModelType:
+    """Return the model type to write; raise a UserError if there is none that computes the same."""
     if why := names.absence(stored.parameters):
         raise UserError(why)
+    if (kind := type_to_write(stored.model)) is None:
+        raise UserError(
+            f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "
+            "does, so it cannot be written for it; use --to=bert_jax"
+        )
+    return kind
+
+
+def _class(stored: StoredModel) -> str:
+    """Return the key of ModelType.classes of the class with these parts or, if none has, that with most of them."""
     if stored.head is not None:
-        return {
-            "classification": "BertForSequenceClassification",
-            "regression": "BertForSequenceClassification",
-            "choice": "BertForMultipleChoice",
-            "span": "BertForQuestionAnswering",
-            "tagging": "BertForTokenClassification",
-        }[stored.head.kind]
+        return stored.head.kind
     has_mlm, has_pairs = "mlm" in stored.parts, "next_sentence" in stored.parts
     if has_mlm:
-        return "BertForPreTraining" if has_pairs else "BertForMaskedLM"
-    return "BertForNextSentencePrediction" if has_pairs else "BertModel"
+        return "pretraining" if has_pairs else "mlm"
+    return "pairs" if has_pairs else "encoder"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from etils import epath
@@ -9,7 +10,9 @@ from etils import epath
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
+from bert_jax.formats.model_types import BERT, HeadKind, ModelType, model_type
 from bert_jax.formats.safetensors_files import inside
+from bert_jax.models.parameters import POOLED
 
 FILE = "config.json"
 ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
@@ -17,41 +20,13 @@ ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-SIZES = {  # theirs: ours, default of transformers.BertConfig
-    "vocab_size": ("vocab_size", 30_522),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-}
-RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.1),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
-}
-UNSUPPORTED = {  # options of other models; key → values that mean BERT
-    "position_embedding_type": (None, "absolute"),
-    "is_decoder": (None, False),
-    "add_cross_attention": (None, False),
-    "pruned_heads": (None, {}),
-    "quantization_config": (None,),
-    "embedding_size": (None,),
-}
-HEADS: dict[str | None, Literal["classification", "tagging", "span", "choice"]] = {
-    "BertForSequenceClassification": "classification",
-    "BertForTokenClassification": "tagging",
-    "BertForQuestionAnswering": "span",
-    "BertForMultipleChoice": "choice",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceConfig:
     """A config.json: the model, and what it says about a task head."""
 
+    kind: ModelType
     model: ModelConfig
     architecture: str | None
     problem: str | None
@@ -62,23 +37,21 @@ class HuggingFaceConfig:
 
 
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
-    """Read config.json; raise a UserError if it is broken or describes a different model than BERT."""
+    """Read config.json; raise a UserError if it is broken or describes a model that is not known here."""
     file = inside(directory, FILE)
     values = read_object(file)
-    if values.get("model_type", "bert") != "bert":
-        raise UserError(
-            f"{file} describes a model of type {values['model_type']!r:.40}; only model_type 'bert' can be loaded"
-        )
-    for key, allowed in UNSUPPORTED.items():
+    kind = model_type(values, file)
+    for key, allowed in kind.unsupported.items():
         if values.get(key) not in allowed:
             raise UserError(
-                f"{file} has {key}={values[key]!r:.60}, which BERT does not have; only {allowed[-1]!r} is supported"
+                f"{file} has {key}={values[key]!r:.60}, which a model of type {kind.name} does not have here; only "
+                f"{allowed[-1]!r} is supported"
             )
     activation = values.get("hidden_act", "gelu")
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has hidden_act={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
-    sizes: dict[str, Any] = {ours: _size(values.get(key, default), key, file) for key, (ours, default) in SIZES.items()}
-    rates: dict[str, Any] = {ours: _rate(values.get(key, default), key, file) for key, (ours, default) in RATES.items()}
+    sizes: dict[str, Any] = {o: _size(values.get(key, default), key, file) for key, (o, default) in kind.sizes.items()}
+    rates: dict[str, Any] = {o: _rate(values.get(key, default), key, file) for key, (o, default) in kind.rates.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:
         raise UserError(
             f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
@@ -86,7 +59,8 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     dropout = values.get("classifier_dropout")
     architectures = values.get("architectures") or [None]
     return HuggingFaceConfig(
-        model=ModelConfig(**sizes, **rates, activation=ACTIVATIONS[activation]),
+        kind=kind,
+        model=ModelConfig(**sizes, **rates, activation=ACTIVATIONS[activation], **kind.read_options(values, file)),
         architecture=architectures[0] if isinstance(architectures, list) else None,
         problem=values.get("problem_type"),
         labels=_labels(values.get("id2label") or {}, file),
@@ -119,15 +93,19 @@ def _labels(names, file: epath.Path) -> tuple[str, ...]:
     return tuple(names[key] for key in keys)
 
 
-def read_head(config: HuggingFaceConfig, outputs: int, spans: bool, pooled: bool, file: epath.Path) -> HeadConfig:
+def read_head(
+    config: HuggingFaceConfig, outputs: int, kinds: Sequence[HeadKind], pooled: bool, file: epath.Path
+) -> HeadConfig:
     """Return the head of a fine-tuned model.
 
     Args:
       outputs: number of rows of its kernel.
-      spans: whether the kernel is qa_outputs, not classifier.
+      kinds: those of the model type whose kernel has this name.
       pooled: whether the file has a pooler, which tagging and question answering do not have.
     """
-    kind = HEADS.get(config.architecture) or ("span" if spans else "classification" if pooled else "tagging")
+    named: list[HeadKind] = [kind for kind in kinds if config.kind.classes[kind] == config.architecture]
+    fitting: list[HeadKind] = sorted(kinds, key=lambda kind: (kind in POOLED) != pooled)
+    kind = (named or fitting)[0]
     if config.problem == "multi_label_classification":
         raise UserError(
             f"{file} has problem_type='multi_label_classification': heads here choose one label, not several"
@@ -147,21 +125,23 @@ def read_head(config: HuggingFaceConfig, outputs: int, spans: bool, pooled: bool
     return head
 
 
-def to_json(model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int) -> dict:
+def to_json(
+    model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
+) -> dict:
     """Return the contents of a config.json that `transformers` reads as this model."""
     activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
     values = {
-        "model_type": "bert",
+        "model_type": kind.name,
         "architectures": [architecture],
         "dtype": "float32",
         "hidden_act": activation,
         "pad_token_id": pad_id,
-        "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "use_cache": True,
     }
-    values |= {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
-    values["intermediate_size"] = model.feed_forward_size
+    values |= {key: getattr(model, ours) for key, (ours, _) in {**kind.sizes, **kind.rates}.items()}
+    values |= {key: model.feed_forward_size for key, (ours, _) in kind.sizes.items() if ours == "intermediate_size"}
+    values |= kind.written_options(model)
     if head is not None:
         values["classifier_dropout"] = head.dropout
         if head.kind == "regression":

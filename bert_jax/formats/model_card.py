@@ -9,32 +9,34 @@ from etils import epath
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.store.manifest import Manifest, read_manifest
 from bert_jax.errors import UserError
+from bert_jax.formats.model_types import ModelType
 from bert_jax.formats.stored import StoredModel
 
-CLASSES = {  # architecture: class that opens it, task on the hub
-    "BertForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
-    "BertForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
-    "BertForNextSentencePrediction": ("AutoModelForNextSentencePrediction", None),
-    "BertModel": ("AutoModel", "feature-extraction"),
-    "BertForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
-    "BertForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
-    "BertForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
-    "BertForMultipleChoice": ("AutoModelForMultipleChoice", "multiple-choice"),
+CLASSES = {  # key of ModelType.classes: class that opens it, task on the hub
+    "pretraining": ("AutoModelForPreTraining", "fill-mask"),
+    "mlm": ("AutoModelForMaskedLM", "fill-mask"),
+    "pairs": ("AutoModelForNextSentencePrediction", None),
+    "encoder": ("AutoModel", "feature-extraction"),
+    "classification": ("AutoModelForSequenceClassification", "text-classification"),
+    "regression": ("AutoModelForSequenceClassification", "text-classification"),
+    "tagging": ("AutoModelForTokenClassification", "token-classification"),
+    "span": ("AutoModelForQuestionAnswering", "question-answering"),
+    "choice": ("AutoModelForMultipleChoice", "multiple-choice"),
 }
 PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
 
-def model_card(stored: StoredModel, architecture: str, name: str) -> str:
+def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str:
     """Return Markdown with the front matter that the hub reads, without paths of the machine that trained the model."""
-    opener, task = CLASSES[architecture]
+    opener, task = CLASSES[key]
     front = [
         "---",
         "library_name: transformers",
-        "tags: [bert, bert_jax]",
+        f"tags: [{kind.name}, bert_jax]",
         *([f"pipeline_tag: {task}"] if task else []),
         "---",
     ]
-    options = ", add_pooling_layer=False" if architecture == "BertModel" and "pooler" not in stored.parts else ""
+    options = ", add_pooling_layer=False" if key == "encoder" and "pooler" not in stored.parts else ""
     sections = [
         f"# {name}",
         _summary(stored),

@@ -144,7 +144,7 @@ MISFITS = {  # arrays, config.json, what the message says
         {"problem_type": "multi_label_classification"},
         ("choose one label",),
     ),
-    "another model": (STATE, {"model_type": "roberta"}, ("'roberta'", "only model_type 'bert'")),
+    "another model": (STATE, {"model_type": "gpt2"}, ("'gpt2'", "can be loaded are", "bert")),
     "a decoder": (STATE, {"is_decoder": True}, ("is_decoder=True",)),
     "relative positions": (
         STATE,

@@ -1,0 +1,151 @@
+"""The model types of `transformers` that are read and written: what config.json says, and the names of the arrays.
+
+A further one is a `ModelType` below and an entry of MODEL_TYPES; reading, writing, checks and messages follow from it.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from etils import epath
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+
+HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
+
+ENCODER = {
+    "encoder/attention/query": "encoder.layer.{}.attention.self.query",
+    "encoder/attention/key": "encoder.layer.{}.attention.self.key",
+    "encoder/attention/value": "encoder.layer.{}.attention.self.value",
+    "encoder/attention/output": "encoder.layer.{}.attention.output.dense",
+    "encoder/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "encoder/feed_forward/intermediate": "encoder.layer.{}.intermediate.dense",
+    "encoder/feed_forward/output": "encoder.layer.{}.output.dense",
+    "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
+    "embeddings/word": "embeddings.word_embeddings",
+    "embeddings/position": "embeddings.position_embeddings",
+    "embeddings/token_type": "embeddings.token_type_embeddings",
+    "embeddings/norm": "embeddings.LayerNorm",
+    "pooler": "pooler.dense",
+}
+"""BERT's names below the prefix, which RoBERTa kept."""
+SIZES = {
+    "vocab_size": ("vocab_size", 30_522),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+}
+RATES = {
+    "hidden_dropout_prob": ("hidden_dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
+UNSUPPORTED = {
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+    "embedding_size": (None,),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelType:
+    """One value of `model_type` in config.json."""
+
+    name: str
+    prefix: str
+    """Beginning of the names of the encoder's arrays, with a dot; those of a bare encoder lack it."""
+    modules: Mapping[str, str]
+    """Our modules → theirs, with {} for the layer."""
+    heads: Mapping[HeadKind, Mapping[str, str]]
+    """Kind of task head → the modules that have other names then, "head" always among them."""
+    classes: Mapping[str, str]
+    """Kind of task head, or "pretraining", "mlm", "pairs" or "encoder" for models without one → their class."""
+    decoder: str
+    """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
+    holds: Callable[[ModelConfig], bool]
+    """Whether it computes what a model of this configuration does."""
+    sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
+    """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
+    rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
+    """The same for numbers from 0 to 1."""
+    unsupported: Mapping[str, tuple] = dataclasses.field(default_factory=lambda: UNSUPPORTED)
+    """Key → values that mean this model; with any other the directory is refused."""
+    read_options: Callable[[dict[str, Any], epath.Path], dict[str, Any]] = lambda values, file: {}
+    """Returns the further fields of ModelConfig, from the contents of config.json, the file."""
+    written_options: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
+    """Returns the further contents of config.json."""
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Second names of one array → the first."""
+        return {
+            f"{self.decoder}.weight": f"{self.modules['embeddings/word']}.weight",
+            f"{self.decoder}.bias": f"{self.modules['mlm']}.bias",
+        }
+
+    @property
+    def layer(self) -> re.Pattern[str]:
+        """Matches the names of a layer's arrays; group 1 is its number."""
+        before, _, _ = self.modules["encoder/attention/query"].partition("{}")
+        return re.compile(rf"{re.escape(before)}(\d+)\.")
+
+
+_TASKS: dict[HeadKind, str] = {
+    "classification": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "choice": "MultipleChoice",
+    "span": "QuestionAnswering",
+    "tagging": "TokenClassification",
+}
+_CLASSIFIER, _SPAN = {"head": "classifier"}, {"head": "qa_outputs"}
+_HEADS: dict[HeadKind, dict[str, str]] = {**dict.fromkeys(_TASKS, _CLASSIFIER), "span": _SPAN}
+
+BERT = ModelType(
+    name="bert",
+    prefix="bert.",
+    modules={
+        **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
+        "mlm/dense": "cls.predictions.transform.dense",
+        "mlm/norm": "cls.predictions.transform.LayerNorm",
+        "mlm": "cls.predictions",
+        "next_sentence": "cls.seq_relationship",
+    },
+    heads=_HEADS,
+    classes={
+        **{kind: f"BertFor{theirs}" for kind, theirs in _TASKS.items()},
+        "pretraining": "BertForPreTraining",
+        "mlm": "BertForMaskedLM",
+        "pairs": "BertForNextSentencePrediction",
+        "encoder": "BertModel",
+    },
+    decoder="cls.predictions.decoder",
+    holds=lambda model: True,
+    written_options=lambda model: {"position_embedding_type": "absolute"},
+)
+
+MODEL_TYPES = {each.name: each for each in (BERT,)}
+"""All that are known, by name; a model is written as the first that holds it."""
+
+
+def model_type(values: dict[str, Any], file: epath.Path) -> ModelType:
+    """Return the model type of the contents of a config.json; raise a UserError that names those that are known."""
+    name = values.get("model_type", "bert")
+    if not isinstance(name, str) or name not in MODEL_TYPES:
+        raise UserError(
+            f"{file} describes a model of type {name!r:.40}; the types that can be loaded are {', '.join(MODEL_TYPES)}"
+        )
+    return MODEL_TYPES[name]
+
+
+def type_to_write(model: ModelConfig) -> ModelType | None:
+    """Return the model type of `transformers` that computes what `model` does; None if there is none."""
+    return next((each for each in MODEL_TYPES.values() if each.holds(model)), None)
