@@ -30,7 +30,7 @@ def after(owner, name, label):
         finally:
             mark(label)
     setattr(owner, name, wrapped)
-from bert_jax import cli
+from bert_jax.cli.runs import pretrain
 import bert_jax.pretraining as pretraining
 mark("imports")
 from bert_jax.training.phase_duties import PhaseDuties
@@ -48,7 +48,7 @@ def dispatched(self, step, values):
     print("MARKS" + json.dumps(marks), flush=True)
     os._exit(0)
 PhaseReporter.dispatched = dispatched
-cli.pretrain(sys.argv[1:])
+pretrain(sys.argv[1:])
 """
 
 

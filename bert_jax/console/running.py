@@ -1,4 +1,4 @@
-"""Running one of the commands of cli.py: its help, its errors in one line, its exit status."""
+"""Running one of the commands of cli/: its help, its errors in one line, its exit status."""
 
 import difflib
 import os

@@ -16,7 +16,8 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.data.sequences.text_batches import as_features
 from bert_jax.errors import UserError
-from bert_jax.pretrained.runner import softmax
+from bert_jax.pretrained.model_inputs import in_batches
+from bert_jax.pretrained.runner import Runner, softmax
 from bert_jax.tasks import ner, plain_text, squad
 from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
@@ -80,10 +81,21 @@ class TaggedWord(tuple[str, str]):
         return f"TaggedWord({self[0]!r}, {self[1]!r}, {(self.start, self.end)})"
 
 
-def predict(model: Any, inputs: Iterable[Any], scores: Scores) -> list[Any]:
+def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, progress: bool | None) -> list[Any]:
     """Return an answer to each of `inputs`; PretrainedModel.predict describes the forms of both."""
+    if model.head is None:
+        raise UserError(f"{model.path} has no task head to predict with; fine-tune it first, or use encode or embed")
+    kind = model.head.kind
+
+    def scores(features: Features) -> list[np.ndarray]:
+        found: list = [None] * len(features)
+        for numbers, batch in in_batches(features, batch_size, progress):
+            for row, number in zip(runner.task_scores(batch), numbers, strict=False):
+                found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
+        return found
+
     kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
-    return kinds[model.head.kind](model, inputs, scores)
+    return kinds[kind](model, inputs, scores)
 
 
 def _labels(model, texts, scores: Scores) -> list[Label]:

@@ -1,43 +1,35 @@
 """A loaded model: encode and embed texts, fill in masks, judge sentence pairs, look inside, edit and save."""
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-import jax
 import numpy as np
-from absl import logging
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.encoder import Combination, Pooling
-from bert_jax.console.progress_bar import track
 from bert_jax.data.sequences.batching import Batch
-from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.text_batches import as_features, batches
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.parameters import PRETRAINING_PARTS
-from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
+from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.pretrained.answers import predict
-from bert_jax.pretrained.edited_parameters import Parameters, not_finite
+from bert_jax.pretrained.edited_parameters import Parameters
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
-from bert_jax.pretrained.runner import Runner, softmax
+from bert_jax.pretrained.model_inputs import in_batches, read_texts
+from bert_jax.pretrained.runner import Runner
+from bert_jax.pretrained.saved_model import save
+from bert_jax.pretrained.sentence_order import next_sentence
+from bert_jax.pretrained.vector_form import vector_form
 from bert_jax.pretrained.view import Layers, describe
-from bert_jax.tasks.recorded import without_metrics
-from bert_jax.tokenization.texts import Texts, lowered, tokenize
+from bert_jax.tokenization.texts import Texts, lowered
 from bert_jax.tokenization.tokenizer import Tokenizer
-
-LONG = 10  # number of batches from which on a progress bar is shown
 
 
 class PretrainedModel:
@@ -125,9 +117,9 @@ class PretrainedModel:
         """
         check_pooling(pooling, "pooler" in self.network.parts)
         chosen = layer_indices(layers, self.config.num_layers)
-        features = self._features(texts, max_length, truncate)
+        features = read_texts(self, texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)
-        for numbers, batch in self._batches(features, batch_size, progress):
+        for numbers, batch in in_batches(features, batch_size, progress):
             collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.need_tokenizer().tokens, attentions)
 
@@ -148,8 +140,8 @@ class PretrainedModel:
         are together, the longest first. The arguments are those of `encode`.
         """
         chosen = layer_indices(layers, self.config.num_layers)
-        features = self._features(texts, max_length, truncate)
-        for numbers, batch in self._batches(features, batch_size, progress):
+        features = read_texts(self, texts, max_length, truncate)
+        for numbers, batch in in_batches(features, batch_size, progress):
             part = features.part(numbers)
             collector = Collector(part, self.config, chosen, attentions)
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
@@ -193,34 +185,10 @@ class PretrainedModel:
           UserError: the directory of sentence-transformers has a module that is not supported, and `pooling` is not
             given.
         """
-        layers_read(layers, self.config.num_layers, weights)
-        if pooling is None and self.embedding.unsupported:
-            raise UserError(
-                f"{self.path} is a model of sentence-transformers with {self.embedding.unsupported}, which embed "
-                'cannot do; give pooling, such as pooling="mean", for vectors of the bare BERT'
-            )
-        if pooling == "pooler" and layers != "last":
-            raise UserError(
-                f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last "
-                "layer only)"
-            )
-        pooling = self.embedding.pooling if pooling is None else pooling
-        normalize = self.embedding.normalize if normalize is None else normalize
-        check_pooling(pooling, "pooler" in self.network.parts)
-        mapped = None if postprocess is None else self._postprocess(postprocess, layers, pooling)
+        form = vector_form(self, layers, pooling, weights, postprocess, normalize)
         texts = lowered(texts) if self.embedding.lowercase else texts
-        features = self._features(texts, self.embedding.max_length if max_length is None else max_length, truncate)
-        weights = None if weights is None else np.asarray(weights, np.float32)
-        found = np.zeros((len(features), 0), np.float32)
-        for numbers, batch in self._batches(features, batch_size, progress):
-            rows = self._runner.embed(batch, weights, layers, pooling, bool(normalize) and mapped is None)
-            found = found if found.size else np.zeros((len(features), rows.shape[1]), np.float32)
-            found[numbers] = rows[: len(numbers)]
-        if mapped is None:
-            return found
-        found = mapped(found)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        return found / np.maximum(lengths, 1e-12) if normalize else found
+        features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
+        return form.vectors(self._runner, in_batches(features, batch_size, progress), len(features))
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
@@ -249,14 +217,7 @@ class PretrainedModel:
 
         Two lists of the same length give a list: for the first of both, the second of both, …
         """
-        single = isinstance(first, str) and isinstance(second, str)
-        pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
-        features, found = self._features(pairs), [0.0] * len(pairs)
-        for numbers, batch in self._batches(features, batch_size, None):
-            shares = softmax(self.next_sentence_logits(batch))[:, 0]
-            for number, share in zip(numbers, shares, strict=False):
-                found[number] = float(share)
-        return found[0] if single else found
+        return next_sentence(self, first, second, batch_size)
 
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
         """Return the answer of the task head to each of `inputs`, one or a list of:
@@ -272,19 +233,7 @@ class PretrainedModel:
           UserError: the model has no task head, or the inputs do not have its form, such as a pair for a model that was
             fine-tuned on single texts.
         """
-        head = self.head
-        if head is None:
-            raise UserError(f"{self.path} has no task head to predict with; fine-tune it first, or use encode or embed")
-
-        def scores(features: Features) -> list[np.ndarray]:
-            found: list = [None] * len(features)
-            for numbers, batch in self._batches(features, batch_size, progress):
-                rows = self._runner.task_scores(batch)
-                for row, number in zip(rows, numbers, strict=False):
-                    found[number] = row[: len(features.input_ids[number])] if head.kind in ("span", "tagging") else row
-            return found
-
-        return predict(self, inputs, scores)
+        return predict(self, self._runner, inputs, batch_size, progress)
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32.
@@ -311,17 +260,7 @@ class PretrainedModel:
           UserError: `path` is not empty or cannot be written, the parameters no longer fit the model, or there are
             several hosts.
         """
-        if jax.process_count() > 1:
-            raise UserError(
-                f"save is for one host but this program has {jax.process_count()}; load the model on one of them"
-            )
-        params = self._parameters.current()
-        if bad := not_finite(params):
-            logging.warning(
-                "%d arrays have values that are NaN or infinite, first %s; they are saved as they are", len(bad), bad[0]
-            )
-        with new_directory(path) as directory:
-            write_bert_jax(self._stored(params), directory, by="model.save")
+        save(self, self._parameters.current(), path)
 
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer; raise a UserError if the model came without one."""
@@ -334,60 +273,3 @@ class PretrainedModel:
 
     def __repr__(self) -> str:
         return describe(self)
-
-    def _postprocess(self, chosen: Postprocess | str, layers: str, pooling: str) -> Postprocess:
-        """Return the one that is meant, which must have been fitted on such vectors."""
-        if isinstance(chosen, str):
-            if chosen not in self.postprocesses:
-                there = ", ".join(map(repr, self.postprocesses)) or "none"
-                raise UserError(f"this model has no postprocess {chosen!r}; it has {there}")
-            chosen = self.postprocesses[chosen]
-        chosen.check(layers, pooling)
-        return chosen
-
-    def _stored(self, params: dict[str, Any]) -> StoredModel:
-        arrays = {
-            path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
-            for path, leaf in leaf_paths(params).items()
-        }
-        return StoredModel(
-            self.kind,
-            self.path,
-            self.config,
-            arrays,
-            self.tokenizer,
-            self.head,
-            self.embedding,
-            postprocesses=self.postprocesses,
-            history=without_metrics(self.history),
-        )
-
-    def _features(self, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
-        longest = self.config.max_position_embeddings
-        rows = tokenize(self.need_tokenizer(), texts, longest, max_length, truncate, masks=True)
-        features = as_features(rows, longest)
-        if self.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
-            raise UserError(
-                "this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself"
-            )
-        return features
-
-    def _batches(self, features: Features, batch_size: int, progress: bool | None):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} must be positive")
-        count = -(-len(features) // batch_size)
-        show = count >= LONG if progress is None else progress
-        return track(batches(features, batch_size), "batches of texts", count, visible=show)
-
-
-def _text_pairs(first, second) -> list[tuple[str, str]]:
-    columns = [list(texts) for texts in (first, second) if isinstance(texts, Iterable) and not isinstance(texts, str)]
-    if (
-        len(columns) < 2
-        or len(columns[0]) != len(columns[1])
-        or not all(isinstance(text, str) for text in itertools.chain(*columns))
-    ):
-        raise UserError(
-            f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}"
-        )
-    return list(zip(*columns, strict=True))

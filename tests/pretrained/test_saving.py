@@ -19,6 +19,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
+from bert_jax.pretrained.saved_model import as_stored
 from bert_jax.tasks.recorded import recorded_options
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -88,7 +89,7 @@ def test_a_saved_model_is_the_model(tmp_path, task):
     edited(model)
     model.save(tmp_path / "saved")
     back = bert_jax.load(tmp_path / "saved", compute=ComputeConfig(dtype="float32", layers="scan"))
-    assert contents(open_stored(tmp_path / "saved")) == contents(model._stored(model.params))
+    assert contents(open_stored(tmp_path / "saved")) == contents(as_stored(model, model.params))
     assert (back.config, back.head, back.tokenizer.fingerprint) == (model.config, model.head, TOKENIZER.fingerprint)
     if task:  # windows, cuts and the threshold of "no answer" are those of its training
         assert repr(back.predict(INPUTS[name])) == repr(model.predict(INPUTS[name]))
@@ -153,7 +154,7 @@ def test_the_commands_open_it(tmp_path, capsys):
     assert cli._run(["bert-jax", "fill-mask", str(tmp_path / "saved"), "the [MASK] sat"]) == 0
     assert model.fill_mask("the [MASK] sat")[0][0].token in capsys.readouterr().out
     assert cli._run(["bert-jax", "convert", str(tmp_path / "saved"), str(tmp_path / "theirs"), "--to=huggingface"]) == 0
-    assert contents(open_stored(tmp_path / "theirs")) == contents(model._stored(model.params))
+    assert contents(open_stored(tmp_path / "theirs")) == contents(as_stored(model, model.params))
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert (
         "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been"

@@ -1,0 +1,65 @@
+"""Commands on text: vocabularies, the token store, and what the model sees of it."""
+
+from bert_jax.console.command_line import parse, positional
+from bert_jax.console.help import described, usage
+
+
+def train_vocab(arguments: list[str]) -> int:
+    """train-vocab --input=CORPUS --output=VOCAB [--size=N]
+
+    Learn a vocabulary from a corpus: WordPiece or SentencePiece.
+    """
+    from bert_jax.config import TrainVocabConfig
+
+    options = parse(TrainVocabConfig, arguments, *described(train_vocab))
+    from bert_jax.tokenization.learning import run_train_vocab
+
+    run_train_vocab(options)
+    return 0
+
+
+def extend_vocab(arguments: list[str]) -> int:
+    """extend-vocab --vocab=VOCAB --output=VOCAB [--input=CORPUS | --words=FILE]
+
+    Add the words of a domain to a vocabulary. Every entry keeps its id.
+
+    Give either --input=CORPUS, to find the words in, or --words=FILE, which lists them.
+    """
+    from bert_jax.config.commands import ExtendVocabConfig
+
+    options = parse(ExtendVocabConfig, arguments, *described(extend_vocab))
+    from bert_jax.tokenization.extension import run_extend_vocab
+
+    run_extend_vocab(options)
+    return 0
+
+
+def prepare(arguments: list[str]) -> int:
+    """prepare --input=CORPUS --vocab=VOCAB --output=STORE
+
+    Tokenize a corpus once into a token store, which every pre-training run reads.
+    """
+    from bert_jax.config import PrepareConfig
+
+    options = parse(PrepareConfig, arguments, *described(prepare))
+    from bert_jax.data.store.prepare import run_prepare
+
+    run_prepare(options)
+    return 0
+
+
+def inspect(arguments: list[str]) -> int:
+    """inspect STORE
+
+    Show, in colour, how documents become sentences, pieces, pairs and masks.
+
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://.
+    """
+    from bert_jax.config.commands import InspectConfig
+
+    store, options = positional(arguments, usage(inspect), "STORE")
+    config = parse(InspectConfig(), options, *described(inspect))
+    from bert_jax.commands.inspection import run_inspect
+
+    run_inspect(store, config)
+    return 0

@@ -1,0 +1,119 @@
+"""Commands on runs of pre-training: start, launch, watch, compare."""
+
+import itertools
+
+from bert_jax.config import Config
+from bert_jax.config.checks import check
+from bert_jax.console.command_line import divided, load_config, parse, positional
+from bert_jax.console.help import choices, described, usage
+
+
+def demo(arguments: list[str]) -> int:
+    """demo [--workdir=DIR]
+
+    Run every step from vocabulary to filled-in masks within minutes, on text that comes with Python.
+    """
+    from bert_jax.config.commands import DemoConfig
+
+    options = parse(DemoConfig(), arguments, *described(demo))
+    from bert_jax.commands.demo import run_demo
+
+    return run_demo(options)
+
+
+def pretrain(arguments: list[str]) -> int:
+    """pretrain CONFIG --data.path=STORE --workdir=DIR
+
+    Pre-train a model on a token store. The same command resumes an interrupted run.
+
+    CONFIG is a shipped configuration such as bert_base, a .py file (its get_config() returns a bert_jax.Config), or the
+    config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows its values
+    as defaults; without CONFIG the defaults are the built-in ones. The options of a run's only
+    phase need no prefix: --steps means --phases.0.steps.
+    """
+    from bert_jax.config.launching import LocalConfig, PretrainConfig
+
+    path, words = positional(arguments, usage(pretrain), "CONFIG")
+    options = parse(PretrainConfig.of(load_config(path) if path else Config()), words, *described(pretrain))
+    config = check(options.run)
+    if options.simulate_hosts:
+        from bert_jax.pods.job import Job
+        from bert_jax.pods.local import run_local
+
+        _, rest = divided(words, ["simulate_hosts"], config)
+        return run_local(Job(path, tuple(rest), config), LocalConfig(hosts=options.simulate_hosts))
+    from bert_jax.pretraining import pretrain as run
+
+    return run(config).exit_code
+
+
+def launch(arguments: list[str]) -> int:
+    """launch tpu|gke|slurm|local CONFIG --data.path=STORE --workdir=DIR [--dry_run]
+
+    Start a pre-training run on several hosts, and start it again after a preemption or a crash.
+
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. Each platform has further ones:
+    `bert-jax launch tpu --help` lists those of tpu. With --dry_run the commands are printed, and nothing is run.
+    """
+    from bert_jax.config.launching import PLATFORMS
+
+    platform, words = positional(arguments, usage(launch), " or ".join(PLATFORMS))
+    if not platform:
+        print(choices(launch, PLATFORMS.values()))
+        return 0
+    from bert_jax.pods.start import start
+
+    return start(platform, words)
+
+
+def status(arguments: list[str]) -> int:
+    """status WORKDIR
+
+    Print how a run is doing: its step, rates, goodput, checkpoint and process, and what deserves a look.
+
+    WORKDIR is the work directory of a run of pre-training or fine-tuning, local or gs://. Only its files are read, also
+    while it runs.
+    """
+    from bert_jax.config.watching import StatusConfig
+
+    workdir, options = positional(arguments, usage(status), "WORKDIR")
+    config = parse(StatusConfig(), options, *described(status))
+    from bert_jax.monitoring.status import run_status
+
+    run_status(workdir, config)
+    return 0
+
+
+def report(arguments: list[str]) -> int:
+    """report WORKDIR… --output=FILE.html
+
+    Compare runs in one HTML file: curves to hover over and enlarge, options that differ, events, held-out figures.
+
+    WORKDIR is the work directory of a run, local or gs://, of pre-training or fine-tuning.
+    """
+    from bert_jax.config.watching import ReportConfig
+
+    first, words = positional(arguments, usage(report), "WORKDIR")
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    config = parse(ReportConfig, words[len(further) :], *described(report))
+    from bert_jax.monitoring.comparison import run_report
+
+    run_report([first, *further], config)
+    return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """doctor PATH
+
+    Look for the classic failures of a token store or a run, and say what to do. The exit status is 1 if one is found.
+
+    PATH is a token store that `bert-jax prepare` wrote, or the work directory of a run, local or gs://. A run whose
+    token store is on this machine is examined together with its data.
+    """
+    from bert_jax.config.watching import DoctorConfig
+
+    path, options = positional(arguments, usage(doctor), "PATH")
+    config = parse(DoctorConfig(), options, *described(doctor))
+    from bert_jax.monitoring.doctor import run_doctor
+
+    return run_doctor(path, config)
