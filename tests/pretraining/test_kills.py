@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Literal
 
 import pytest
 from processes import one_device, wait_until
 from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.record import read_record
-from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, PhaseConfig
+from bert_jax.config import CheckpointConfig, DataConfig, EvaluationConfig, FaultsConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.training.events import read_events
 
@@ -59,11 +60,12 @@ for line in sys.stdin:
 class Run:
     """One run, in as many processes as it takes."""
 
-    def __init__(self, store, workdir: pathlib.Path, starter: subprocess.Popen):
+    def __init__(self, store, workdir: pathlib.Path, starter: subprocess.Popen, packing: Literal["on", "off"]):
         phase = PhaseConfig(steps=STEPS, sequence_length=32, batch_size=BATCH, learning_rate=1e-3, warmup_steps=2)
         config = run_config(
             store,
             workdir,
+            data=DataConfig(path=str(store), held_out=0.1, packing=packing),
             phases=(phase,),
             checkpoint=CheckpointConfig(every_steps=3, keep_last=4, keep_best=0),
             evaluation=EvaluationConfig(every_steps=50, sequences=32, batch_size=32),
@@ -135,8 +137,9 @@ def starter():
 
 
 @pytest.mark.slow
-def test_killing_a_run_changes_nothing(small_store, tmp_path, starter):
-    whole, killed = (Run(small_store, tmp_path / name, starter) for name in ("whole", "killed"))
+@pytest.mark.parametrize("packing", ["off", "on"])
+def test_killing_a_run_changes_nothing(small_store, tmp_path, starter, packing):
+    whole, killed = (Run(small_store, tmp_path / name, starter, packing) for name in ("whole", "killed"))
     whole.finish()
     assert len(whole.events("rollback")) == len(POISONED) // 2 and whole.result()[2]["examples_seen"] > STEPS * BATCH
     chance, kills = random.Random(0), int(os.environ.get("BERT_JAX_KILLS", "3"))
