@@ -32,10 +32,11 @@ class ComputeConfig:
     """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
     dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on
     accelerators sel or, where that does not fit into the memory, full; on CPU none."""
-    products: Literal["auto", "plain", "cpu"] = "auto"
-    """Form of matrix products and of the loss over the vocabulary. plain: what compilers for TPU and GPU expect; cpu:
-    what XLA computes fastest on a CPU, with the logits of 4,096 words at a time. auto: cpu on a single CPU device. The
-    results are equal up to rounding."""
+    products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
+    """Form of matrix products, of sums over rows and of the loss over the vocabulary. plain: as the mathematics is
+    written; cpu: what XLA computes fastest on a CPU, with the logits of 4,096 words at a time; tpu: with the gradients
+    of biases as products. auto: cpu on a single CPU device, tpu on TPUs, else plain. The results are equal up to
+    rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

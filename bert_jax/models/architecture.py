@@ -22,7 +22,7 @@ from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward
 from bert_jax.models.kernels.choice import attention_kernel
-from bert_jax.models.layers import LayerNorm, gelu_erf, gelu_tanh
+from bert_jax.models.layers import AddBias, LayerNorm, gelu_erf, gelu_tanh, plain_bias, product_bias
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product
@@ -52,13 +52,15 @@ class Architecture:
     """Type of activations and matrix products; parameters, softmax and loss are float32."""
     product: Product = plain_product
     """The product in every affine map of the model."""
+    add_bias: AddBias = plain_bias
+    """How a bias is added in them."""
     word_block: int | None = None
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
 
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
-    on_one_cpu = _on_one_cpu(compute)
+    form = _form_of_products(compute)
     activation = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}[config.activation]
     feed_forward = functools.partial(FeedForward, config, activation=activation)
     stack = Stack(
@@ -77,8 +79,9 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         activation=activation,
         parameters=encoder_parameters(config),
         dtype=computation_dtype(compute),
-        product=cpu_product if on_one_cpu else plain_product,
-        word_block=BLOCK if on_one_cpu else None,
+        product=cpu_product if form == "cpu" else plain_product,
+        add_bias=product_bias if form == "tpu" else plain_bias,
+        word_block=BLOCK if form == "cpu" else None,
     )
 
 
@@ -87,11 +90,14 @@ def scans(config: ModelConfig, compute: ComputeConfig) -> bool:
     return compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT)
 
 
-def _on_one_cpu(compute: ComputeConfig) -> bool:
-    """Return whether products take the form that is best on one CPU, whose arrays are not split over devices."""
-    if compute.products == "auto":
-        return jax.default_backend() == "cpu" and jax.device_count() == 1
-    return compute.products == "cpu"
+def _form_of_products(compute: ComputeConfig) -> str:
+    """Return plain, cpu or tpu; auto is that of the devices of this process (ComputeConfig.products)."""
+    if compute.products != "auto":
+        return compute.products
+    platform = jax.default_backend()
+    if platform == "cpu":  # whose form would move activations if they were split over devices
+        return "cpu" if jax.device_count() == 1 else "plain"
+    return "tpu" if platform == "tpu" else "plain"
 
 
 def computation_dtype(compute: ComputeConfig) -> jnp.dtype:

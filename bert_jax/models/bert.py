@@ -46,7 +46,7 @@ class Bert(nnx.Module):
         self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
-                module.product = architecture.product
+                module.product, module.add_bias = architecture.product, architecture.add_bias
 
     def encode(
         self,

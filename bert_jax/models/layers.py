@@ -5,6 +5,7 @@ enter it: parameters are cast where they are used.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -27,26 +28,70 @@ def like(parameter: jax.Array, x: jax.Array) -> jax.Array:
     return parameter.reshape((1,) * (x.ndim - parameter.ndim) + parameter.shape).astype(x.dtype)
 
 
-def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array, product: Product = plain_product) -> jax.Array:
-    """Return x · kernel + bias in the dtype of x: x [..., *inputs], kernel [*inputs, *outputs], bias [*outputs]."""
-    y = product(x, kernel, kernel.ndim - bias.ndim)
+AddBias = Callable[[jax.Array, jax.Array], jax.Array]
+"""Maps y [..., *outputs] and bias [*outputs] to their sum in the dtype of y."""
+
+
+def plain_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return y + bias; how its gradient is summed over rows is left to the compiler."""
     return y + like(bias, y)
+
+
+@jax.custom_vjp
+def product_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return y + bias, whose gradient is a product with ones: a TPU sums rows faster in its matrix units.
+
+    Sums are float32.
+    """
+    return y + like(bias, y)
+
+
+def _product_bias_backward(bias: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = gradient.reshape(*gradient.shape[: gradient.ndim - bias.ndim], bias.size)
+    if rows.ndim > 2:
+        # Eight equal rows, which fill a tile: of one row the compiler makes an ordinary sum again. Only the last axis
+        # is contracted, because batches are split over devices, which would exchange all eight.
+        ones = jnp.ones((8, rows.shape[-2]), rows.dtype)
+        rows = jax.lax.dot_general(
+            ones,
+            rows,
+            (((1,), (rows.ndim - 2,)), ((), ())),
+            precision=jax.lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )[0]
+    total = jnp.sum(rows, axis=tuple(range(rows.ndim - 1)), dtype=jnp.float32)
+    return gradient, total.reshape(bias.shape).astype(bias.dtype)
+
+
+product_bias.defvjp(lambda y, bias: (product_bias(y, bias), bias), _product_bias_backward)
+
+
+def affine(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    product: Product = plain_product,
+    add_bias: AddBias = plain_bias,
+) -> jax.Array:
+    """Return x · kernel + bias in the dtype of x: x [..., *inputs], kernel [*inputs, *outputs], bias [*outputs]."""
+    return add_bias(product(x, kernel, kernel.ndim - bias.ndim), bias)
 
 
 class Linear(nnx.Module):
     """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs].
 
-    The model that it is part of sets `product` to that of its architecture.
+    The model that it is part of sets `product` and `add_bias` to those of its architecture.
     """
 
     def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], stddev: float, key: jax.Array):
         self.product: Product = plain_product
+        self.add_bias: AddBias = plain_bias
         self.kernel = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., *inputs] to [..., *outputs], in the dtype of x."""
-        return affine(x, self.kernel[...], self.bias[...], self.product)
+        return affine(x, self.kernel[...], self.bias[...], self.product, self.add_bias)
 
 
 class LayerNorm(nnx.Module):

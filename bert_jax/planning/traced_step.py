@@ -47,9 +47,9 @@ def resolved(config: Config, topology: Topology) -> Config:
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
     if compute.products == "auto":
-        compute = dataclasses.replace(
-            compute, products="cpu" if topology.platform == "cpu" and topology.chips == 1 else "plain"
-        )
+        alone = topology.platform == "cpu" and topology.chips == 1
+        form = "cpu" if alone else "tpu" if topology.platform == "tpu" else "plain"
+        compute = dataclasses.replace(compute, products=form)
     if topology.slices > 1 and mesh.slice == 1:
         mesh = dataclasses.replace(mesh, slice=topology.slices)
     return dataclasses.replace(config, compute=compute, mesh=mesh, model=model)

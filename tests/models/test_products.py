@@ -10,6 +10,7 @@ from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 
 from bert_jax.config import ComputeConfig, Config
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.layers import plain_bias, product_bias
 from bert_jax.models.products import cpu_product, plain_product
 from bert_jax.models.word_losses import word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
@@ -115,14 +116,31 @@ def distance(one, other):
     return norm(jax.tree.map(lambda a, b: np.asarray(a, float) - np.asarray(b, float), one, other)) / norm(other)
 
 
+@pytest.mark.parametrize(
+    "shapes", [((7, 300, 5, 4), (5, 4)), ((7, 300, 20), (20,)), ((900, 20), (20,)), ((20,), (20,))]
+)
+def test_gradients_of_biases_as_products_are_float32_sums_of_what_was_given(shapes):
+    """Sums of thousands of values in bfloat16 would be wrong in the second digit; ones must not round what they sum."""
+    gradient, bias = random_arrays(*shapes)
+    gradient = jnp.asarray(gradient + 1, jnp.bfloat16)
+    y, transpose = jax.vjp(product_bias, jnp.zeros_like(gradient), jnp.asarray(bias))
+    of_y, of_bias = jax.jit(transpose)(gradient)
+    expected = in_float64(gradient).reshape(-1, *bias.shape).sum(0)
+    assert (y.dtype, of_y.dtype, of_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+    np.testing.assert_array_equal(of_y, gradient)
+    np.testing.assert_allclose(of_bias, expected, rtol=1e-6)
+    np.testing.assert_array_equal(y, np.broadcast_to(jnp.asarray(bias, jnp.bfloat16), y.shape))
+
+
 @pytest.mark.parametrize("padded", [1, 16])
 def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
     config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
     key = jax.random.key(3)
-    plain, cpu = (gradients_of("float32", products, config, key) for products in ("plain", "cpu"))
-    assert distance(cpu[0], plain[0]) < 1e-6
-    for name, sums in plain[1].items():
-        np.testing.assert_allclose(cpu[1][name], sums, rtol=1e-6)
+    plain, *others = (gradients_of("float32", products, config, key) for products in ("plain", "cpu", "tpu"))
+    for gradients, sums in others:
+        assert distance(gradients, plain[0]) < 1e-6
+        for name, expected in plain[1].items():
+            np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
 
 
 def test_in_bfloat16_the_gradient_runs_and_is_as_near_to_float32_as_the_plain_one():
@@ -137,7 +155,7 @@ def test_in_bfloat16_the_gradient_runs_and_is_as_near_to_float32_as_the_plain_on
     assert distance(cpu, exact) < 1.2 * distance(plain, exact)
 
 
-def test_auto_is_the_cpu_form_on_a_single_cpu_device_only(monkeypatch):
+def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(monkeypatch):
     chosen = lambda **compute: BertForPreTraining(SMALL, ComputeConfig(**compute))._pieces
     assert jax.device_count() > 1
     assert chosen().product is plain_product and chosen().word_block is None
@@ -145,10 +163,12 @@ def test_auto_is_the_cpu_form_on_a_single_cpu_device_only(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert chosen().product is cpu_product
     assert chosen(products="plain").product is plain_product
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert chosen().product is plain_product
+    assert chosen().product is plain_product and chosen().add_bias is product_bias
 
 
-@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "plain"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
+@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
 def test_a_plan_compiles_the_form_of_the_machine_that_is_planned_for(topology, products):
     assert resolved(Config(compute=FLOAT32), find_topology(topology)).compute.products == products
