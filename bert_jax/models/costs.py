@@ -164,7 +164,7 @@ def activation_bytes(
     # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
     everything = value_bytes * (6 * hidden + 6 * wide) + hidden * 2 * 3 * FLOAT32
     linear = {
-        "sel": value_bytes * (7 * hidden + wide),
+        "sel": value_bytes * (7 * hidden + wide) + 2 * 2 * FLOAT32,  # mean and variance of both norms
         "dots": value_bytes * (6 * hidden + wide),
         "full": value_bytes * hidden,
     }.get(remat, everything)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models import counter_bits
 from bert_jax.models.products import Product, plain_product
@@ -107,8 +108,8 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        centred = wide - checkpoint_name(jnp.mean(wide, axis=-1, keepdims=True), "mean")
+        variance = checkpoint_name(jnp.mean(jnp.square(centred), axis=-1, keepdims=True), "variance")
         normed = centred * jax.lax.rsqrt(variance + self.epsilon)
         return (normed * like(self.scale[...], normed) + like(self.bias[...], normed)).astype(x.dtype)
 

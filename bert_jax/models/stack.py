@@ -15,7 +15,7 @@ from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 # attention between its projections, norms, activations and dropout.
 SELECTED = (
     *("query", "key", "value", "attention_output", "attention_sum"),
-    *("intermediate", "feed_forward_sum"),
+    *("intermediate", "feed_forward_sum", "mean", "variance"),
 )
 
 REMAT_POLICIES = {
