@@ -158,7 +158,7 @@ def _chosen_words(
 ) -> tuple[list[tuple[int, ...]], int]:
     """Return the ids of random words that occur in enough texts of two words or more, and the number of all texts."""
     tokenizer, finder = model.need_tokenizer(), WordFinder.of(model)
-    room = (max_length or model.config.max_position_embeddings) - 2  # for [CLS] and [SEP]
+    room = (max_length or model.config.longest_sequence) - 2  # for [CLS] and [SEP]
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     total = 0
     for window in windows(texts, WINDOW):

@@ -72,7 +72,7 @@ def cka(
         raise UserError(f"minibatch={minibatch} must be at least {SMALLEST}, which the unbiased estimate needs")
     models = (model,) if other is None else (model, other)
     _check_tokenizers(models, vectors)
-    length = min(each.config.max_position_embeddings for each in models) if max_length is None else max_length
+    length = min(each.config.longest_sequence for each in models) if max_length is None else max_length
     sums, seen, read = HsicSums(), 0, 0
     with counted_texts(texts, len(models), progress) as done:
         for window in windows(texts, -(-WINDOW // minibatch) * minibatch):

@@ -67,7 +67,7 @@ def default_config(workdir: str) -> Config:
     config = from_dict(Config, options_recorded(values))
     if _is_run(values):
         return config
-    length = min(PhaseConfig().sequence_length, config.model.max_position_embeddings)
+    length = min(PhaseConfig().sequence_length, config.model.longest_sequence)
     pairs = "nsp" if config.model.type_vocab_size > 1 else "none"
     return dataclasses.replace(
         config,

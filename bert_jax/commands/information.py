@@ -26,9 +26,9 @@ def run_info(config: Config) -> None:
     console.print(state_line(config))
     console.print(flops_table(config))
     console.print(memory_table(config))
-    longest = config.model.max_position_embeddings
+    longest = config.model.longest_sequence
     if longest < LENGTHS[-1]:
-        console.print(f"Lengths above model.max_position_embeddings={longest} show the growth only.")
+        console.print(f"Lengths above {longest:,}, the longest sequence of this model, show the growth only.")
     console.print(phase_table(config))
 
 

@@ -76,6 +76,16 @@ def _check_model(config: Config) -> None:
             f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
             "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none"
         )
+    if config.data.sentence_pairs != "none" and not model.pair_head:
+        raise UserError(
+            f"model.pair_head=False but data.sentence_pairs={config.data.sentence_pairs!r} needs that head: set "
+            "model.pair_head=True or data.sentence_pairs=none"
+        )
+    if model.padding_id is not None and not 0 <= model.padding_id < model.max_position_embeddings - 1:
+        raise UserError(
+            f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
+            f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
+        )
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
 
 
@@ -120,11 +130,12 @@ def _check_objective(config: Config) -> None:
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     prefix = f"phases.{index}."
     _positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
-    if phase.sequence_length > config.model.max_position_embeddings:
+    if phase.sequence_length > config.model.longest_sequence:
+        unused = "" if config.model.padding_id is None else f" less {config.model.padding_id + 1}, for padding_id"
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is longer than "
-            f"model.max_position_embeddings={config.model.max_position_embeddings}; raise the latter or shorten "
-            "the sequences"
+            f"model.max_position_embeddings={config.model.max_position_embeddings}{unused}; raise the latter or "
+            "shorten the sequences"
         )
     if phase.sequence_length < 8:
         raise UserError(

@@ -46,7 +46,8 @@ class ModelConfig:
     intermediate_size: int | None = None
     """Width of the feed-forward layer. None: four times hidden_size, as in every published BERT."""
     max_position_embeddings: int = 512
-    """Number of rows of the position table, hence the length of the longest sequence that the model can read."""
+    """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
+    padding_id)."""
     type_vocab_size: int = 2
     """Number of segment embeddings; sentence pairs need two."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
@@ -65,11 +66,28 @@ class ModelConfig:
     """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
     position_init: Literal["random", "sinusoidal"] = "random"
     """Initial value of the position table, which is learned either way."""
+    padding_id: int | None = None
+    """Token id P of the padding, from which positions count as in RoBERTa: a token has P + 1 + the number of real
+    tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
+    max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
+    pair_head: bool = True
+    """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: neither, as in
+    RoBERTa."""
 
     @property
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_heads
+
+    @property
+    def longest_sequence(self) -> int:
+        """Number of tokens of the longest sequence that the model can read."""
+        return self.max_position_embeddings - self.first_position
+
+    @property
+    def first_position(self) -> int:
+        """Row of the position table that the first token of a text has."""
+        return 0 if self.padding_id is None else self.padding_id + 1
 
     @property
     def feed_forward_size(self) -> int:

@@ -230,7 +230,7 @@ def _announce(command: Command, note: str) -> None:
     )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
-            say(uncut.advise(name, command.stored.model.max_position_embeddings))
+            say(uncut.advise(name, command.stored.model.longest_sequence))
     rows = config.batch_size // config.micro_batches
     path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, config.options.max_length)
     say(f"attention by {path} (rows of up to {config.options.max_length} tokens)")

@@ -287,7 +287,7 @@ def _family(stored: StoredModel, task: str) -> Family:
 
 def _options(members: Sequence[StoredModel], task: str) -> TaskOptions:
     """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
-    positions = min(member.model.max_position_embeddings for member in members)
+    positions = min(member.model.longest_sequence for member in members)
     options = [recorded_options(member.history, task, positions) for member in members]
     known = [each.null_threshold for each in options if each.null_threshold is not None]
     return dataclasses.replace(options[0], null_threshold=float(np.mean(known)) if len(known) == len(options) else None)

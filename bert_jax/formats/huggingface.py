@@ -65,7 +65,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         model=model,
         tokenizer=tokenizer,
         head=head,
-        embedding=read_embedding(directory, model.hidden_size, model.max_position_embeddings),
+        embedding=read_embedding(directory, model.hidden_size, model.longest_sequence),
         arrays={
             path: _stored_array(place, tensors)
             for path, place in names.table(model, head, kind).items()
@@ -196,7 +196,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         pass
     write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
     if tokenizer is not None:
-        write_tokenizer(tokenizer, directory, stored.model.max_position_embeddings)
+        write_tokenizer(tokenizer, directory, stored.model.longest_sequence)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 

@@ -229,11 +229,12 @@ class BertForPreTraining:
         collect: bool = False,
         texts: PackedTexts | None = None,
     ) -> EncoderOutput:
-        length, longest = input_ids.shape[1], self.config.max_position_embeddings
+        length, longest = input_ids.shape[1], self.config.longest_sequence
         if length > longest:
             raise UserError(
-                f"a sequence of {length} tokens is longer than model.max_position_embeddings={longest}; cut it to "
-                f"{longest} tokens, or use a model with more positions"
+                f"a sequence of {length} tokens is longer than model.max_position_embeddings="
+                f"{self.config.max_position_embeddings} allows; cut it to {longest} tokens, or use a model with more "
+                "positions"
             )
         mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
         mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)

@@ -46,9 +46,9 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         block=sizes["encoder"] // num_layers,
         num_layers=num_layers,
         final_norm=sizes.get("final_norm", 0),
-        pooler=sizes["pooler"],
+        pooler=sizes.get("pooler", 0),
         mlm_head=sizes["mlm"],
-        next_sentence=sizes["next_sentence"],
+        next_sentence=sizes.get("next_sentence", 0),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import LayerNorm, dropout, like, truncated_normal
+from bert_jax.models.layers import LayerNorm, dropout, truncated_normal
 from bert_jax.models.word_table import look_up
 
 
@@ -24,6 +24,7 @@ class Embeddings(nnx.Module):
     """word + position + token type → LayerNorm → dropout.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
+    Which row of it belongs to a token follows from `ModelConfig.padding_id`.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Embeddings(nnx.Module):
     ):
         word_key, position_key, token_type_key = jax.random.split(key, 3)
         std, hidden = config.initializer_range, config.hidden_size
-        self.rate = config.hidden_dropout
+        self.rate, self.padding_id = config.hidden_dropout, config.padding_id
         self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, hidden), std))
         self.position = None if positions is None else Embedding(positions(config, position_key))
         self.token_type = Embedding(truncated_normal(token_type_key, (config.type_vocab_size, hidden), std))
@@ -50,8 +51,8 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         """Map ids [B, L] to [B, L, H] of `dtype`; sum and norm are in float32.
 
-        An id beyond the table gives NaN, not a different word. `positions` [B, L] are below L; None: 0, 1, 2, … in
-        every row.
+        An id beyond the table gives NaN, not a different word. `positions` [B, L] are below L, those of each token in
+        its text; None: each row is one text.
         """
         x = look_up(self.word.table[...], input_ids)
         # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
@@ -62,30 +63,51 @@ class Embeddings(nnx.Module):
             precision=jax.lax.Precision.HIGHEST,
         )
         if self.position is not None:
-            table = self.position.table[: input_ids.shape[1]]
-            x = x + (like(table, x) if positions is None else jnp.asarray(position_vectors(table, positions, dtype)))
+            x = x + self._positions(self.position.table[...], input_ids, positions, dtype)
         return dropout(self.norm(x + token_types).astype(dtype), self.rate, dropout_key)
 
+    def _positions(
+        self, table: jax.Array, input_ids: jax.Array, positions: jax.Array | None, dtype: jnp.dtype
+    ) -> jax.Array:
+        """Return the vectors of the positions, [B, L, H] or, where all rows have the same ones, [1, L, H]."""
+        length = input_ids.shape[1]
+        if self.padding_id is None:
+            table = table[:length]
+            return table[None] if positions is None else position_vectors(table, positions, dtype)
+        table = table[self.padding_id : self.padding_id + 1 + length]  # the padding's row, then those of tokens
+        if positions is None:
+            real = input_ids != self.padding_id
+            return position_vectors(table, jnp.cumsum(real, axis=1, dtype=jnp.int32) * real, dtype)
+        return position_vectors(table, positions + 1, dtype)
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+
 def position_vectors(table: jax.Array, positions: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Return table [L, H] at positions [B, L]: [B, L, H], exactly.
+    """Return table [R, H] at positions [B, L]: [B, L, H], exactly.
 
     Its gradient is a product in `dtype`, summed in float32, because that of a lookup would scatter every token of the
     batch into a few hundred rows. The product has as many operations as half of one layer's forward attention core.
     """
-    del dtype
+    return jnp.asarray(_position_vectors(table, positions, table.shape[0], dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _position_vectors(table: jax.Array, positions: jax.Array, num_rows: int, dtype: jnp.dtype) -> jax.Array:
+    del num_rows, dtype
     return jnp.take(table, positions, axis=0)
 
 
-def _position_vectors(table: jax.Array, positions: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    return position_vectors(table, positions, dtype), positions
+def _kept_positions(
+    table: jax.Array, positions: jax.Array, num_rows: int, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+    return _position_vectors(table, positions, num_rows, dtype), positions
 
 
-def _position_gradients(dtype: jnp.dtype, positions: jax.Array, gradients: jax.Array) -> tuple[jax.Array, np.ndarray]:
+def _position_gradients(
+    num_rows: int, dtype: jnp.dtype, positions: jax.Array, gradients: jax.Array
+) -> tuple[jax.Array, np.ndarray]:
     rows = jnp.einsum(
         "blp,blh->ph",
-        jax.nn.one_hot(positions, positions.shape[1], dtype=dtype),
+        jax.nn.one_hot(positions, num_rows, dtype=dtype),
         gradients.astype(dtype),
         precision=jax.lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,
@@ -93,4 +115,4 @@ def _position_gradients(dtype: jnp.dtype, positions: jax.Array, gradients: jax.A
     return rows, np.zeros(positions.shape, jax.dtypes.float0)
 
 
-position_vectors.defvjp(_position_vectors, _position_gradients)
+_position_vectors.defvjp(_kept_positions, _position_gradients)

@@ -103,16 +103,23 @@ def norm(path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool
         yield Parameter(f"{path}/{name}", (*layers, hidden), decays=False, embedding=embedding)
 
 
+def pretraining_parts(config: ModelConfig) -> tuple[str, ...]:
+    """Return those of PRETRAINING_PARTS that a run of pre-training has."""
+    return PRETRAINING_PARTS if config.pair_head else ("mlm",)
+
+
 def bert_parameters(
-    config: ModelConfig, parts: tuple[str, ...] = PRETRAINING_PARTS, head: HeadConfig | None = None
+    config: ModelConfig, parts: tuple[str, ...] | None = None, head: HeadConfig | None = None
 ) -> ParameterTable:
     """Return the table of a BERT.
 
     Args:
       config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
-      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler adds it.
+      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler adds it. None: those of
+        `pretraining_parts`.
       head: the head of a fine-tuned model.
     """
+    parts = pretraining_parts(config) if parts is None else parts
     if head is not None and head.kind in POOLED:
         parts = (*parts, "pooler")
     task = {} if head is None else task_parameters(config, head)

@@ -115,7 +115,7 @@ def _numbers(model, texts, scores: Scores) -> list[float]:
 
 
 def _sequences(model, texts) -> Features:
-    longest = model.config.max_position_embeddings
+    longest = model.config.longest_sequence
     features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
     check_pairs(model.history, features, lambda number: f"text {number} of the list", model.path)
     return features
@@ -218,13 +218,13 @@ def _warn_of_what_is_cut(features: Features) -> None:
 
 
 def _options(model, task: str) -> TaskOptions:
-    return recorded_options(model.history, task, model.config.max_position_embeddings)
+    return recorded_options(model.history, task, model.config.longest_sequence)
 
 
 def _longest(model) -> int:
     """Return the maximum number of tokens of a text: as in fine-tuning or, if not recorded, the number of positions."""
     task = recorded_task(model.history)
-    return _options(model, task).max_length if task else model.config.max_position_embeddings
+    return _options(model, task).max_length if task else model.config.longest_sequence
 
 
 def _rows(inputs, one: tuple[type, ...], wanted: str) -> list:

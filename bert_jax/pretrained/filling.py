@@ -59,7 +59,7 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
         raise UserError(
             "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
-    features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.max_position_embeddings)
+    features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.longest_sequence)
     masks = [np.flatnonzero(row == tokenizer.mask_id) for row in ids]
     width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
     filled: list[Filled] = [[] for _ in ids]
@@ -74,7 +74,7 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
 
 def _masked_ids(model, text: str) -> np.ndarray:
     """Return [CLS] text [SEP] as ids, with at least one mask."""
-    tokenizer, longest = model.tokenizer, model.config.max_position_embeddings
+    tokenizer, longest = model.tokenizer, model.config.longest_sequence
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not isinstance(text, str):
         raise UserError(f"fill_mask takes a text or a list of texts, each a str, not {text!r:.60}")

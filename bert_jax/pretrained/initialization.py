@@ -23,6 +23,7 @@ ARCHITECTURE = {
     "activation": "activation",
     "layer_norm_epsilon": "layer_norm_epsilon",
     "norm_position": "norm_position",
+    "padding_id": "padding_id",
 }
 """Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
 compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
@@ -99,7 +100,8 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
     sources = {path: vocabulary for path in row_tables(parameters, "vocab") if path in stored.arrays}
     for path in row_tables(parameters, "position"):
         if path in stored.arrays:
-            sources[path] = position_sources(stored.arrays[path].shape[0], parameters[path].shape[0])
+            rows = stored.arrays[path].shape[0], parameters[path].shape[0]
+            sources[path] = position_sources(*rows, stored.model.first_position)
     return sources
 
 

@@ -18,10 +18,12 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.parameters import PRETRAINING_PARTS
 from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
+from bert_jax.models.protocol import EncoderOutput
 from bert_jax.pretrained.answers import predict
 from bert_jax.pretrained.edited_parameters import Parameters
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
+from bert_jax.pretrained.id_encoding import encode_ids
 from bert_jax.pretrained.model_inputs import in_batches, read_texts
 from bert_jax.pretrained.runner import Runner
 from bert_jax.pretrained.saved_model import save
@@ -122,6 +124,32 @@ class PretrainedModel:
         for numbers, batch in in_batches(features, batch_size, progress):
             collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
         return collector.encoding(self.need_tokenizer().tokens, attentions)
+
+    def encode_ids(
+        self,
+        input_ids: ArrayLike,
+        attention_mask: ArrayLike | None = None,
+        token_type_ids: ArrayLike | None = None,
+        layers: str | int | Sequence[int] = "all",
+        attentions: bool = False,
+    ) -> EncoderOutput:
+        """Return the states of ids that were made elsewhere, as one batch; no tokenizer is needed.
+
+        Args:
+          input_ids: integers [B, L], with special tokens and padding as the model expects them.
+          attention_mask: [B, L], 1 for real tokens, 0 for padding; None: all are real.
+          token_type_ids: [B, L], the segment of each token; None: 0.
+          layers: as in `encode`.
+          attentions: as in `encode`.
+
+        Returns:
+          last_hidden_state [B, L, H], pooled [B, H] or None, hidden_states, each [B, L, H], the embeddings first, and
+          attentions, each [B, A, L (query), L (key)], or None: float32 in NumPy, whatever they are at padding.
+
+        Raises:
+          UserError: an array has a wrong shape or type, or a value that the model has no row for.
+        """
+        return encode_ids(self, self._runner, input_ids, attention_mask, token_type_ids, layers, attentions)
 
     def encode_batches(
         self,

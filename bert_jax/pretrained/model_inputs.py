@@ -17,7 +17,7 @@ LONG = 10  # number of batches from which on a progress bar is shown
 
 def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
     """Return texts or pairs as the ids of a PretrainedModel, with [CLS] and [SEP]; [MASK] is the mask token."""
-    longest = model.config.max_position_embeddings
+    longest = model.config.longest_sequence
     rows = tokenize(model.need_tokenizer(), texts, longest, max_length, truncate, masks=True)
     features = as_features(rows, longest)
     if model.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):

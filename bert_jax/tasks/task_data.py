@@ -98,10 +98,10 @@ def read_task(
       UserError: the family rejects the files, max_length exceeds the model's positions, a model with one segment gets
         pairs, or the dev set has no labels.
     """
-    if config.options.max_length > model.max_position_embeddings:
+    if config.options.max_length > model.longest_sequence:
         raise UserError(
             f"options.max_length={config.options.max_length}, but {config.init_from} has "
-            f"{model.max_position_embeddings} positions; set --options.max_length={model.max_position_embeddings}"
+            f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
     family = family_of(config.task)
     load = functools.partial(text.load, given=given) if given else family.load

@@ -12,6 +12,7 @@ from bert_jax.data.examples.examples import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import pretraining_parts
 from bert_jax.objectives.bert_pretraining import MakeObjective
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.optim.optimizers import optimizer as make_optimizer
@@ -49,7 +50,9 @@ class Learner:
         Raises:
           UserError: the model's table of parameters and what it initializes differ.
         """
-        objective = make_objective(BertForPreTraining(config.model, config.compute), config)
+        objective = make_objective(
+            BertForPreTraining(config.model, config.compute, pretraining_parts(config.model)), config
+        )
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         main = main_term(objective.terms).loss
         abstract = abstract_state(objective.model, optimizer, mesh)
@@ -78,7 +81,7 @@ class Learner:
         if compute == self.config.compute:
             return self.objective
         config = dataclasses.replace(self.config, compute=compute)
-        return self.make_objective(BertForPreTraining(config.model, compute), config)
+        return self.make_objective(BertForPreTraining(config.model, compute, pretraining_parts(config.model)), config)
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""

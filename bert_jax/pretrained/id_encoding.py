@@ -1,0 +1,53 @@
+"""States of rows of ids, as other code has made them: `PretrainedModel.encode_ids`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from bert_jax.errors import UserError
+from bert_jax.models.pooling import layer_indices
+from bert_jax.models.protocol import EncoderOutput
+from bert_jax.pretrained.runner import Runner
+
+
+def encode_ids(
+    model: Any,
+    runner: Runner,
+    input_ids: ArrayLike,
+    attention_mask: ArrayLike | None,
+    token_type_ids: ArrayLike | None,
+    layers: str | int | Sequence[int],
+    attentions: bool,
+) -> EncoderOutput:
+    """Return the output of a PretrainedModel for ids [B, L], in NumPy; see its `encode_ids`."""
+    chosen = layer_indices(layers, model.config.num_layers)
+    ids = _integers("input_ids", input_ids, model.config.need_vocab_size(), None)
+    if ids.ndim != 2 or not ids.size or ids.shape[1] > model.config.longest_sequence:
+        raise UserError(
+            f"input_ids has shape {list(ids.shape)}; expected [texts, tokens], with 1 to "
+            f"{model.config.longest_sequence} tokens"
+        )
+    mask = np.ones_like(ids) if attention_mask is None else _integers("attention_mask", attention_mask, 2, ids.shape)
+    types, bound = np.zeros_like(ids), max(1, model.config.type_vocab_size)
+    if token_type_ids is not None:
+        types = _integers("token_type_ids", token_type_ids, bound, ids.shape)
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    found = runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
+    return EncoderOutput(
+        found["last"], found["pooled"], tuple(found["layers"]), tuple(found["attentions"]) if attentions else None
+    )
+
+
+def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | None) -> np.ndarray:
+    """Return an array as int32; raise a UserError unless it has this shape and all of it is from 0 to `bound` - 1."""
+    values = np.asarray(given)
+    if values.dtype.kind not in "iub":
+        raise UserError(f"{name} is an array of {values.dtype}; expected integers from 0 to {bound - 1:,}")
+    if shape is not None and values.shape != shape:
+        raise UserError(f"{name} has shape {list(values.shape)}, but input_ids has {list(shape)}; give one per token")
+    if values.size and not 0 <= values.min() <= values.max() < bound:
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise UserError(f"{name} has the value {wrong}; this model knows 0 to {bound - 1:,}")
+    return values.astype(np.int32)

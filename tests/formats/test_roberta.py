@@ -1,0 +1,166 @@
+"""RoBERTa directories: the numbers and the names of `transformers`, of which roberta_oracle.npz has the outputs."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import random_roberta
+import safetensors.numpy
+from roberta_directory import write
+
+import bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.bert_pretraining import PretrainingObjective
+
+ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "roberta_oracle.npz")
+FLOAT32 = ComputeConfig(dtype="float32")
+HEADS = [name for name in random_roberta.PARTS if name not in ("RobertaModel", "RobertaForMaskedLM")]
+SECOND = pytest.param("segments", marks=pytest.mark.slow)
+CASES = [("odd", name) for name in HEADS] + [pytest.param("segments", name, marks=pytest.mark.slow) for name in HEADS]
+
+
+@pytest.mark.parametrize("size", random_roberta.SIZES)
+def test_states_and_attentions_of_ids_are_those_of_transformers(tmp_path, size):
+    batch = random_roberta.batch(size)
+    real = batch["attention_mask"].astype(bool)
+    model = bert_jax.load(write(tmp_path / "model", size, "RobertaModel"))
+    found = model.encode_ids(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], attentions=True)
+    assert len(found.hidden_states) == model.config.num_layers + 1
+    for index, state in enumerate(found.hidden_states):
+        expected = ORACLE[f"{size}/RobertaModel/hidden_states/{index}"]
+        np.testing.assert_allclose(state[real], expected[real], atol=2e-5)
+    for index, maps in enumerate(found.attentions):
+        expected = ORACLE[f"{size}/RobertaModel/attentions/{index}"]
+        np.testing.assert_allclose(maps.swapaxes(1, 2)[real], expected.swapaxes(1, 2)[real], atol=2e-5)
+    np.testing.assert_allclose(found.pooled[:3], ORACLE[f"{size}/RobertaModel/pooled"][:3], atol=2e-5)
+    np.testing.assert_array_equal(found.last_hidden_state, found.hidden_states[-1])
+
+
+@pytest.mark.parametrize("size, name", CASES)
+def test_logits_of_every_head_are_those_of_transformers(tmp_path, size, name):
+    stored = open_huggingface(write(tmp_path / "model", size, name))
+    batch = random_roberta.batch(size)
+    if stored.head.kind == "choice":
+        batch = {key: values[None] for key, values in batch.items()}
+    logits = BertForTask(stored.model, stored.head, FLOAT32).apply(place(stored), batch)
+    of_tokens = stored.head.kind in ("span", "tagging")
+    real = random_roberta.batch(size)["attention_mask"].astype(bool) if of_tokens else slice(None)
+    # The last row begins with padding, whose states nobody defines, and the pooler reads the first position.
+    rows = real if of_tokens else (slice(None), slice(3)) if stored.head.kind == "choice" else slice(3)
+    np.testing.assert_allclose(np.asarray(logits)[rows], ORACLE[f"{size}/{name}/logits"][rows], atol=2e-5)
+
+
+@pytest.mark.parametrize("size", ["odd", SECOND])
+def test_loss_and_gradients_are_those_of_torch(tmp_path, size):
+    stored = open_huggingface(write(tmp_path / "model", size, "RobertaForMaskedLM"))
+    assert stored.parts == ("mlm",)
+    objective = PretrainingObjective(BertForPreTraining(stored.model, FLOAT32, ("mlm",)))
+    batch = random_roberta.batch(size) | {
+        "masked_positions": random_roberta.PLACES,
+        "masked_ids": random_roberta.labels(size),
+        "masked_weights": np.ones((4, 2), np.float32),
+    }
+    model, params = objective.model, place(stored)
+    logits = model.mlm_logits(params, batch)
+    np.testing.assert_allclose(logits, ORACLE[f"{size}/RobertaForMaskedLM/logits"], atol=2e-5)
+    total = jax.jit(jax.value_and_grad(lambda params: objective.sums(params, batch)["mlm"].loss / 8))
+    loss, gradients = total(params)
+    np.testing.assert_allclose(loss, ORACLE[f"{size}/RobertaForMaskedLM/loss"], rtol=1e-5)
+    found = _theirs(stored, gradients, tmp_path)
+    for key, values in found.items():
+        expected = ORACLE[f"{size}/RobertaForMaskedLM/gradients/{key}"]
+        if key.endswith("key.bias"):  # zero in exact arithmetic
+            continue
+        if key == "roberta.embeddings.position_embeddings.weight":  # torch keeps the row of the padding as it is
+            assert not expected[random_roberta.SIZES[size]["pad_token_id"]].any()
+        np.testing.assert_allclose(values, expected, atol=1e-4 * np.abs(expected).max(), err_msg=key)
+
+
+def _theirs(stored, tree, tmp_path) -> dict[str, np.ndarray]:
+    """A tree like the parameters under the names of transformers."""
+    arrays = {
+        path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
+        for path, leaf in leaf_paths(tree).items()
+    }
+    (tmp_path / "tree").mkdir()
+    write_huggingface(dataclasses.replace(stored, arrays=arrays), tmp_path / "tree", "tree")
+    return safetensors.numpy.load_file(tmp_path / "tree" / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", random_roberta.PARTS)
+def test_export_has_the_names_and_values_it_was_read_from(tmp_path, name):
+    source, out = write(tmp_path / "model", "odd", name), tmp_path / "out"
+    bert_jax.convert(source, out, to="huggingface")
+    original = safetensors.numpy.load_file(source / "model.safetensors")
+    written = safetensors.numpy.load_file(out / "model.safetensors")
+    assert set(written) == set(original)
+    for key, values in original.items():
+        np.testing.assert_array_equal(written[key], values, err_msg=key)
+    config, given = json.loads((out / "config.json").read_text()), random_roberta.config_json("odd", name)
+    assert {key: config[key] for key in given} == given
+
+
+@pytest.mark.parametrize("kind", ["xlm-roberta", "camembert"])
+def test_other_types_with_the_same_arrays(tmp_path, kind):
+    source = write(tmp_path / "model", "odd", "RobertaForSequenceClassification", model_type=kind)
+    stored = open_huggingface(source)
+    plain = open_huggingface(write(tmp_path / "plain", "odd", "RobertaForSequenceClassification"))
+    assert (stored.model, stored.head) == (plain.model, plain.head)
+    assert stored.head.kind == "classification" and stored.parts == ("pooler", "head")
+
+
+def test_a_work_directory_keeps_the_positions(tmp_path):
+    source, batch = write(tmp_path / "model", "odd", "RobertaForMaskedLM"), random_roberta.batch("odd")
+    bert_jax.convert(source, tmp_path / "out", to="bert_jax")
+    ours, theirs = (
+        bert_jax.load(path).encode_ids(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        for path in (tmp_path / "out", source)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+REFUSED = {
+    "gpt2": (dict(model_type="gpt2"), "'gpt2'; the types that can be loaded are bert, roberta"),
+    "padding": (dict(pad_token_id=None), "pad_token_id=None"),
+    "relative": (dict(position_embedding_type="relative_key"), "position_embedding_type"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_a_roberta_is_refused_by_name(tmp_path, name):
+    config, says = REFUSED[name]
+    with pytest.raises(UserError, match=says):
+        open_huggingface(write(tmp_path / "model", "odd", "RobertaForMaskedLM", **config))
+
+
+BAD_IDS = {
+    "a vector": (dict(input_ids=[1, 2, 3]), "shape"),
+    "fractions": (dict(input_ids=[[1.5, 2]]), "integers"),
+    "too long": (dict(input_ids=np.ones((1, 15), int)), "1 to 14 tokens"),
+    "no such word": (dict(input_ids=[[5, 53]]), "53; this model knows 0 to 52"),
+    "negative": (dict(input_ids=[[5, -1]]), "-1"),
+    "mask of another shape": (dict(input_ids=[[5, 6]], attention_mask=[[1]]), "attention_mask"),
+    "second segment": (dict(input_ids=[[5, 6]], token_type_ids=[[0, 1]]), "token_type_ids.*0 to 0"),
+}
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    return bert_jax.load(write(tmp_path_factory.mktemp("roberta") / "model", "odd", "RobertaForMaskedLM"))
+
+
+@pytest.mark.parametrize("name", BAD_IDS)
+def test_ids_that_a_model_cannot_read_are_refused(masked, name):
+    arguments, says = BAD_IDS[name]
+    with pytest.raises(UserError, match=says):
+        masked.encode_ids(**arguments)
