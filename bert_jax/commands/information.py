@@ -38,7 +38,7 @@ def parameter_table(config: Config) -> Table:
     rows = [
         ("embeddings", counts.embeddings),
         ("block", counts.block),
-        (f"{counts.num_layers} blocks", counts.num_layers * counts.block),
+        (f"{counts.num_layers} blocks", counts.layers),
     ]
     if counts.final_norm:
         rows.append(("final norm", counts.final_norm))

@@ -55,7 +55,9 @@ def _check_model(config: Config) -> None:
         "num_layers",
         "num_heads",
         "max_position_embeddings",
-        "type_vocab_size",
+        "rope_theta",
+        "rope_scale",
+        "global_every",
         "vocab_pad_multiple",
         "layer_norm_epsilon",
         "initializer_range",
@@ -87,6 +89,45 @@ def _check_model(config: Config) -> None:
             f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
         )
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
+    _check_positions(config)
+
+
+def _check_positions(config: Config) -> None:
+    """Check how tokens see each other: positions inside attention, windows, global tokens."""
+    model = config.model
+    for name in ("type_vocab_size", "global_tokens"):
+        if getattr(model, name) < 0:
+            raise UserError(f"model.{name}={getattr(model, name)} must not be negative")
+    if model.positions == "rope" and model.head_size % 2:
+        raise UserError(
+            f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
+            f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that makes "
+            "them even"
+        )
+    if model.rope_local_theta is not None and not 0 < model.rope_local_theta < math.inf:
+        raise UserError(f"model.rope_local_theta={model.rope_local_theta} must be positive, or None for rope_theta")
+    if not model.first_attention_norm and model.norm_position != "pre":
+        raise UserError(
+            "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
+            f"{model.norm_position}, which has no norm before an attention"
+        )
+    if model.local_window is None and model.global_tokens:
+        raise UserError(
+            f"model.global_tokens={model.global_tokens} needs model.local_window: without it every token sees "
+            "everything"
+        )
+    if model.local_window is None:
+        return
+    if not 0 < model.local_window < model.max_position_embeddings:
+        raise UserError(
+            f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
+            f"{model.max_position_embeddings - 1}; a longer window restricts nothing, which is model.local_window=None"
+        )
+    if model.global_tokens and any(phase.packed for phase in resolve_phases(config)):
+        raise UserError(
+            f"model.global_tokens={model.global_tokens} are at the start of a row, and packed rows hold several texts; "
+            "set data.packing=off"
+        )
 
 
 def _check_data(config: Config) -> None:

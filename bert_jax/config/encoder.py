@@ -49,7 +49,7 @@ class ModelConfig:
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
     type_vocab_size: int = 2
-    """Number of segment embeddings; sentence pairs need two."""
+    """Number of segment embeddings; sentence pairs need two. 0: there is no table of them."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
     """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
     checkpoints with the exact form (erf)."""
@@ -73,6 +73,48 @@ class ModelConfig:
     pair_head: bool = True
     """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: neither, as in
     RoBERTa."""
+    positions: Literal["learned", "rope", "alibi", "none"] = "learned"
+    """How the order of the tokens enters. learned: by a table that is added to the words. rope: queries and keys are
+    turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance (Press et
+    al. 2022), as in MosaicBERT. none: not at all."""
+    rope_theta: float = 10_000.0
+    """Base of the wavelengths of rope in layers that see the whole sequence; a longer reach needs a larger one."""
+    rope_local_theta: float | None = None
+    """The same in layers with a window. None: rope_theta."""
+    rope_scale: float = 1.0
+    """By how much positions are divided in layers that see the whole sequence, so that a model reads sequences longer
+    than it was trained on (position interpolation, Chen et al. 2023)."""
+    local_window: int | None = None
+    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
+    global_every: int = 3
+    """With local_window, every n-th layer sees the whole sequence, beginning with the first."""
+    global_tokens: int = 0
+    """Number of tokens at the start of a sequence that see everything and that everything sees, also in local
+    layers."""
+    feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
+    """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: a third map, with
+    the activation (GELU; SiLU), is multiplied in (Shazeer 2020)."""
+    norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    """The normalization. rms_norm divides by the root mean square and neither centres nor has a bias."""
+    norm_bias: bool = True
+    """Whether layer_norm adds a bias."""
+    use_bias: bool = True
+    """Whether the affine maps of layers, pooler and the transform of the masked-language-model head add a bias; that
+    of the word logits always has one."""
+    first_attention_norm: bool = True
+    """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
+    embeddings have just been normalized."""
+    task_transform: bool = False
+    """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
+    norm), as in ModernBERT, and there is no pooler."""
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each layer sees to either side; None: the whole sequence."""
+        return tuple(
+            None if self.local_window is None or layer % self.global_every == 0 else self.local_window
+            for layer in range(self.num_layers)
+        )
 
     @property
     def head_size(self) -> int:
@@ -117,6 +159,9 @@ class HeadConfig:
     """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """What classification, regression and choice read of a model with task_transform: the first position, or the mean
+    of all."""
     crf: bool = False
     """tagging: whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C])."""
     features: LayersRead = ""

@@ -12,20 +12,22 @@ starts from the result of that function, or from the pieces themselves, and repl
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.errors import UserError
 from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.feed_forward import FeedForward
+from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels.choice import attention_kernel
-from bert_jax.models.layers import AddBias, LayerNorm, gelu_erf, gelu_tanh, plain_bias, product_bias
+from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product
+from bert_jax.models.relative_positions import Rotary, alibi_bias
 from bert_jax.models.stack import Stack
 from bert_jax.models.word_losses import BLOCK
 
@@ -42,7 +44,7 @@ class Architecture:
     """Makes, from a key, the module between ids and the first layer; its `word.table` is tied to the word logits."""
     stack: Stack
     """The layers, their attention kernel, parameter sharing and inputs per layer."""
-    final_norm: Callable[[], LayerNorm] | None
+    final_norm: Callable[[], Norm] | None
     """Makes the norm after the last layer; None for layers that end in one."""
     activation: Activation
     """Activation function of the masked-language-model head."""
@@ -56,22 +58,36 @@ class Architecture:
     """How a bias is added in them."""
     word_block: int | None = None
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
+    attention_bias: Callable[[int], jax.Array] | None = None
+    """Makes, from the length, what is added to the scores of every layer: [1, A, L, L]; None: nothing."""
 
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
+    if config.global_tokens and compute.attention == "pallas":
+        raise UserError(
+            f"compute.attention=pallas does not know model.global_tokens={config.global_tokens}; set "
+            "compute.attention=auto"
+        )
     form = _form_of_products(compute)
     activation = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}[config.activation]
-    feed_forward = functools.partial(FeedForward, config, activation=activation)
+    if config.feed_forward == "plain":
+        feed_forward = functools.partial(FeedForward, config, activation=activation)
+    else:
+        gate = jax.nn.silu if config.feed_forward == "swiglu" else activation
+        feed_forward = functools.partial(GatedFeedForward, config, activation=gate)
     stack = Stack(
         block=functools.partial(Block, config, feed_forward=feed_forward),
         num_layers=config.num_layers,
         attend=attention_kernel(compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
+        layer_settings=_layer_settings(config),
+        from_second=() if config.first_attention_norm else ("attention_norm",),
     )
-    positions = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
-    final_norm = functools.partial(LayerNorm, config.hidden_size, config.layer_norm_epsilon)
+    table = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
+    positions = table if config.positions == "learned" else None
+    final_norm = functools.partial(make_norm, config, config.hidden_size)
     return Architecture(
         embeddings=functools.partial(Embeddings, config, positions=positions),
         stack=stack,
@@ -82,7 +98,22 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         product=cpu_product if form == "cpu" else plain_product,
         add_bias=product_bias if form == "tpu" else plain_bias,
         word_block=BLOCK if form == "cpu" else None,
+        attention_bias=functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None,
     )
+
+
+def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
+    """Return the arguments of the blocks that differ between layers, or from BERT."""
+    settings: dict[str, Sequence[Hashable]] = {}
+    if config.local_window is not None:
+        settings["window"] = config.windows
+    if config.positions == "rope":
+        whole = Rotary(config.rope_theta, config.rope_scale)
+        local = Rotary(config.rope_theta if config.rope_local_theta is None else config.rope_local_theta)
+        settings["rotary"] = [whole if window is None else local for window in config.windows]
+    if not config.first_attention_norm:
+        settings["attention_norm"] = [layer > 0 for layer in range(config.num_layers)]
+    return settings
 
 
 def scans(config: ModelConfig, compute: ComputeConfig) -> bool:

@@ -37,11 +37,11 @@ class Bert(nnx.Module):
 
     def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
-        hidden, std = (config.hidden_size,), config.initializer_range
+        hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
         self.embeddings = architecture.embeddings(embeddings_key)
         self.encoder = stacked_blocks(architecture.stack, encoder_key)
         self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
-        self.pooler = Linear(hidden, hidden, std, pooler_key) if "pooler" in parts else None
+        self.pooler = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
         self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
         self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
         for _, module in nnx.iter_modules(self):
@@ -238,6 +238,11 @@ class BertForPreTraining:
             )
         mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
         mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
+        if self._pieces.attention_bias is not None:
+            bias = self._pieces.attention_bias(length)
+            mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
+        if self.config.global_tokens:
+            mask = dataclasses.replace(mask, global_tokens=self.config.global_tokens)
         return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts)
 
     @functools.cached_property

@@ -1,5 +1,6 @@
 """The Transformer block of BERT."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -9,7 +10,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.config import ModelConfig
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
-from bert_jax.models.layers import LayerNorm, dropout
+from bert_jax.models.layers import dropout, make_norm
+from bert_jax.models.relative_positions import Rotary
 
 
 class Block(nnx.Module):
@@ -27,16 +29,38 @@ class Block(nnx.Module):
         attention_key, feed_forward_key = jax.random.split(key)
         self.rate, self.pre_norm = config.hidden_dropout, config.norm_position == "pre"
         self.attention = SelfAttention(config, attention_key)
-        self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+        self.attention_norm = make_norm(config, config.hidden_size)
         self.feed_forward = feed_forward(feed_forward_key)
-        self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+        self.feed_forward_norm = make_norm(config, config.hidden_size)
 
     def __call__(
-        self, x: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, attend: AttentionKernel, collect: bool
+        self,
+        x: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        attend: AttentionKernel,
+        collect: bool,
+        *,
+        window: int | None = None,
+        rotary: Rotary | None = None,
+        attention_norm: bool = True,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None)."""
+        """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None).
+
+        Args:
+          x: states of the layer below.
+          mask: who sees whom.
+          dropout_key: None for no dropout.
+          attend: the attention kernel.
+          collect: whether to return the probabilities.
+          window: tokens to either side that this layer sees; None: those of `mask`.
+          rotary: how this layer turns queries and keys.
+          attention_norm: with pre-norm, whether this layer has one before its attention.
+        """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-        y, weights = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, keys[0], attend, collect)
+        mask = mask if window is None else dataclasses.replace(mask, window=window)
+        y = self.attention_norm(x) if self.pre_norm and attention_norm else x
+        y, weights = self.attention(y, mask, keys[0], attend, collect, rotary)
         x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")
         x = x if self.pre_norm else self.attention_norm(x)
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)

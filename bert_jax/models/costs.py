@@ -16,6 +16,9 @@ class ParameterCounts:
 
     embeddings: int
     block: int
+    """Of one layer; the first may have less (model.first_attention_norm)."""
+    layers: int
+    """Of all layers with parameters of their own."""
     num_layers: int
     final_norm: int
     pooler: int
@@ -24,7 +27,7 @@ class ParameterCounts:
 
     @property
     def encoder_without_pooler(self) -> int:
-        return self.embeddings + self.num_layers * self.block + self.final_norm
+        return self.embeddings + self.layers + self.final_norm
 
     @property
     def encoder(self) -> int:
@@ -40,11 +43,12 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     sizes = dict.fromkeys((parameter.part for parameter in parameters.values()), 0)
     for parameter in parameters.values():
         sizes[parameter.part] += parameter.size
-    num_layers = _num_layers(parameters)
+    blocks = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
     return ParameterCounts(
         embeddings=sizes["embeddings"],
-        block=sizes["encoder"] // num_layers,
-        num_layers=num_layers,
+        block=sum(parameter.size // parameter.axes[0].size for parameter in blocks),
+        layers=sizes["encoder"],
+        num_layers=_num_layers(parameters),
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes.get("pooler", 0),
         mlm_head=sizes["mlm"],
@@ -81,12 +85,25 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     """
     length = sequence_length
     kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers
-    attention = config.num_layers * 4 * length * length * config.num_heads * config.head_size
+    attention = 4 * seen_positions(config, length) * config.num_heads * config.head_size
     predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + _kernel_size(parameters, "head"))
     if "mlm/bias" in parameters:  # the head multiplies by the word table, which it shares
         predicted += 2 * predictions * parameters["embeddings/word/table"].size
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
+
+
+def seen_positions(config: ModelConfig, length: int) -> int:
+    """Return the number of pairs of positions that see each other in a sequence, over all layers."""
+    total, first = 0, min(config.global_tokens, length)
+    for window in config.windows:
+        if window is None or window >= length - 1:
+            total += length * length
+        else:
+            near = length * (2 * window + 1) - window * (window + 1)
+            farther = sum(max(0, length - 1 - window - position) for position in range(first))
+            total += near + 2 * farther
+    return total
 
 
 def _num_layers(parameters: ParameterTable) -> int:
@@ -161,11 +178,12 @@ def activation_bytes(
       value_bytes: of an activation.
     """
     hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
+    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
     # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
-    everything = value_bytes * (6 * hidden + 6 * wide) + hidden * 2 * 3 * FLOAT32
+    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
     linear = {
-        "sel": value_bytes * (7 * hidden + wide) + 2 * 2 * FLOAT32,  # mean and variance of both norms
-        "dots": value_bytes * (6 * hidden + wide),
+        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+        "dots": value_bytes * (6 * hidden + inner),
         "full": value_bytes * hidden,
     }.get(remat, everything)
     quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import LayerNorm, dropout, truncated_normal
+from bert_jax.models.layers import dropout, make_norm, truncated_normal
 from bert_jax.models.word_table import look_up
 
 
@@ -21,7 +21,7 @@ class Embedding(nnx.Module):
 
 
 class Embeddings(nnx.Module):
-    """word + position + token type → LayerNorm → dropout.
+    """word + position + token type → norm → dropout; a model with type_vocab_size=0 has no token types.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     Which row of it belongs to a token follows from `ModelConfig.padding_id`.
@@ -38,8 +38,9 @@ class Embeddings(nnx.Module):
         self.rate, self.padding_id = config.hidden_dropout, config.padding_id
         self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, hidden), std))
         self.position = None if positions is None else Embedding(positions(config, position_key))
-        self.token_type = Embedding(truncated_normal(token_type_key, (config.type_vocab_size, hidden), std))
-        self.norm = LayerNorm(hidden, config.layer_norm_epsilon)
+        types = truncated_normal(token_type_key, (config.type_vocab_size, hidden), std)
+        self.token_type = Embedding(types) if config.type_vocab_size else None
+        self.norm = make_norm(config, hidden)
 
     def __call__(
         self,
@@ -55,16 +56,11 @@ class Embeddings(nnx.Module):
         its text; None: each row is one text.
         """
         x = look_up(self.word.table[...], input_ids)
-        # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
-        token_types = jnp.einsum(
-            "blt,th->blh",
-            jax.nn.one_hot(token_type_ids, self.token_type.table.shape[0]),
-            self.token_type.table[...],
-            precision=jax.lax.Precision.HIGHEST,
-        )
         if self.position is not None:
             x = x + self._positions(self.position.table[...], input_ids, positions, dtype)
-        return dropout(self.norm(x + token_types).astype(dtype), self.rate, dropout_key)
+        if self.token_type is not None:
+            x = x + _token_type_vectors(self.token_type.table[...], token_type_ids)
+        return dropout(self.norm(x).astype(dtype), self.rate, dropout_key)
 
     def _positions(
         self, table: jax.Array, input_ids: jax.Array, positions: jax.Array | None, dtype: jnp.dtype
@@ -79,6 +75,17 @@ class Embeddings(nnx.Module):
             real = input_ids != self.padding_id
             return position_vectors(table, jnp.cumsum(real, axis=1, dtype=jnp.int32) * real, dtype)
         return position_vectors(table, positions + 1, dtype)
+
+
+def _token_type_vectors(table: jax.Array, token_type_ids: jax.Array) -> jax.Array:
+    """Return the rows of table [types, H] for ids [B, L]: [B, L, H]."""
+    # A product, because the gradient of a lookup would scatter every token of the batch into two rows.
+    return jnp.einsum(
+        "blt,th->blh",
+        jax.nn.one_hot(token_type_ids, table.shape[0]),
+        table,
+        precision=jax.lax.Precision.HIGHEST,
+    )
 
 
 def position_vectors(table: jax.Array, positions: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -1,14 +1,16 @@
 """The heads on the encoder: the masked-language-model head, the choice of its positions, and the head of a task."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.models.layers import LayerNorm, Linear, affine, dropout, like, truncated_normal
+from bert_jax.models.layers import Linear, affine, dropout, like, make_norm, truncated_normal
 from bert_jax.models.parameters import POOLED
+from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.word_losses import WordLosses, word_losses
 from bert_jax.models.word_table import word_logits
@@ -22,14 +24,14 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 class MaskedLanguageModelHead(nnx.Module):
-    """dense → activation → LayerNorm → product with the word table (tied) → + bias."""
+    """dense → activation → norm → product with the word table (tied) → + bias."""
 
     def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden = (config.hidden_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation, self.vocab_size = activation, config.vocab_size
-        self.dense = Linear(hidden, hidden, config.initializer_range, key)
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+        self.dense = Linear(hidden, hidden, config.initializer_range, key, config.use_bias)
+        self.norm = make_norm(config, config.hidden_size)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
@@ -65,9 +67,45 @@ class TaskHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
         self.rate, self.pooled = head.dropout, head.kind in POOLED
 
-    def __call__(self, output: EncoderOutput, dropout_key: jax.Array | None) -> jax.Array:
-        """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position."""
+    def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+        """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position.
+
+        `mask` [B, L] is 1 for real tokens; it is for heads that read their mean.
+        """
+        del mask
         read = output.pooled if self.pooled else output.last_hidden_state
         assert read is not None, "the model below this head has no pooler"
         read = dropout(read.astype(jnp.float32), self.rate, dropout_key)
+        return affine(read, self.kernel[...], self.bias[...])
+
+
+class TransformedTaskHead(nnx.Module):
+    """dense → activation → norm → dropout → affine map to C outputs, as in ModernBERT.
+
+    It reads the first position or the mean over the real ones, or every position in turn.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        head: HeadConfig,
+        key: jax.Array,
+        activation: Callable[[jax.Array], jax.Array],
+    ):
+        hidden, std = (config.hidden_size,), config.initializer_range
+        dense_key, output_key = jax.random.split(key)
+        self.activation = activation
+        self.dense = Linear(hidden, hidden, std, dense_key, config.use_bias)
+        self.norm = make_norm(config, config.hidden_size)
+        self.kernel = nnx.Param(truncated_normal(output_key, (config.hidden_size, head.outputs), std))
+        self.bias = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
+        self.rate, self.pooled = head.dropout, head.kind in POOLED
+        self.pooling: Literal["cls", "mean"] = head.pooling
+
+    def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+        """As `TaskHead`."""
+        read = output.last_hidden_state.astype(jnp.float32)
+        if self.pooled:
+            read = pool(read, jnp.asarray(mask).at[:, 0].set(1), self.pooling)  # a row of padding has a mean too
+        read = dropout(self.norm(self.activation(self.dense(read))), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from bert_jax.config import ModelConfig
 from bert_jax.models import counter_bits
 from bert_jax.models.products import Product, plain_product
 
@@ -79,19 +80,24 @@ def affine(
 
 
 class Linear(nnx.Module):
-    """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs].
+    """Affine map of the last axes of its input: kernel [*inputs, *outputs], bias [*outputs], or none without `bias`.
 
     The model that it is part of sets `product` and `add_bias` to those of its architecture.
     """
 
-    def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], stddev: float, key: jax.Array):
+    def __init__(
+        self, inputs: tuple[int, ...], outputs: tuple[int, ...], stddev: float, key: jax.Array, bias: bool = True
+    ):
         self.product: Product = plain_product
         self.add_bias: AddBias = plain_bias
         self.kernel = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
-        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
+        self.input_axes = len(inputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., *inputs] to [..., *outputs], in the dtype of x."""
+        if self.bias is None:
+            return self.product(x, self.kernel[...], self.input_axes)
         return affine(x, self.kernel[...], self.bias[...], self.product, self.add_bias)
 
 
@@ -101,17 +107,42 @@ class LayerNorm(nnx.Module):
     Always in float32 and in two passes: E[x²] - E[x]² would lose the small variances that epsilon = 1e-12 is meant for.
     """
 
-    def __init__(self, size: int, epsilon: float):
+    def __init__(self, size: int, epsilon: float, bias: bool = True):
         self.epsilon = epsilon
         self.scale = nnx.Param(jnp.ones(size, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(size, jnp.float32)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         centred = wide - checkpoint_name(jnp.mean(wide, axis=-1, keepdims=True), "mean")
         variance = checkpoint_name(jnp.mean(jnp.square(centred), axis=-1, keepdims=True), "variance")
         normed = centred * jax.lax.rsqrt(variance + self.epsilon)
-        return (normed * like(self.scale[...], normed) + like(self.bias[...], normed)).astype(x.dtype)
+        scaled = normed * like(self.scale[...], normed)
+        return (scaled if self.bias is None else scaled + like(self.bias[...], scaled)).astype(x.dtype)
+
+
+class RmsNorm(nnx.Module):
+    """Division by the root mean square over the last axis (Zhang & Sennrich 2019), in float32."""
+
+    def __init__(self, size: int, epsilon: float):
+        self.epsilon = epsilon
+        self.scale = nnx.Param(jnp.ones(size, jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        variance = checkpoint_name(jnp.mean(jnp.square(wide), axis=-1, keepdims=True), "variance")
+        normed = wide * jax.lax.rsqrt(variance + self.epsilon)
+        return (normed * like(self.scale[...], normed)).astype(x.dtype)
+
+
+Norm = LayerNorm | RmsNorm
+
+
+def make_norm(config: ModelConfig, size: int) -> Norm:
+    """Return a fresh norm of `size` features, of the kind that the model has everywhere."""
+    if config.norm == "rms_norm":
+        return RmsNorm(size, config.layer_norm_epsilon)
+    return LayerNorm(size, config.layer_norm_epsilon, config.norm_bias)
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

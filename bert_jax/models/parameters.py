@@ -24,6 +24,7 @@ POOLED = ("classification", "regression", "choice")
 
 AXIS_NAMES = (
     "layer",  # one entry per layer
+    "later_layer",  # one entry per layer but the first
     *("hidden", "intermediate", "heads", "vocab"),  # devices/sharding.py splits these
     *("head_size", "position", "token_type"),
     *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
@@ -91,15 +92,18 @@ def table(entries: Iterable[Parameter]) -> ParameterTable:
     return {entry.path: entry for entry in entries}
 
 
-def linear(path: str, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], layers: tuple[Axis, ...] = ()):
+def linear(
+    path: str, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], layers: tuple[Axis, ...] = (), bias: bool = True
+):
     """Return the entries of an affine map: kernel [*layers, *inputs, *outputs] and bias [*layers, *outputs]."""
     yield Parameter(f"{path}/kernel", (*layers, *inputs, *outputs))
-    yield Parameter(f"{path}/bias", (*layers, *outputs), decays=False)
+    if bias:
+        yield Parameter(f"{path}/bias", (*layers, *outputs), decays=False)
 
 
-def norm(path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool = False):
-    """Return the entries of a LayerNorm: scale and bias, both [*layers, hidden]."""
-    for name in ("scale", "bias"):
+def norm(path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool = False, bias: bool = True):
+    """Return the entries of a norm: scale and bias, both [*layers, hidden]."""
+    for name in ("scale", "bias") if bias else ("scale",):
         yield Parameter(f"{path}/{name}", (*layers, hidden), decays=False, embedding=embedding)
 
 
@@ -120,16 +124,21 @@ def bert_parameters(
       head: the head of a fine-tuned model.
     """
     parts = pretraining_parts(config) if parts is None else parts
-    if head is not None and head.kind in POOLED:
+    if head is not None and reads_pooler(config, head):
         parts = (*parts, "pooler")
     task = {} if head is None else task_parameters(config, head)
     return {**encoder_parameters(config), **pretraining_parameters(config, parts), **task}
 
 
+def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
+    """Return whether the head of a task reads BERT's pooler."""
+    return head.kind in POOLED and not config.task_transform
+
+
 def encoder_parameters(config: ModelConfig) -> ParameterTable:
     """Return the entries of embeddings, layers and final norm."""
     hidden = Axis("hidden", config.hidden_size)
-    final_norm = norm("final_norm", hidden) if config.norm_position == "pre" else ()
+    final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
     return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
 
 
@@ -138,10 +147,10 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
     entries: list[Parameter] = []
     if "pooler" in parts:
-        entries += linear("pooler", (hidden,), (hidden,))
+        entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias)
     if "mlm" in parts:
-        entries += linear("mlm/dense", (hidden,), (hidden,))
-        entries += norm("mlm/norm", hidden)
+        entries += linear("mlm/dense", (hidden,), (hidden,), bias=config.use_bias)
+        entries += norm("mlm/norm", hidden, bias=_norm_bias(config))
         entries += [Parameter("mlm/bias", (vocab,), decays=False)]
     if "next_sentence" in parts:
         entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
@@ -154,26 +163,34 @@ def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
 
 
 def _embeddings(config: ModelConfig, hidden: Axis):
-    for name, rows in (
-        ("word", Axis("vocab", config.padded_vocab_size)),
-        ("position", Axis("position", config.max_position_embeddings)),
-        ("token_type", Axis("token_type", config.type_vocab_size)),
-    ):
+    tables = [("word", Axis("vocab", config.padded_vocab_size))]
+    if config.positions == "learned":
+        tables.append(("position", Axis("position", config.max_position_embeddings)))
+    if config.type_vocab_size:
+        tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
+    for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, hidden), embedding=True)
-    yield from norm("embeddings/norm", hidden, embedding=True)
+    yield from norm("embeddings/norm", hidden, embedding=True, bias=_norm_bias(config))
 
 
 def _encoder(config: ModelConfig, hidden: Axis):
     layers = (Axis("layer", config.num_layers),)
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
-    wide = Axis("intermediate", config.feed_forward_size)
+    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
+    normed = layers if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
     for name in ("query", "key", "value"):
-        yield from linear(f"encoder/attention/{name}", (hidden,), heads, layers)
-    yield from linear("encoder/attention/output", heads, (hidden,), layers)
-    yield from norm("encoder/attention_norm", hidden, layers)
-    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), layers)
-    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), layers)
-    yield from norm("encoder/feed_forward_norm", hidden, layers)
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, layers, bias)
+    yield from linear("encoder/attention/output", heads, (hidden,), layers, bias)
+    yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
+    if config.feed_forward != "plain":
+        yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), layers, bias)
+    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), layers, bias)
+    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), layers, bias)
+    yield from norm("encoder/feed_forward_norm", hidden, layers, bias=norm_bias)
+
+
+def _norm_bias(config: ModelConfig) -> bool:
+    return config.norm == "layer_norm" and config.norm_bias
 
 
 def _head(config: ModelConfig, head: HeadConfig):
@@ -181,8 +198,11 @@ def _head(config: ModelConfig, head: HeadConfig):
     if head.features:
         yield from _bilstm(config, head, label)
     else:
-        # Not "hidden": the head is small and stays whole on every device.
-        yield from linear("head", (Axis("feature", config.hidden_size),), (label,))
+        hidden = Axis("feature", config.hidden_size)  # not "hidden": the head is small and stays whole on every device
+        if config.task_transform:
+            yield from linear("head/dense", (hidden,), (hidden,), bias=config.use_bias)
+            yield from norm("head/norm", hidden, bias=_norm_bias(config))
+        yield from linear("head", (hidden,), (label,))
     if head.crf:
         yield Parameter("crf/transitions", (label, label))
         yield Parameter("crf/start", (label,))

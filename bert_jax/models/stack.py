@@ -1,7 +1,8 @@
 """A stack of layers whose parameters share a leading axis, run as one scan or unrolled."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -15,7 +16,7 @@ from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 # attention between its projections, norms, activations and dropout.
 SELECTED = (
     *("query", "key", "value", "attention_output", "attention_sum"),
-    *("intermediate", "feed_forward_sum", "mean", "variance"),
+    *("gate", "intermediate", "feed_forward_sum", "mean", "variance"),
 )
 
 REMAT_POLICIES = {
@@ -27,7 +28,7 @@ REMAT_POLICIES = {
 
 
 Layer = Callable[..., tuple[jax.Array, jax.Array | None]]
-"""One layer of a stack: an nnx.Module that is called as (x, mask, dropout_key, attend, collect, **layer_inputs).
+"""One layer of a stack: an nnx.Module, called as (x, mask, dropout_key, attend, collect, **layer_inputs, **settings).
 
 It maps x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None); see `blocks.Block`.
 """
@@ -54,26 +55,50 @@ class Stack:
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
     layer_inputs: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
+    layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
+    """{argument of the block: its value in each layer, known when the program is compiled}, such as a window by which
+    another kernel is chosen. A scan goes over the shortest pattern that repeats."""
+    from_second: tuple[str, ...] = ()
+    """Parts of the block that the first layer does not have; its settings must be such that it does not use them."""
 
     def __post_init__(self):
         if self.sharing is not None and len(self.sharing) != self.num_layers:
             raise UserError(f"sharing={self.sharing} must have one index for each of {self.num_layers} layers")
-        for name, values in self.layer_inputs.items():
-            if len(values) != self.num_layers:
-                raise UserError(
-                    f"layer_inputs[{name!r}] has {len(values)} entries and must have one for each of "
-                    f"{self.num_layers} layers"
-                )
+        for kind in ("layer_inputs", "layer_settings"):
+            for name, values in getattr(self, kind).items():
+                if len(values) != self.num_layers:
+                    raise UserError(
+                        f"{kind}[{name!r}] has {len(values)} entries and must have one for each of "
+                        f"{self.num_layers} layers"
+                    )
 
     @property
     def num_blocks(self) -> int:
         """Number of sets of parameters, the size of the leading axis."""
         return self.num_layers if self.sharing is None else max(self.sharing) + 1
 
+    def settings(self, layer: int) -> dict[str, Any]:
+        """Return the settings of one layer."""
+        return {name: values[layer] for name, values in self.layer_settings.items()}
+
 
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
-    """Return a block whose parameters all have a leading axis of `num_blocks`; each set is drawn from its own key."""
-    return jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
+    """Return a block whose parameters have a leading axis of `num_blocks`; each set is drawn from its own key.
+
+    The axis is one shorter in the parts `from_second`.
+    """
+    blocks = jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
+    for name in stack.from_second:
+        setattr(blocks, name, jax.tree.map(lambda leaf: leaf[1:], getattr(blocks, name)))
+    return blocks
+
+
+def one_block(stack: Stack, layer: int, key: jax.Array) -> Layer:
+    """Return a fresh block with the parts that this layer has."""
+    block = stack.block(key)
+    for name in stack.from_second if layer == 0 else ():
+        setattr(block, name, None)
+    return block
 
 
 def run_stack(
@@ -98,27 +123,82 @@ def run_stack(
       (x [B, L, H], None), or with `collect` (x, N pairs of output [B, L, H] and attention probabilities [B, A, L, L]).
     """
     keys = None if dropout_key is None else jax.random.split(dropout_key, stack.num_layers)
-    inputs = dict(stack.layer_inputs)
+    inputs, blocks = dict(stack.layer_inputs), _aligned(stack, blocks)
 
-    def step(x: jax.Array, layer: tuple[Layer, jax.Array | None, dict[str, jax.Array]]):
+    def step(x: jax.Array, layer: tuple[Layer, jax.Array | None, dict[str, jax.Array]], number: int = 0):
         block, key, inputs = layer
-        x, weights = block(x, mask, key, stack.attend, collect, **inputs)
+        x, weights = block(x, mask, key, stack.attend, collect, **inputs, **stack.settings(number))
         return x, (x, weights) if collect else None
 
-    def shared_step(x: jax.Array, layer: tuple[jax.Array, jax.Array | None, dict[str, jax.Array]]):
+    def shared_step(x: jax.Array, layer: tuple[jax.Array, jax.Array | None, dict[str, jax.Array]], number: int = 0):
         index, key, inputs = layer
-        return step(x, (_select(blocks, index), key, inputs))
+        return step(x, (_select(blocks, index), key, inputs), number)
 
     if stack.scan:
         run, first = (step, blocks) if stack.sharing is None else (shared_step, jnp.asarray(stack.sharing))
-        x, collected = jax.lax.scan(_with_remat(run, stack), x, (first, keys, inputs))
-        return x, unstack(collected, stack.num_layers) if collect else None
-    run, collected, own = _with_remat(step, stack), [], unstack(blocks, stack.num_blocks)
+        x, collected = _scan(stack, run, x, (first, keys, inputs))
+        return x, collected if collect else None
+    collected, own = [], unstack(blocks, stack.num_blocks)
     per_layer = unstack((keys, inputs), stack.num_layers)
-    for index, rest in zip(stack.sharing or range(stack.num_layers), per_layer, strict=True):
+    for number, (index, rest) in enumerate(zip(stack.sharing or range(stack.num_layers), per_layer, strict=True)):
+        run = _with_remat(functools.partial(step, number=number), stack, scanned=False)
         x, output = run(x, (own[index], *rest))
         collected.append(output)
     return x, collected if collect else None
+
+
+def _scan(stack: Stack, run: Callable, x: jax.Array, layers: Any) -> tuple[jax.Array, list | None]:
+    """Run all layers, as one scan over those whose settings repeat, and return what they collect, one by one."""
+    start, period, rounds = repeating(stack)
+    if (start, period, rounds) == (0, 1, stack.num_layers):
+        x, collected = jax.lax.scan(_with_remat(run, stack, scanned=True), x, layers)
+        return x, unstack(collected, stack.num_layers)
+    collected, end = [], start + period * rounds
+    steps = [
+        _with_remat(functools.partial(run, number=number), stack, scanned=start <= number < end)
+        for number in range(stack.num_layers)
+    ]
+
+    def several(x: jax.Array, group: Any):
+        outputs = []
+        for place, layer in enumerate(unstack(group, period)):
+            x, output = steps[start + place](x, layer)
+            outputs.append(output)
+        return x, outputs
+
+    def by_round(leaf: jax.Array) -> jax.Array:
+        return leaf[start:end].reshape(rounds, period, *leaf.shape[1:])
+
+    for number in range(start):
+        x, output = steps[number](x, jax.tree.map(lambda leaf, number=number: leaf[number], layers))
+        collected.append(output)
+    x, outputs = jax.lax.scan(several, x, jax.tree.map(by_round, layers))
+    collected += [each for group in unstack(outputs, rounds) for each in group]
+    for number in range(end, stack.num_layers):
+        x, output = steps[number](x, jax.tree.map(lambda leaf, number=number: leaf[number], layers))
+        collected.append(output)
+    return x, collected
+
+
+def repeating(stack: Stack) -> tuple[int, int, int]:
+    """Return how the settings of the layers repeat: (layers before the pattern, layers of the pattern, rounds of it).
+
+    The layers after the last whole round are left over. (0, 1, N): all are alike.
+    """
+    kinds = [tuple(stack.settings(layer).values()) for layer in range(stack.num_layers)]
+    for start in range(min(2, stack.num_layers)):
+        rest = kinds[start:]
+        for period in range(1, len(rest) // 2 + 1):
+            if all(kind == rest[place % period] for place, kind in enumerate(rest)):
+                return start, period, len(rest) // period
+    return 0, stack.num_layers, 1
+
+
+def _aligned(stack: Stack, blocks: Layer) -> Layer:
+    """Return the blocks with a row for every layer; that of the first layer is one that it does not use."""
+    return jax.tree.map(
+        lambda leaf: leaf if leaf.shape[0] == stack.num_blocks else jnp.concatenate([leaf[:1], leaf]), blocks
+    )
 
 
 def unstack(tree: Any, size: int) -> list:
@@ -138,7 +218,7 @@ def _select(blocks: Layer, index: jax.Array) -> Layer:
     )
 
 
-def _with_remat(step: Callable, stack: Stack) -> Callable:
+def _with_remat(step: Callable, stack: Stack, scanned: bool) -> Callable:
     if stack.remat == "none":
         return step
-    return jax.checkpoint(step, policy=REMAT_POLICIES[stack.remat], prevent_cse=not stack.scan)
+    return jax.checkpoint(step, policy=REMAT_POLICIES[stack.remat], prevent_cse=not scanned)

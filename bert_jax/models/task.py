@@ -14,10 +14,12 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
-from bert_jax.models.heads import TaskHead
+from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.parameters import POOLED, ParameterTable, task_parameters
+from bert_jax.models.parameters import ParameterTable, reads_pooler, task_parameters
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
+
+Head = TaskHead | TransformedTaskHead | BiLstmTagger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +44,13 @@ class BertForTask:
             raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
         if self.head.features and self.head.kind != "tagging":
             raise UserError(f"head.features={self.head.features!r} belongs to tagging, not to {self.head.kind}")
+        if self.head.pooling == "mean" and not self.config.task_transform:
+            raise UserError("head.pooling=mean belongs to models with task_transform; BERT's head reads its pooler")
 
     @functools.cached_property
     def encoder(self) -> BertForPreTraining:
         """The model below the head, without pre-training heads."""
-        parts = ("pooler",) if self.head.kind in POOLED else ()
+        parts = ("pooler",) if reads_pooler(self.config, self.head) else ()
         return BertForPreTraining(self.config, self.compute, parts, self.architecture)
 
     @property
@@ -97,21 +101,24 @@ class BertForTask:
         if isinstance(head, BiLstmTagger):
             output = self.encode(params, ids, types, mask, collect=True)
             return head(output.hidden_states or (), mask, keys[1])
-        scores = head(self.encode(params, ids, types, mask, keys[0]), keys[1])
+        scores = head(self.encode(params, ids, types, mask, keys[0]), mask, keys[1])
         return scores.reshape(shape[:-1]) if self.head.kind in ("regression", "choice") else scores
 
     def crf(self, params: Params) -> ConditionalRandomField:
         """Return the CRF with its parameters, of a model whose head has one."""
         return nnx.merge(self._crf_structure, params["crf"])
 
-    def _fresh_head(self, key: jax.Array) -> TaskHead | BiLstmTagger:
+    def _fresh_head(self, key: jax.Array) -> Head:
+        if self.config.task_transform and not self.head.features:
+            activation = self.architecture(self.config, self.compute).activation
+            return TransformedTaskHead(self.config, self.head, key, activation)
         return (BiLstmTagger if self.head.features else TaskHead)(self.config, self.head, key)
 
     def _fresh_crf(self) -> ConditionalRandomField:
         return ConditionalRandomField(self.head.outputs)
 
     @functools.cached_property
-    def _head_structure(self) -> nnx.GraphDef[TaskHead | BiLstmTagger]:
+    def _head_structure(self) -> nnx.GraphDef[Head]:
         return structure(lambda: self._fresh_head(jax.random.key(0)))
 
     @functools.cached_property

@@ -27,10 +27,10 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
     def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:
         if parameter.embedding:
             return update * decay**num_layers
-        axis = parameter.axis("layer")
+        axis = parameter.axis("layer") if parameter.axis("later_layer") is None else parameter.axis("later_layer")
         if axis is None:
             return update
-        factors = decay ** jnp.arange(num_layers - 1, -1, -1, dtype=update.dtype)
+        factors = decay ** jnp.arange(update.shape[axis] - 1, -1, -1, dtype=update.dtype)
         return update * jnp.expand_dims(factors, [other for other in range(update.ndim) if other != axis])
 
     return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates))

@@ -24,9 +24,18 @@ ARCHITECTURE = {
     "layer_norm_epsilon": "layer_norm_epsilon",
     "norm_position": "norm_position",
     "padding_id": "padding_id",
+    **{
+        name: name
+        for name in (
+            *("norm", "norm_bias", "use_bias", "feed_forward", "first_attention_norm", "task_transform", "positions"),
+            *("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens"),
+        )
+    },
 }
 """Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
 compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
+REACH = ("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens")
+"""Those that may differ in a run with more positions than the stored model, because they are how it reaches farther."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +75,11 @@ class Report:
 
 def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
+    longer = config.max_position_embeddings > stored.model.max_position_embeddings
     differing = {
         option: (getattr(config, name), getattr(stored.model, name))
         for option, name in ARCHITECTURE.items()
-        if getattr(config, name) != getattr(stored.model, name)
+        if getattr(config, name) != getattr(stored.model, name) and not (longer and option in REACH)
     }
     if differing:
         shown = "; ".join(

@@ -21,6 +21,7 @@ from bert_jax.formats.stored import describe_embedding
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.protocol import structure
+from bert_jax.models.stack import one_block
 
 TABLE_WIDTH = 110  # columns
 
@@ -38,9 +39,10 @@ class Layer:
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
         stack = bert_architecture(self.config, ComputeConfig()).stack
-        block = nnx.merge(_block_structure(self.config), self.params)
-        mask = AttentionMask(padding=jnp.asarray(attention_mask))
-        return block(jnp.asarray(x), mask, None, stack.attend, collect=False)[0]
+        block = nnx.merge(_block_structure(self.config, self.index == 0), self.params)
+        mask = AttentionMask(padding=jnp.asarray(attention_mask), global_tokens=self.config.global_tokens)
+        settings = stack.settings(self.index)
+        return block(jnp.asarray(x), mask, None, stack.attend, collect=False, **settings)[0]
 
     def __repr__(self) -> str:
         return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
@@ -65,7 +67,7 @@ class Layers(collections.abc.Sequence[Layer]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
-        return Layer(self._config, index, jax.tree.map(lambda leaf: leaf[index], self._stacked))
+        return Layer(self._config, index, _of_layer(self._stacked, index, len(self)))
 
     def __repr__(self) -> str:
         return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
@@ -111,9 +113,20 @@ def _nearby(path: str) -> str:
     return path if "://" in path else min(path, os.path.relpath(path), key=len)
 
 
+def _of_layer(stacked: dict[str, Any], index: int, num_layers: int) -> dict[str, Any]:
+    """Return the parameters of one layer; those with a row less than layers are not in the first."""
+    found = {}
+    for name, tree in stacked.items():
+        lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]
+        if index >= lacking:
+            found[name] = jax.tree.map(lambda leaf, row=index - lacking: leaf[row], tree)
+    return found
+
+
 @functools.lru_cache
-def _block_structure(config: ModelConfig) -> nnx.GraphDef:
-    return structure(lambda: bert_architecture(config, ComputeConfig()).stack.block(jax.random.key(0)))
+def _block_structure(config: ModelConfig, first: bool) -> nnx.GraphDef:
+    stack = bert_architecture(config, ComputeConfig()).stack
+    return structure(lambda: one_block(stack, 0 if first else 1, jax.random.key(0)))
 
 
 def _text(heading: str, table: Table) -> str:

@@ -44,6 +44,21 @@ MODELS = {
     "wide": dataclasses.replace(SMALL, intermediate_size=40, type_vocab_size=3),
     "one layer, one head": dataclasses.replace(SMALL, num_layers=1, num_heads=1),
     "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
+    "modern": dataclasses.replace(
+        SMALL,
+        norm_position="pre",
+        positions="rope",
+        local_window=3,
+        feed_forward="geglu",
+        norm_bias=False,
+        use_bias=False,
+        first_attention_norm=False,
+        task_transform=True,
+        type_vocab_size=0,
+    ),
+    "root mean square": dataclasses.replace(
+        SMALL, norm="rms_norm", feed_forward="swiglu", positions="alibi", task_transform=True
+    ),
 }
 LABELS = ("O", "B-X", "I-X")
 FEATURES = (

@@ -46,7 +46,7 @@ def automatic(
     collect: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; computed by what `_best` says of the platform and the length."""
-    fused = _best(_platform(), query.shape[1]) == "pallas"
+    fused = _best(_platform(), query.shape[1]) == "pallas" and not mask.global_tokens
     attend = _pallas().attention if fused else xla.attention
     return attend(query, key, value, mask, dropout_key, rate, collect)
 

@@ -27,6 +27,8 @@ class AttentionMask:
     """
     bias: jax.Array | None = None
     """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
+    global_tokens: int = dataclasses.field(default=0, metadata={"static": True})
+    """Number of positions at the start of the row that a window restricts neither as queries nor as keys."""
 
     def adder(self) -> jax.Array:
         """Return the sum of everything that is added to the scores, float32 [B, A or 1, L (query) or 1, L (key)]."""
@@ -37,6 +39,9 @@ class AttentionMask:
         if self.window is not None:
             position = jnp.arange(self.padding.shape[1])
             near = jnp.abs(position[:, None] - position[None, :]) <= self.window
+            if self.global_tokens:
+                first = position < self.global_tokens
+                near = near | first[:, None] | first[None, :]
             adder = jnp.where(near[None, None], adder, MASKED_SCORE)
         return adder if self.bias is None else adder + self.bias.astype(jnp.float32)
 

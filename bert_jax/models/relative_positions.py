@@ -1,0 +1,59 @@
+"""Positions that enter inside attention: turned queries and keys (RoPE), and scores that fall with distance (ALiBi).
+
+Both depend on distances alone. So a text in a packed row is computed as if it stood alone, without restarting
+positions, and no length needs a table.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding (Su et al. 2021) of one layer.
+
+    Features i and i + D/2 of a head of even size D are turned by the angle position / scale · theta^(-2i/D).
+    """
+
+    theta: float
+    scale: float = 1.0
+
+    def turned(self, x: jax.Array) -> jax.Array:
+        """Return queries or keys [B, L, A, D], turned by their positions; computed in float32, in the dtype of x."""
+        sine, cosine = self._waves(x.shape[1], x.shape[3])
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+        return turned.astype(x.dtype)
+
+    def _waves(self, length: int, size: int) -> tuple[jax.Array, jax.Array]:
+        """Return sines and cosines [1, L, 1, D/2]."""
+        exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+        frequencies = np.float32(1) / (np.float32(self.theta) ** exponents) / np.float32(self.scale)
+        angles = jnp.arange(length, dtype=jnp.float32)[:, None] * jnp.asarray(frequencies)[None, :]
+        return jnp.sin(angles)[None, :, None, :], jnp.cos(angles)[None, :, None, :]
+
+
+def alibi_bias(heads: int, length: int) -> jax.Array:
+    """Return what ALiBi adds to the scores, float32 [1, A, L, L]: -slope of the head · distance."""
+    positions = jnp.arange(length, dtype=jnp.float32)
+    distance = jnp.abs(positions[:, None] - positions[None, :])
+    return -jnp.asarray(alibi_slopes(heads))[None, :, None, None] * distance[None, None]
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Return float32 [A]: 2^(-8/n), 2^(-16/n), … for n heads (Press et al. 2022).
+
+    If n is not a power of two, the slopes of the next lower power come first, then every other one of the next higher,
+    as in the published code.
+    """
+    lower = 2 ** math.floor(math.log2(heads))
+    slopes = _powers(lower) + _powers(2 * lower)[::2][: heads - lower]
+    return np.asarray(slopes, np.float32)
+
+
+def _powers(count: int) -> list[float]:
+    return [2.0 ** (-8 * (number + 1) / count) for number in range(count)]

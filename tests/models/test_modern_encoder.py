@@ -1,0 +1,239 @@
+"""RoPE, ALiBi, gated networks, other norms, no biases, alternating windows: alone, together and in other forms."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from modern_model import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
+from small_model import FLOAT32, SMALL, compiled, perturbed
+
+from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, ModelConfig, PhaseConfig
+from bert_jax.config.checks import check
+from bert_jax.errors import UserError
+from bert_jax.models import costs
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.feed_forward import GatedFeedForward
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.layers import LayerNorm, RmsNorm
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.parameters import bert_parameters, total_size
+from bert_jax.models.relative_positions import Rotary, alibi_bias, alibi_slopes
+from bert_jax.models.stack import repeating
+from bert_jax.models.task import BertForTask
+from bert_jax.optim.layerwise import scale_by_depth
+
+
+def closed_form(vocab: int, hidden: int, layers: int, wide: int) -> int:
+    """Parameters of ModernBERT's encoder, counted by hand."""
+    block = 4 * hidden * hidden + 3 * hidden * wide + 2 * hidden
+    return vocab * hidden + hidden + layers * block - hidden + hidden
+
+
+@pytest.mark.parametrize(
+    "config, encoder, with_head",
+    [(PUBLISHED, 149_014_272, 149_655_232), (PUBLISHED_LARGE, 394_781_696, 395_881_664)],
+    ids=["base", "large"],
+)
+def test_published_parameter_counts(config, encoder, with_head):
+    model = BertForPreTraining(config, FLOAT32, ("mlm",))
+    made = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(made)) == total_size(model.parameters) == with_head
+    counts = costs.parameter_counts(bert_parameters(config))
+    hand = closed_form(config.vocab_size, config.hidden_size, config.num_layers, config.feed_forward_size)
+    assert counts.encoder_without_pooler == hand == encoder
+    assert counts.encoder_without_pooler + counts.mlm_head == with_head
+    assert counts.block * config.num_layers == counts.layers + config.hidden_size
+
+
+def test_flops_count_the_pairs_that_see_each_other():
+    """By the masks themselves, which are written out here."""
+    for window, tokens, length in itertools.product((None, 1, 4, 30), (0, 1, 3), (1, 5, 11)):
+        config = dataclasses.replace(MODERN, local_window=window, global_tokens=tokens)
+        place = np.arange(length)
+        near = np.abs(place[:, None] - place[None]) <= (length if window is None else window)
+        near |= (place[:, None] < tokens) | (place[None] < tokens)
+        seen = 2 * length * length + 3 * int(near.sum()) if window else 5 * length * length
+        assert costs.seen_positions(config, length) == seen
+
+
+def test_kernels_of_the_gate_are_in_the_flops():
+    plain = dataclasses.replace(MODERN, feed_forward="plain")
+    more = [costs.training_flops(config, bert_parameters(config), 16, 3).kernels for config in (MODERN, plain)]
+    assert more[0] - more[1] == 3 * 2 * 16 * 5 * 24 * 20
+
+
+def test_rotary_turns_each_pair_of_features_by_its_angle():
+    """As complex numbers: features i and i + D/2 are one number, which is multiplied by e^(i·angle)."""
+    x = np.random.default_rng(0).standard_normal((2, 7, 3, 6)).astype(np.float32)
+    numbers = x[..., :3] + 1j * x[..., 3:]
+    angles = np.arange(7)[:, None] / 4.0 * 500.0 ** (-np.arange(3) / 3)
+    expected = numbers * np.exp(1j * angles)[None, :, None]
+    found = np.asarray(Rotary(500.0, scale=4.0).turned(jnp.asarray(x)))
+    np.testing.assert_allclose(found, np.concatenate([expected.real, expected.imag], -1), atol=2e-6)
+
+
+def test_alibi_slopes_are_those_of_the_paper():
+    np.testing.assert_allclose(alibi_slopes(8), [2.0**-k for k in range(1, 9)])
+    np.testing.assert_allclose(alibi_slopes(12)[8:], [2 ** (-0.5 - k) for k in range(4)])
+    bias = np.asarray(alibi_bias(2, 3))
+    np.testing.assert_allclose(bias[0, 1], -(2.0**-8) * np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]]))
+
+
+def test_norms_equal_their_formulas():
+    x = np.random.default_rng(1).standard_normal((4, 5)).astype(np.float32)
+    scale = np.arange(1.0, 6.0, dtype=np.float32)
+    for norm, expected in (
+        (RmsNorm(5, 1e-2), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-2)),
+        (LayerNorm(5, 1e-2, bias=False), (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-2)),
+    ):
+        norm.scale[...] = jnp.asarray(scale)
+        assert nnx.to_pure_dict(nnx.state(norm, nnx.Param)).keys() == {"scale"}
+        np.testing.assert_allclose(norm(jnp.asarray(x)), expected * scale, atol=1e-5)
+
+
+def test_a_gated_network_multiplies_by_its_gate():
+    network = GatedFeedForward(SMALL, jax.random.key(0), activation=jax.nn.silu)
+    x = jax.random.normal(jax.random.key(1), (3, SMALL.hidden_size))
+    gate, values = x @ network.gate.kernel[...], x @ network.intermediate.kernel[...]
+    expected = (gate / (1 + jnp.exp(-gate)) * values) @ network.output.kernel[...]
+    np.testing.assert_allclose(network(x), expected, atol=1e-6)
+
+
+def losses(config: ModelConfig, compute: ComputeConfig, params=None):
+    """Parameters, loss and gradients, with dropout, of an encoder without heads."""
+    model, batch = BertForPreTraining(config, compute, ()), rows(13, (13, 9))
+    params = params or perturbed(model)
+
+    def loss(params):
+        return jnp.sum(jnp.sin(model.encode(params, *batch, dropout_key=jax.random.key(5)).last_hidden_state))
+
+    return params, *compiled(jax.value_and_grad(loss))(params)
+
+
+PATTERNS = {
+    "left over": MODERN,
+    "whole rounds": dataclasses.replace(MODERN, num_layers=7),
+    "no pattern": dataclasses.replace(MODERN, num_layers=3),
+    "one kind": dataclasses.replace(MODERN, local_window=None, first_attention_norm=True),
+}
+
+
+def test_the_layers_that_a_scan_goes_over():
+    found = {name: repeating(bert_architecture(config, FLOAT32).stack) for name, config in PATTERNS.items()}
+    assert found == {"left over": (0, 5, 1), "whole rounds": (1, 3, 2), "no pattern": (1, 1, 2), "one kind": (0, 1, 5)}
+    assert repeating(bert_architecture(PUBLISHED, FLOAT32).stack) == (1, 3, 7)
+    assert repeating(bert_architecture(PUBLISHED_LARGE, FLOAT32).stack) == (1, 3, 9)
+
+
+@pytest.mark.parametrize(
+    "name, remats",
+    [
+        ("whole rounds", ("sel",)),
+        pytest.param("left over", ("none", "full"), marks=pytest.mark.slow),
+        pytest.param("no pattern", ("none", "full"), marks=pytest.mark.slow),
+    ],
+)
+def test_scan_and_loop_and_what_they_compute_again_give_one_model(name, remats):
+    params, loss, slopes = losses(PATTERNS[name], ComputeConfig(dtype="float32", layers="loop"))
+    for remat in remats:
+        other = ComputeConfig(dtype="float32", layers="scan", remat=remat)
+        _, found, gradient = losses(PATTERNS[name], other, params)
+        assert float(found) == pytest.approx(float(loss), rel=1e-5)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), gradient, slopes)
+    assert slopes["encoder"]["attention_norm"]["scale"].shape[0] == PATTERNS[name].num_layers - 1
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(slopes))
+
+
+def test_collected_layers_are_those_of_the_loop():
+    batch, config = rows(13, (13, 9)), PATTERNS["whole rounds"]
+    params = perturbed(BertForPreTraining(config, FLOAT32, ()))
+    found = []
+    for layers in ("loop", "scan"):
+        model = BertForPreTraining(config, ComputeConfig(dtype="float32", layers=layers), ())
+        found.append(compiled(functools.partial(model.encode, collect=True))(params, *batch))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), *found)
+    far = np.abs(np.arange(13)[:, None] - np.arange(13)[None]) > 2
+    reach = [np.asarray(weights)[0, :, far].max() > 0 for weights in found[0].attentions]
+    assert reach == [True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+def test_a_text_in_a_packed_row_is_as_if_alone(positions):
+    config = dataclasses.replace(MODERN, positions=positions)
+    model = BertForPreTraining(config, FLOAT32, ())
+    params, (ids, types, mask) = perturbed(model), rows(14, (14, 14))
+    texts = PackedTexts(np.repeat([[1, 2]], [5, 9], axis=1).repeat(2, 0), np.array([[0, 5], [0, 5]]))
+    encode = compiled(model.encode)
+    packed = encode(params, ids, types, mask, texts=texts).last_hidden_state
+    for start, end in ((0, 5), (5, 14)):
+        alone = encode(params, ids[:, start:end], types[:, start:end], mask[:, start:end]).last_hidden_state
+        np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+
+
+def test_global_tokens_see_and_are_seen_through_a_window():
+    mask = AttentionMask(padding=jnp.ones((1, 6)), window=1, global_tokens=2)
+    seen = np.asarray(mask.adder()[0, 0]) == 0
+    expected = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) <= 1
+    expected[:2], expected[:, :2] = True, True
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_the_head_of_a_task_reads_the_first_position_or_the_mean_of_the_real_ones():
+    ids, types, mask = rows(9, (9, 4))
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    for pooling in ("cls", "mean"):
+        model = BertForTask(MODERN, HeadConfig(labels=("a", "b"), pooling=pooling), FLOAT32)
+        params = perturbed(model)
+        assert "pooler" not in params and params["head"].keys() == {"dense", "norm", "kernel", "bias"}
+        states = np.asarray(model.encode(params, ids, types, mask).last_hidden_state)
+        read = states[:, 0] if pooling == "cls" else np.stack([states[0].mean(0), states[1, :4].mean(0)])
+        dense = np.asarray(jax.nn.gelu(read @ params["head"]["dense"]["kernel"], approximate=False))
+        normed = (dense - dense.mean(-1, keepdims=True)) / np.sqrt(dense.var(-1, keepdims=True) + 1e-5)
+        expected = normed * params["head"]["norm"]["scale"] @ params["head"]["kernel"] + params["head"]["bias"]
+        np.testing.assert_allclose(model.apply(params, batch), expected, atol=2e-5)
+
+
+def test_layer_decay_knows_the_layers_of_the_norms():
+    table = BertForPreTraining(MODERN, FLOAT32, ()).parameters
+    path = "encoder/attention_norm/scale"
+    scaled = scale_by_depth(0.5, 5, {path: table[path]})
+    ones = {"encoder": {"attention_norm": {"scale": np.ones((4, 24), np.float32)}}}
+    found = scaled.update(ones, scaled.init(ones), ones)[0]["encoder"]["attention_norm"]["scale"]
+    np.testing.assert_allclose(found[:, 0], [0.125, 0.25, 0.5, 1.0])
+
+
+def run(**model) -> Config:
+    data = DataConfig(sentence_pairs="none")
+    return Config(model=dataclasses.replace(MODERN, **model), data=data, phases=(PhaseConfig(sequence_length=64),))
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        ({"num_heads": 8, "hidden_size": 24}, "makes heads of 3; .* even"),
+        ({"local_window": 64}, r"local_window=64 must be between 1 and .* = 63; .*local_window=None"),
+        ({"local_window": 0}, "local_window=0 must be between 1"),
+        ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
+        ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
+        ({"global_every": 0}, "global_every=0 must be positive"),
+        ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),
+        ({"type_vocab_size": -1}, "type_vocab_size=-1 must not be negative"),
+    ],
+)
+def test_bad_options_are_one_line(model, message):
+    with pytest.raises(UserError, match=message) as error:
+        check(run(**model))
+    assert "\n" not in str(error.value)
+
+
+def test_global_tokens_and_packed_rows_exclude_each_other():
+    config = run(global_tokens=1)
+    check(config)
+    with pytest.raises(UserError, match="global_tokens=1 are at the start of a row.* data.packing=off"):
+        check(dataclasses.replace(config, data=dataclasses.replace(config.data, packing="on")))

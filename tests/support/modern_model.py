@@ -1,0 +1,53 @@
+"""A small encoder with the parts of ModernBERT, and its batches."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.config import ModelConfig
+
+MODERN = ModelConfig(
+    vocab_size=61,
+    hidden_size=24,
+    num_layers=5,
+    num_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=64,
+    type_vocab_size=0,
+    activation="gelu_erf",
+    layer_norm_epsilon=1e-5,
+    norm_position="pre",
+    positions="rope",
+    rope_theta=160_000.0,
+    rope_local_theta=10_000.0,
+    local_window=2,
+    feed_forward="geglu",
+    norm_bias=False,
+    use_bias=False,
+    first_attention_norm=False,
+    task_transform=True,
+)
+"""Layers 0 and 3 see everything; with 5 layers neither a scan over all nor one over whole rounds of 3 fits."""
+
+PUBLISHED = dataclasses.replace(
+    MODERN,
+    vocab_size=50_368,
+    hidden_size=768,
+    num_layers=22,
+    num_heads=12,
+    intermediate_size=1_152,
+    max_position_embeddings=8_192,
+    local_window=64,
+)
+"""ModernBERT-base."""
+PUBLISHED_LARGE = dataclasses.replace(
+    PUBLISHED, hidden_size=1_024, num_layers=28, num_heads=16, intermediate_size=2_624
+)
+
+
+def rows(length: int, real: tuple[int, ...], vocab_size: int = 61) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """input_ids, token_type_ids and attention_mask of rows with so many real tokens each."""
+    random = np.random.default_rng(7)
+    mask = np.arange(length)[None, :] < np.array(real)[:, None]
+    ids = np.where(mask, random.integers(1, vocab_size, mask.shape), 0).astype(np.int32)
+    return ids, np.zeros_like(ids), mask.astype(np.int32)
