@@ -27,6 +27,12 @@ Combination = Literal[
 ]
 """How several layers become one vector per token (models/pooling.py)."""
 
+FORM = (
+    *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
+    *("first_attention_norm", "task_transform"),
+)
+"""Options of ModelConfig that later encoders brought; at their defaults the mathematics is BERT's."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -107,6 +113,11 @@ class ModelConfig:
     task_transform: bool = False
     """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
     norm), as in ModernBERT, and there is no pooler."""
+
+    @property
+    def beyond_bert(self) -> tuple[str, ...]:
+        """Names of the options below whose values make another encoder than BERT, RoBERTa or their kin."""
+        return tuple(name for name in FORM if getattr(self, name) != getattr(ModelConfig, name))
 
     @property
     def windows(self) -> tuple[int | None, ...]:

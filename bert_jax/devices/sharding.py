@@ -105,7 +105,7 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
 
     These are axes that the mesh does not divide, and arrays of more than LARGE values without an axis that is split.
     """
-    if [axis.name for axis in parameter.axes if axis.name != "layer"] == ["hidden"]:
+    if [axis.name for place, axis in enumerate(parameter.axes) if place != parameter.layer_axis] == ["hidden"]:
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
     for name, _ in parameter.axes:

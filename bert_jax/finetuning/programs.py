@@ -116,7 +116,7 @@ def with_fresh_layers(params: dict, fresh: dict, layers: int, parameters: Parame
         return params
 
     def mixed(parameter: Parameter, old: jax.Array, new: jax.Array) -> jax.Array:
-        axis = parameter.axis("layer")
+        axis = parameter.layer_axis
         if axis is None:
             return new if parameter.part == "pooler" else old
         top = np.arange(old.shape[axis]) >= old.shape[axis] - layers

@@ -19,7 +19,7 @@ from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.models.parameters import POOLED
+from bert_jax.models.parameters import reads_pooler
 
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
@@ -51,7 +51,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
             f"weights have {layers} layers"
         )
     places = names.table(config.model, head, kind)
-    needed = {"pooler"} if head is not None and head.kind in POOLED else set()
+    needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
     absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
     places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
     _check_fit(places, tensors, directory)
@@ -89,9 +89,18 @@ def _known(
             f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
             f"{safetensors_files.AWAY}"
         )
-    return {name: stored[old] for old, name in meanings.items()}, sorted(
-        name for name in stored if name not in meanings
-    )
+    found = {name: stored[old] for old, name in meanings.items()}
+    for fused, count in kind.fused.items():
+        for name in [name for name in found if f".{fused}." in name]:
+            _check_divisible(name, found[name], count, directory)
+            parts = found.pop(name).parts(count)
+            found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
+    return found, sorted(name for name in stored if name not in meanings)
+
+
+def _check_divisible(name: str, tensor: FileTensor, count: int, directory: epath.Path) -> None:
+    if not tensor.shape or tensor.shape[0] % count:
+        raise UserError(f"{directory}: {name} is {list(tensor.shape)} and should hold {count} arrays of equal height")
 
 
 def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) -> bool:
@@ -111,7 +120,7 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
         config,
         outputs=shape[0] if shape else 0,
         kinds=kinds,
-        pooled=f"{modules['pooler']}.weight" in tensors,
+        pooled="pooler" in modules and f"{modules['pooler']}.weight" in tensors,
         file=directory / huggingface_config.FILE,
     )
 
@@ -191,6 +200,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):
             arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
+    arrays = _fused(arrays, kind)
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
     for _ in track(written, "writing parameters", len(arrays)):
         pass
@@ -199,6 +209,21 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         write_tokenizer(tokenizer, directory, stored.model.longest_sequence)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
+
+
+def _fused(arrays: dict, kind: ModelType) -> dict:
+    """Return the arrays with those that the model type keeps in one put together; name → (shape, values)."""
+    found = {}
+    for name, (shape, values) in arrays.items():
+        whole, _, rest = name.partition(":")
+        if not rest:
+            found[name] = (shape, values)
+        elif rest.startswith("0."):
+            count = kind.fused[whole.rpartition(".")[2]]
+            parts = [arrays[f"{whole}:{number}.{rest[2:]}"][1] for number in range(count)]
+            height = (count * shape[0], *shape[1:])
+            found[f"{whole}.{rest[2:]}"] = height, lambda parts=parts: np.concatenate([part() for part in parts])
+    return found
 
 
 def _their_values(place: Place, array: StoredArray, layer: int):
@@ -211,9 +236,10 @@ def _their_values(place: Place, array: StoredArray, layer: int):
 
 def _kind(stored: StoredModel) -> ModelType:
     """Return the model type to write; raise a UserError if there is none that computes the same."""
-    if why := names.absence(stored.parameters):
+    kind = type_to_write(stored.model)
+    if why := names.absence(stored.parameters, kind):
         raise UserError(why)
-    if (kind := type_to_write(stored.model)) is None:
+    if kind is None:
         raise UserError(
             f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "
             "does, so it cannot be written for it; use --to=bert_jax"

@@ -34,6 +34,8 @@ class HuggingFaceConfig:
     """Labels in the order of the columns; () if the file names none."""
     classifier_dropout: float
     tied: bool
+    pooling: Literal["cls", "mean"] = "cls"
+    """What a task head reads, if the model type leaves it open."""
 
 
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
@@ -47,16 +49,18 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
                 f"{file} has {key}={values[key]!r:.60}, which a model of type {kind.name} does not have here; only "
                 f"{allowed[-1]!r} is supported"
             )
-    activation = values.get("hidden_act", "gelu")
+    activation = values.get(kind.activation, "gelu")
     if activation not in tuple(ACTIVATIONS):
-        raise UserError(f"{file} has hidden_act={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
+        raise UserError(f"{file} has {kind.activation}={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
     sizes: dict[str, Any] = {o: _size(values.get(key, default), key, file) for key, (o, default) in kind.sizes.items()}
     rates: dict[str, Any] = {o: _rate(values.get(key, default), key, file) for key, (o, default) in kind.rates.items()}
     if sizes["hidden_size"] % sizes["num_heads"]:
         raise UserError(
             f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
         )
-    dropout = values.get("classifier_dropout")
+    dropout, pooling = values.get("classifier_dropout"), values.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
     architectures = values.get("architectures") or [None]
     return HuggingFaceConfig(
         kind=kind,
@@ -64,6 +68,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         architecture=architectures[0] if isinstance(architectures, list) else None,
         problem=values.get("problem_type"),
         labels=_labels(values.get("id2label") or {}, file),
+        pooling=pooling if kind.classifier_pooling else "cls",
         tied=values.get("tie_word_embeddings", True) is not False,
         classifier_dropout=_rate(rates["hidden_dropout"] if dropout is None else dropout, "classifier_dropout", file),
     )
@@ -114,7 +119,10 @@ def read_head(
         kind = "regression"
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
     head = HeadConfig(
-        kind=kind, labels=labels if kind in ("classification", "tagging") else (), dropout=config.classifier_dropout
+        kind=kind,
+        labels=labels if kind in ("classification", "tagging") else (),
+        dropout=config.classifier_dropout,
+        pooling=config.pooling if kind in POOLED else "cls",
     )
     if head.outputs != outputs:
         raise UserError(
@@ -134,7 +142,7 @@ def to_json(
         "model_type": kind.name,
         "architectures": [architecture],
         "dtype": "float32",
-        "hidden_act": activation,
+        kind.activation: activation,
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
         "use_cache": True,
@@ -142,6 +150,8 @@ def to_json(
     values |= {key: getattr(model, ours) for key, (ours, _) in {**kind.sizes, **kind.rates}.items()}
     values |= {key: model.feed_forward_size for key, (ours, _) in kind.sizes.items() if ours == "intermediate_size"}
     values |= kind.written_options(model)
+    if head is not None and kind.classifier_pooling:
+        values["classifier_pooling"] = head.pooling
     if head is not None:
         values["classifier_dropout"] = head.dropout
         if head.kind == "regression":

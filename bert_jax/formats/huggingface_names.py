@@ -34,9 +34,9 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
     """
     found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
     for path, parameter in parameters.items():
-        if path.startswith(tuple(ABSENT)):
-            continue
         module, _, leaf = path.rpartition("/")
+        if module not in modules and path.startswith(tuple(ABSENT)):
+            continue
         if module not in modules:
             raise UserError(
                 f"transformers has no name for the parameter {path} of a model of type {kind.name}, so this model "
@@ -49,13 +49,17 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
 
 def table(model: ModelConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
     """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
-    parts = tuple(part for part in PRETRAINING_PARTS if part in kind.modules)
+    taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
+    there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
+    parts = tuple(part for part in PRETRAINING_PARTS if part in kind.modules and part not in there)
     return places(bert_parameters(model, parts, head), head, kind)
 
 
-def absence(parameters: ParameterTable) -> str | None:
-    """Return why transformers cannot hold a model with these parameters; None if it can."""
-    return next((why for start, why in ABSENT.items() if any(path.startswith(start) for path in parameters)), None)
+def absence(parameters: ParameterTable, kind: ModelType | None) -> str | None:
+    """Return why transformers cannot hold a model of this type with these parameters; None if it can."""
+    named = () if kind is None else tuple(kind.modules)
+    paths = [path for path in parameters if path.rpartition("/")[0] not in named]
+    return next((why for start, why in ABSENT.items() if any(path.startswith(start) for path in paths)), None)
 
 
 def canonical(name: str, kind: ModelType = BERT) -> str:

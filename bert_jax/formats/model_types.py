@@ -12,6 +12,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.formats import modernbert_options
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
 
@@ -83,6 +84,12 @@ class ModelType:
     """Returns the further fields of ModelConfig, from the contents of config.json, the file."""
     written_options: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
     """Returns the further contents of config.json."""
+    fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
+    activation: str = "hidden_act"
+    """Key of the activation function in config.json."""
+    classifier_pooling: bool = False
+    """Whether config.json says what a task head reads: the first position or the mean."""
 
     @property
     def tied(self) -> dict[str, str]:
@@ -128,7 +135,7 @@ BERT = ModelType(
         "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
-    holds=lambda model: model.padding_id is None,
+    holds=lambda model: model.padding_id is None and not model.beyond_bert,
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )
 
@@ -161,7 +168,7 @@ def _like_roberta(name: str, of_class: str) -> ModelType:
             "encoder": f"{of_class}Model",
         },
         decoder="lm_head.decoder",
-        holds=lambda model: model.padding_id is not None,
+        holds=lambda model: model.padding_id is not None and not model.beyond_bert,
         sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
         read_options=_padding_id,
         written_options=lambda model: {
@@ -177,7 +184,46 @@ ROBERTA = _like_roberta("roberta", "Roberta")
 XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")
 CAMEMBERT = _like_roberta("camembert", "Camembert")
 
-MODEL_TYPES = {each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT)}
+_MODERNBERT_HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
+MODERNBERT = ModelType(
+    name="modernbert",
+    prefix="model.",
+    modules={
+        "embeddings/word": "model.embeddings.tok_embeddings",
+        "embeddings/norm": "model.embeddings.norm",
+        "encoder/attention/query": "model.layers.{}.attn.Wqkv:0",
+        "encoder/attention/key": "model.layers.{}.attn.Wqkv:1",
+        "encoder/attention/value": "model.layers.{}.attn.Wqkv:2",
+        "encoder/attention/output": "model.layers.{}.attn.Wo",
+        "encoder/attention_norm": "model.layers.{}.attn_norm",
+        "encoder/feed_forward/gate": "model.layers.{}.mlp.Wi:0",
+        "encoder/feed_forward/intermediate": "model.layers.{}.mlp.Wi:1",
+        "encoder/feed_forward/output": "model.layers.{}.mlp.Wo",
+        "encoder/feed_forward_norm": "model.layers.{}.mlp_norm",
+        "final_norm": "model.final_norm",
+        "mlm/dense": "head.dense",
+        "mlm/norm": "head.norm",
+        "mlm": "decoder",
+    },
+    heads=dict.fromkeys(_TASKS, _MODERNBERT_HEAD),
+    classes={
+        **{kind: f"ModernBertFor{theirs}" for kind, theirs in _TASKS.items()},
+        "mlm": "ModernBertForMaskedLM",
+        "encoder": "ModernBertModel",
+    },
+    decoder="decoder",
+    holds=modernbert_options.holds,
+    sizes=modernbert_options.SIZES,
+    rates=modernbert_options.RATES,
+    unsupported=modernbert_options.UNSUPPORTED,
+    read_options=modernbert_options.read,
+    written_options=modernbert_options.written,
+    fused={"Wqkv": 3, "Wi": 2},
+    activation="hidden_activation",
+    classifier_pooling=True,
+)
+
+MODEL_TYPES = {each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT)}
 """All that are known, by name; a model is written as the first that holds it."""
 
 

@@ -29,10 +29,12 @@ class Place:
     """Number of axes of `split` that each of their axes has become."""
     axes: tuple[int, ...]
     layers: int | None
+    first: int = 0
+    """Number of the first layer that has one."""
 
     @property
     def names(self) -> list[str]:
-        return [self.name] if self.layers is None else [self.name.format(layer) for layer in range(self.layers)]
+        return [self.name] if self.layers is None else [self._named(row) for row in range(self.layers)]
 
     @property
     def part(self) -> str:
@@ -58,12 +60,15 @@ class Place:
         layers = range(self.layers)[bounds[0]]
         values = empty(tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape, strict=True)))
         for row, layer in enumerate(layers):
-            values[row] = self._read_one(read_part, self.name.format(layer), bounds[1:])
+            values[row] = self._read_one(read_part, self._named(layer), bounds[1:])
         return values
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
         """Return one of their arrays from ours (of one layer)."""
         return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
+
+    def _named(self, row: int) -> str:
+        return self.name.format(self.first + row)
 
     def _read_one(self, read_part: ReadPart, name: str, bounds: list[slice]) -> np.ndarray:
         wanted: list[slice] = [slice(None)] * len(self.split)
@@ -90,7 +95,7 @@ def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place
     Args:
       outputs_first: whether they store the kernel as [outputs, inputs].
     """
-    stacked = parameter.axis("layer") == 0
+    stacked = parameter.layer_axis == 0
     axes = parameter.axes[1:] if stacked else parameter.axes
     groups: list[list[int]] = []
     for number, axis in enumerate(axes):
@@ -108,4 +113,5 @@ def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place
         groups=tuple(map(len, groups)),
         axes=tuple(order.index(number) for number in range(len(axes))),
         layers=parameter.axes[0].size if stacked else None,
+        first=0 if parameter.axis("later_layer") is None else 1,
     )

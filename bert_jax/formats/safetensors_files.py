@@ -41,6 +41,19 @@ class FileTensor:
     read: Callable[[tuple[slice, ...]], np.ndarray]
     """Returns the values of the part that an index names, with a slice for each axis, as float32."""
 
+    def parts(self, count: int) -> list["FileTensor"]:
+        """Return the arrays of which this one is made, one after the other along the first axis."""
+        rows = self.shape[0] // count
+
+        def part(begin: int) -> FileTensor:
+            def read(index: tuple[slice, ...]) -> np.ndarray:
+                start, stop, step = index[0].indices(rows)
+                return self.read((slice(begin + start, begin + stop, step), *index[1:]))
+
+            return dataclasses.replace(self, shape=(rows, *self.shape[1:]), read=read)
+
+        return [part(number * rows) for number in range(count)]
+
 
 def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
     """Return the arrays of model.safetensors, or of the files that model.safetensors.index.json names.

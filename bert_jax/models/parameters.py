@@ -23,8 +23,8 @@ POOLED = ("classification", "regression", "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
 
 AXIS_NAMES = (
-    "layer",  # one entry per layer
     "later_layer",  # one entry per layer but the first
+    "layer",  # one entry per layer
     *("hidden", "intermediate", "heads", "vocab"),  # devices/sharding.py splits these
     *("head_size", "position", "token_type"),
     *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
@@ -81,6 +81,11 @@ class Parameter:
     def axis(self, name: str) -> int | None:
         """Return the place of the first axis of that name; None if there is none."""
         return next((place for place, axis in enumerate(self.axes) if axis.name == name), None)
+
+    @property
+    def layer_axis(self) -> int | None:
+        """Return the place of the axis with one entry per layer or per layer but the first; the last is the top."""
+        return self.axis("later_layer") if self.axis("layer") is None else self.axis("layer")
 
 
 ParameterTable = Mapping[str, Parameter]

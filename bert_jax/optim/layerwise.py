@@ -27,7 +27,7 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
     def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:
         if parameter.embedding:
             return update * decay**num_layers
-        axis = parameter.axis("layer") if parameter.axis("later_layer") is None else parameter.axis("later_layer")
+        axis = parameter.layer_axis
         if axis is None:
             return update
         factors = decay ** jnp.arange(update.shape[axis] - 1, -1, -1, dtype=update.dtype)

@@ -75,7 +75,7 @@ def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
     described = entries(learner.objective.model.parameters, tree)
 
     def norm(parameter, leaf: jax.Array) -> jax.Array:
-        layers = parameter.axis("layer")
+        layers = parameter.layer_axis
         others = tuple(axis for axis in range(leaf.ndim) if axis != layers)
         return jnp.sqrt(jnp.sum(jnp.square(leaf), axis=others))
 

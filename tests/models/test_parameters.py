@@ -111,7 +111,7 @@ def test_every_variant_of_the_encoder_is_described(name):
             assert_equal(BertForPreTraining(MODELS[name], parts=parts))
 
 
-@pytest.mark.parametrize("model", ["default", "pre"])
+@pytest.mark.parametrize("model", ["default", "pre", "modern"])
 @pytest.mark.parametrize("head", HEADS)
 def test_every_variant_of_the_head_is_described(model, head):
     assert_equal(BertForTask(MODELS[model], HEADS[head]))
@@ -124,8 +124,8 @@ RULES = (
     (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
     (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),
     (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),
-    (r"feed_forward/intermediate/kernel$", P(None, "fsdp", "tensor")),
-    (r"feed_forward/intermediate/bias$", P(None, "tensor")),
+    (r"feed_forward/(intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
+    (r"feed_forward/(intermediate|gate)/bias$", P(None, "tensor")),
     (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),
     (r"(pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),
     (r"mlm/bias$", P("tensor")),
@@ -158,7 +158,7 @@ def test_decay_and_layers_equal_the_rules_by_path():
     for model in every_model():
         for path, parameter in model.parameters.items():
             assert parameter.decays == (EXCLUDED.search(path) is None), path
-            assert parameter.axis("layer") == (0 if path.startswith("encoder/") else None), path
+            assert parameter.layer_axis == (0 if path.startswith("encoder/") else None), path
             assert parameter.embedding == path.startswith("embeddings/"), path
         tree = included(model.parameters, shapes(model))
         assert leaf_paths(tree) == {path: EXCLUDED.search(path) is None for path in leaf_paths(tree)}

@@ -1,0 +1,148 @@
+"""What ModernBERT's config.json says beside its sizes: rotary bases, which layers are local, biases."""
+
+from typing import Any
+
+from etils import epath
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+
+SIZES = {
+    "vocab_size": ("vocab_size", 50_368),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 22),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 1_152),
+    "max_position_embeddings": ("max_position_embeddings", 8_192),
+}
+RATES = {
+    "embedding_dropout": ("hidden_dropout", 0.0),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "norm_eps": ("layer_norm_epsilon", 1e-5),
+    "initializer_range": ("initializer_range", 0.02),
+}
+UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,)}
+_BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_FORM: dict[str, Any] = {
+    "type_vocab_size": 0,
+    "norm_position": "pre",
+    "norm": "layer_norm",
+    "positions": "rope",
+    "feed_forward": "geglu",
+    "first_attention_norm": False,
+    "task_transform": True,
+    "global_tokens": 0,
+    "padding_id": None,
+}
+"""Options of ModelConfig that every ModernBERT has."""
+
+
+def holds(model: ModelConfig) -> bool:
+    """Return whether ModernBERT computes what a model of this configuration does."""
+    return all(getattr(model, name) == value for name, value in _FORM.items())
+
+
+def read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig that follow from the contents of config.json, the file.
+
+    Raises:
+      UserError: the file asks for what our encoder does not have.
+    """
+    heads, size = values.get("num_attention_heads", 12), values.get("hidden_size", 768)
+    if size // heads % 2:
+        raise UserError(f"{file} has heads of {size // heads} features, which rotary positions cannot turn in pairs")
+    transform, activation = (values.get(f"{part}_activation", "gelu") for part in ("classifier", "hidden"))
+    if transform != activation:
+        raise UserError(
+            f"{file} has classifier_activation={transform!r:.40} and hidden_activation={activation!r:.40}; only equal "
+            "ones are supported"
+        )
+    return {
+        **_FORM,
+        "pair_head": False,
+        "norm_bias": _flag(values, "norm_bias", file),
+        "use_bias": _biases(values, file),
+        **_windows(values, file),
+        **_rotary(values, file),
+    }
+
+
+def _flag(values: dict[str, Any], key: str, file: epath.Path) -> bool:
+    found = values.get(key, False)
+    if not isinstance(found, bool):
+        raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
+    return found
+
+
+def _biases(values: dict[str, Any], file: epath.Path) -> bool:
+    found = {key: _flag(values, key, file) for key in _BIASES}
+    if len(set(found.values())) > 1:
+        shown = ", ".join(f"{key}={value}" for key, value in found.items())
+        raise UserError(f"{file} has {shown}; only all of them or none is supported")
+    return found[_BIASES[0]]
+
+
+def _windows(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return which layers are local: by layer_types, or by global_attn_every_n_layers as in older files."""
+    layers, width = values.get("num_hidden_layers", 22), values.get("local_attention", 128)
+    if not isinstance(width, int) or isinstance(width, bool) or width < 2:
+        raise UserError(f"{file} has local_attention={width!r:.40} where a number of at least 2 tokens is expected")
+    every = values.get("global_attn_every_n_layers", 3)
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise UserError(f"{file} has global_attn_every_n_layers={every!r:.40} where a positive number is expected")
+    kinds = values.get("layer_types") or _layer_types(layers, every)
+    if kinds == _layer_types(layers, 1):
+        return {"local_window": None}
+    fitting = [count for count in range(2, layers + 1) if kinds == _layer_types(layers, count)]
+    if not fitting:
+        raise UserError(
+            f"{file} has layer_types={str(kinds)[:80]}…; only every n-th layer as {_GLOBAL}, beginning with the "
+            f"first, and the others as {_LOCAL} is supported"
+        )
+    return {"local_window": width // 2, "global_every": fitting[0]}
+
+
+def _layer_types(layers: int, every: int) -> list[str]:
+    return [_LOCAL if layer % every else _GLOBAL for layer in range(layers)]
+
+
+def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the rotary bases: by rope_parameters, or by global_rope_theta and local_rope_theta as in older files."""
+    given = values.get("rope_parameters") or {}
+    whole, local = given.get(_GLOBAL) or {}, given.get(_LOCAL) or {}
+    kind, scale = whole.get("rope_type", "default"), whole.get("factor", 1.0)
+    if kind not in ("default", "linear") or local.get("rope_type", "default") != "default":
+        raise UserError(
+            f"{file} has rope_parameters={str(given)[:120]}; supported are 'default' and, in layers of {_GLOBAL}, "
+            "'linear' with a factor"
+        )
+    theta = whole.get("rope_theta", values.get("global_rope_theta", 160_000.0))
+    local_theta = local.get("rope_theta", values.get("local_rope_theta", 10_000.0))
+    for name, value in (("rope_theta", theta), ("rope_theta", local_theta or theta), ("factor", scale)):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
+            raise UserError(f"{file} has {name}={value!r:.40} of rotary positions where a positive number is expected")
+    return {
+        "rope_theta": float(theta),
+        "rope_local_theta": None if local_theta is None else float(local_theta),
+        "rope_scale": float(scale) if kind == "linear" else 1.0,
+    }
+
+
+def written(model: ModelConfig) -> dict[str, Any]:
+    """Return what config.json says of a model beside its sizes."""
+    scaled = {"rope_type": "linear", "factor": model.rope_scale} if model.rope_scale != 1 else {"rope_type": "default"}
+    local_theta = model.rope_theta if model.rope_local_theta is None else model.rope_local_theta
+    return {
+        **dict.fromkeys(_BIASES, model.use_bias),
+        "norm_bias": model.norm_bias,
+        "decoder_bias": True,
+        "mlp_dropout": model.hidden_dropout,
+        "classifier_activation": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
+        "local_attention": 128 if model.local_window is None else 2 * model.local_window,
+        "layer_types": [_GLOBAL if window is None else _LOCAL for window in model.windows],
+        "rope_parameters": {
+            _GLOBAL: {"rope_theta": model.rope_theta, **scaled},
+            _LOCAL: {"rope_theta": local_theta, "rope_type": "default"},
+        },
+    }

@@ -1,0 +1,166 @@
+"""ModernBERT directories of transformers: its numbers, its names in both directions, what is refused."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import modernbert_cases
+import numpy as np
+import pytest
+import random_bert
+import safetensors.numpy
+from huggingface_directory import refusal, whole
+from modern_model import MODERN
+from small_model import FLOAT32, compiled
+
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import HeadConfig
+from bert_jax.devices.placement import StoredArray
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.model_types import type_to_write
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+
+FILE = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def oracle(request) -> dict[str, np.ndarray]:
+    return dict(np.load(request.config.rootpath / "tests" / "oracles" / "modernbert_oracle.npz"))
+
+
+def state_of(oracle, name) -> dict[str, np.ndarray]:
+    return modernbert_cases.draw(json.loads(str(oracle[f"{name}/shapes"])))
+
+
+def saved(oracle, name, directory, **changes):
+    """The directory that transformers would have saved; None removes a key of config.json."""
+    config = json.loads(str(oracle[f"{name}/config"])) | changes
+    directory.mkdir(exist_ok=True)
+    kept = {key: value for key, value in config.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    safetensors.numpy.save_file(state_of(oracle, name), directory / FILE)
+    return directory
+
+
+def exported(stored, directory) -> dict[str, np.ndarray]:
+    """Every array as we write it, by its name there."""
+    directory.mkdir()
+    write_huggingface(stored, directory, "small")
+    return safetensors.numpy.load_file(directory / FILE)
+
+
+def model_of(stored):
+    """The model, and its logits at every position as a function of parameters and batch."""
+    if stored.head is not None:
+        model = BertForTask(stored.model, stored.head, FLOAT32)
+        return model, model.apply
+    model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
+
+    def logits(params, batch):
+        rows, length = batch["input_ids"].shape
+        positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1))
+        return model.mlm_logits(params, batch | {"masked_positions": positions})
+
+    return model, logits
+
+
+@pytest.mark.parametrize("name", modernbert_cases.CASES)
+def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
+    stored = open_huggingface(saved(oracle, name, tmp_path / "theirs"))
+    model, logits = model_of(stored)
+    ids, mask = (array.astype(np.int32) for array in modernbert_cases.inputs(name))
+    real, batch = mask.astype(bool), {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
+
+    def loss(params):
+        found = logits(params, batch)
+        found = found[real] if found.shape[:2] == real.shape else found
+        return jnp.sum(jnp.sin(found)), (found, model.encode(params, *batch.values(), collect=True))
+
+    (_, (found, output)), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    for index, state in enumerate((*output.hidden_states[:-1], output.last_hidden_state)):
+        np.testing.assert_allclose(np.asarray(state)[real], oracle[f"{name}/states/{index}"], atol=2e-5)
+    for index, weights in enumerate(output.attentions):
+        rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
+        np.testing.assert_allclose(rows, expected, atol=2e-5)
+    np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
+    slopes = {path: leaf for path, leaf in leaf_paths(jax.device_get(gradient)).items()}
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
+    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+        sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
+        assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
+        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+
+
+@pytest.mark.parametrize("name", modernbert_cases.CASES)
+def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
+    stored = open_huggingface(saved(oracle, name, tmp_path / "theirs"))
+    assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
+    there = exported(stored, tmp_path / "ours")
+    original = state_of(oracle, name)
+    assert there.keys() == original.keys()
+    for key, value in original.items():
+        np.testing.assert_array_equal(there[key], value, err_msg=key)
+    again = open_huggingface(tmp_path / "ours")
+    assert (again.model, again.head) == (stored.model, stored.head)
+    ours, theirs = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("ours", "theirs"))
+    chosen = ("model_type", "architectures", "layer_types", "norm_bias", "attention_bias", "classifier_pooling")
+    assert {key: ours[key] for key in chosen if key in ours} == {key: theirs[key] for key in chosen if key in ours}
+
+
+def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle, tmp_path):
+    new = open_huggingface(saved(oracle, "words", tmp_path / "new"))
+    older = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
+    bases = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+    old = open_huggingface(saved(oracle, "words", tmp_path / "old", **older, **bases))
+    assert old.model == new.model
+    assert new.model.windows == (None, 3, 3, None, 3)
+    assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
+
+
+def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
+    stored = open_huggingface(saved(oracle, "words", tmp_path / "whole"))
+    bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
+    names = exported(bare, tmp_path / "bare")
+    assert "embeddings.tok_embeddings.weight" in names and "layers.0.attn_norm.weight" not in names
+    again = open_huggingface(tmp_path / "bare")
+    assert again.parts == ()
+    for path, array in again.arrays.items():
+        np.testing.assert_array_equal(whole(array), whole(stored.arrays[path]), err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"attention_bias": True}, "attention_bias=True, mlp_bias=False, classifier_bias=False; only all of them or"),
+        ({"decoder_bias": False}, "decoder_bias=False"),
+        ({"layer_types": ["sliding_attention"] * 5}, "layer_types=.*only every n-th layer"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
+        ({"num_attention_heads": 6}, "heads of 5 features, which rotary positions cannot turn"),
+        ({"local_attention": 0}, "local_attention=0"),
+        ({"hidden_activation": "relu"}, "hidden_activation='relu'; supported are gelu"),
+        ({"classifier_activation": "gelu_new"}, "classifier_activation='gelu_new' and hidden_activation='gelu'"),
+        ({"classifier_pooling": "max"}, "classifier_pooling='max'; supported are cls, mean"),
+        ({"intermediate_size": 24}, r"Wi:0.weight is \[23, 30\] where \[24, 30\] is expected"),
+    ],
+)
+def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, changes, message):
+    assert re.search(message, refusal(saved(oracle, "words", tmp_path / "theirs", **changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"feed_forward": "swiglu"}, {"norm": "rms_norm"}, {"positions": "alibi"}, {"first_attention_norm": True}],
+)
+def test_a_model_of_other_parts_has_no_type_there(changes):
+    assert type_to_write(MODERN) is not None
+    assert type_to_write(dataclasses.replace(MODERN, **changes)) is None
+
+
+def test_head_of_the_oracle(oracle, tmp_path):
+    stored = open_huggingface(saved(oracle, "mean", tmp_path / "theirs"))
+    assert stored.head == HeadConfig(labels=("no", "yes", "so"), dropout=0.0, pooling="mean")
+    assert (stored.model.rope_scale, stored.model.use_bias, stored.model.activation) == (2.5, True, "gelu_tanh")

@@ -1,0 +1,63 @@
+"""Writes modernbert_oracle.npz: small ModernBERTs of transformers on parameters drawn by NumPy from their names.
+
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    oracle/bin/python tests/oracles/make_modernbert_oracle.py [OTHER.npz]
+
+Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
+real tokens in float32, and norm and samples of every gradient.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import modernbert_cases
+import random_bert
+
+PATH = pathlib.Path(__file__).with_name("modernbert_oracle.npz")
+
+
+def record(name: str) -> dict[str, np.ndarray]:
+    import torch
+    import transformers
+
+    case = modernbert_cases.CASES[name]
+    config = transformers.ModernBertConfig(**case["config"], attn_implementation="eager")
+    model = getattr(transformers, case["class"])(config).eval()
+    tied = {"decoder.weight"}
+    shapes = {key: list(value.shape) for key, value in model.state_dict().items() if key not in tied}
+    model.load_state_dict(
+        {key: torch.from_numpy(value) for key, value in modernbert_cases.draw(shapes).items()}, strict=False
+    )
+    ids, mask = modernbert_cases.inputs(name)
+    tensors = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    output = model(**tensors, output_hidden_states=True, output_attentions=True)
+    real = torch.tensor(mask.astype(bool))
+    rows = output.logits[real] if output.logits.shape[:2] == real.shape else output.logits
+    torch.sum(torch.sin(rows)).backward()
+    arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
+    arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
+    arrays["logits"] = rows
+    arrays = {key: value.detach().numpy() for key, value in arrays.items()}
+    for key, parameter in model.named_parameters():
+        arrays[f"gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    config.architectures = [case["class"]]
+    arrays["config"] = np.array(json.dumps(config.to_dict() | case.get("written", {})))
+    arrays["shapes"] = np.array(json.dumps(shapes))
+    return {f"{name}/{key}": value for key, value in arrays.items()}
+
+
+def main() -> None:
+    path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else PATH
+    arrays = {}
+    for name in modernbert_cases.CASES:
+        arrays |= record(name)
+    np.savez_compressed(path, **arrays)
+    print(f"{path.name}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
