@@ -87,7 +87,7 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
     np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
-    slopes = {path: leaf for path, leaf in leaf_paths(jax.device_get(gradient)).items()}
+    slopes = leaf_paths(jax.device_get(gradient))
     arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
     for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
         sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
