@@ -20,7 +20,7 @@ def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate
     longest = model.config.longest_sequence
     rows = tokenize(model.need_tokenizer(), texts, longest, max_length, truncate, masks=True)
     features = as_features(rows, longest)
-    if model.config.type_vocab_size < 2 and any(types.any() for types in features.token_type_ids):
+    if model.config.type_vocab_size == 1 and any(types.any() for types in features.token_type_ids):
         raise UserError(
             "this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself"
         )

@@ -111,7 +111,7 @@ def read_task(
         return Split(examples, family.features(examples, tokenizer, config.options))
 
     train = split("train")
-    if model.type_vocab_size < 2 and any(map(np.any, _arrays(train.features.token_type_ids))):
+    if model.type_vocab_size == 1 and any(map(np.any, _arrays(train.features.token_type_ids))):
         raise UserError(
             f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
             "read them; take another model, or join the two texts in files of your own"
