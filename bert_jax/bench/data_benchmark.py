@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.bench.bench_record import Report, recorded, show, shown
 from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
+from bert_jax.bench.host_rates import needed
 from bert_jax.bench.machine import load_average
 from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
@@ -33,7 +34,7 @@ def run_data(options: DataBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: the store or what is asked for cannot be used; this is found before the first round.
     """
-    needs = needed(options.need)
+    needs = needed(options)
     check_loader(options.data.loader)
     peer = peer_versions(options.peer_python) if options.peer == "torch" else None
     before = load_average()
@@ -44,20 +45,6 @@ def run_data(options: DataBenchConfig, words: list[str]) -> None:
             turns = take_turns(waiting, options.rounds, options.turn_seconds)
     values = recorded("data", words, (before, load_average()), peer=peer)
     show(report(options, needs, waiting, turns, values), options.output)
-
-
-def needed(need: tuple[str, ...]) -> dict[str, float]:
-    """Return sequences a second by the name of what needs them; raise a UserError unless each is NAME=RATE."""
-    found = {}
-    for word in need:
-        name, _, rate = word.rpartition("=")
-        try:
-            found[name] = float(rate)
-        except ValueError:
-            found[name] = 0.0
-        if not name or not 0 < found[name] < float("inf"):
-            raise UserError(f"need={word} must be NAME=SEQUENCES_PER_SECOND, such as v5e:2x4=11000")
-    return found
 
 
 def our_contestants(options: DataBenchConfig) -> list[Contestant]:

@@ -1,6 +1,7 @@
 """`bert-jax bench finetune`: steps of fine-tuning and `encode`, beside transformers in its own best order and dtype."""
 
 import json
+import os
 import pathlib
 import tempfile
 from typing import Any
@@ -14,10 +15,12 @@ from bert_jax.bench.paired_ratios import ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.config.benchmarking import FinetuneBenchConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.huggingface import write_huggingface
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks.sentence_examples import Sentences
 from bert_jax.tasks.task_data import TaskData, read_task
 
@@ -46,9 +49,7 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
         with started(contestants) as waiting:
             peers = []
             if peer:
-                write_sequences(data, place / "sequences.npz")
-                (place / "model").mkdir()
-                write_huggingface(stored, place / "model", "benchmark")
+                write_for_peer(stored, data, place)
                 peers = peer_contestants(options, data.head.outputs, waiting[0].facts, place)
             with started(peers) as further:
                 turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
@@ -80,16 +81,23 @@ def peer_contestants(
         "max_length": options.options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
-    program = peer_program(options.peer_python, "torch_task.py")
-    return [Contestant(f"transformers, {work}", program, job | {"work": work}, is_peer=True) for work in WORKS]
+    program, environment = (
+        peer_program(options.peer_python, "torch_task.py"),
+        computing_variables(os.environ),
+    )  # as ours
+    return [
+        Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True) for work in WORKS
+    ]
 
 
-def write_sequences(data: TaskData, path: pathlib.Path) -> None:
-    """Write the training sequences as torch's side reads them: tokenized by ours, so that both train on the same."""
+def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> None:
+    """Write the weights and the training sequences, tokenized by ours, so that both sides train on the same."""
+    (place / "model").mkdir()
+    write_huggingface(stored, place / "model", "benchmark")
     features = data.train.features
     labels = np.asarray(features.labels)
     np.savez(
-        path,
+        place / "sequences.npz",
         allow_pickle=False,
         input_ids=np.concatenate(features.input_ids).astype(np.int64),
         token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),

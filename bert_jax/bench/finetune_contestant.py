@@ -1,6 +1,7 @@
 """Our contestant in `bert-jax bench finetune`: the step of fine-tuning, or `encode`, in a process of its own."""
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import from_dict
-from bert_jax.data.sequences.batching import TrainingBatches
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import first_state, fitting_head, make_programs
+from bert_jax.finetuning.run_batches import placed_batch, training_batches
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.task_data import read_task
@@ -41,17 +42,14 @@ def training(config: FinetuneConfig, job: dict[str, Any]):
     stored, _ = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
     state, _ = first_state(config, stored, programs, np.uint32(config.seed))
-    multiple = sharding.batch_parts(mesh) * config.micro_batches
-    batches = TrainingBatches(
-        data.train.features, config.batch_size, window=config.bucket_window, seed=config.seed, multiple=multiple
-    )
+    features = data.train.features
+    batches = training_batches(config, features, programs, batch_size=config.batch_size, seed=config.seed)
     rate, seed, done = np.float32(config.learning_rate), np.uint32(config.seed), 0
 
     def steps(numbers) -> None:
         nonlocal state
         for number in numbers:
-            batch = sharding.to_global(mesh, batches.batch(number), batches.rows)
-            state, _ = programs.train_step(state, batch, rate, seed)
+            state, _ = programs.train_step(state, placed_batch(batches.batch(number), mesh), rate, seed)
         jax.block_until_ready(state)
 
     def work(units: int) -> None:
@@ -59,11 +57,14 @@ def training(config: FinetuneConfig, job: dict[str, Any]):
         first, done = done, done + units * job["steps_per_unit"]
         steps(range(first, done))
 
-    lengths: dict[int, int] = {}  # a batch of each length that is compiled
+    shapes: dict[tuple[int, ...], int] = {}  # a batch of each shape that is compiled
+    positions = 0
     for number in range(batches.steps_per_epoch):
-        lengths.setdefault(batches.batch(number)["input_ids"].shape[-1], number)
-    steps(lengths.values())
-    return work, {"lengths": sorted(lengths)}
+        shape = batches.batch(number)["input_ids"].shape
+        shapes.setdefault(shape, number)
+        positions += math.prod(shape)
+    steps(shapes.values())
+    return work, {"shapes": sorted(shapes), "token_share": float(batches.lengths.sum() / positions)}
 
 
 def encoding(config: FinetuneConfig, job: dict[str, Any]):

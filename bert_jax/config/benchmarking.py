@@ -80,7 +80,7 @@ class StepBenchConfig(PhaseTurnsConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataBenchConfig(PhaseTurnsConfig):
-    """bench data STORE CONFIG [--grid] [--need=NAME=RATE,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+    """bench data STORE CONFIG [--grid] [--need=PLAN.json,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
     Measure the making of batches: sequences for each CPU second, beside the masking collator of transformers, in turns.
 
@@ -92,8 +92,9 @@ class DataBenchConfig(PhaseTurnsConfig):
     grid: bool = False
     """Also measure every loader, packed and not, with single tokens and whole words masked."""
     need: tuple[str, ...] = ()
-    """What hosts need: NAME=SEQUENCES_PER_SECOND of all chips of one host, from `bert-jax plan`, with commas between
-    several: v5e:2x4=11000,v5p:2x2x1=9000. The result says how many cores that keeps busy."""
+    """What hosts need: files of `bert-jax plan --output=FILE.json`, whose optimistic end counts, or
+    NAME=SEQUENCES_PER_SECOND of all chips of one host, with commas between several: plan.json,v5p:2x2x1=9000. The
+    result says how many cores that keeps busy."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

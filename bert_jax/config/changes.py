@@ -53,7 +53,7 @@ FINETUNING = Changes(
     where=("init_from", *_COPIES),
     how=(
         *("init_from", "data.", "workdir", "mesh.", *_COMPUTED),
-        *(*_RUN, "batch_size", "micro_batches", "learning_rate", "epochs"),
+        *(*_RUN, "batch_size", "micro_batches", "packing", "learning_rate", "epochs"),
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),
 )

@@ -15,6 +15,8 @@ from bert_jax.config.encoder import LayersRead
 from bert_jax.errors import UserError, need_cloud_storage
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+PACKED = (*(task for task in GLUE if task != "ax"), "text")
+"""Tasks whose sequences may share rows: one class or number for each sequence."""
 TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
 
 
@@ -157,6 +159,10 @@ class FinetuneConfig:
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
     sets."""
+    packing: bool = False
+    """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and what each
+    sequence counts stay the same, dropout falls on other elements. It makes sorting superfluous: bucket_window=1. For
+    tasks on sentences and pairs."""
     eval_batch_size: int = 64
     """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = 500
@@ -254,6 +260,8 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "
             "leaves untrained; leave one of them out"
         )
+    if config.packing and config.task not in PACKED:
+        raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
     _check_options(config.options)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)

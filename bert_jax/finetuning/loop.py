@@ -233,7 +233,8 @@ def _announce(command: Command, note: str) -> None:
             say(uncut.advise(name, command.stored.model.longest_sequence))
     rows = config.batch_size // config.micro_batches
     path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, config.options.max_length)
-    say(f"attention by {path} (rows of up to {config.options.max_length} tokens)")
+    layout = "shared by several sequences" if config.packing else "of one sequence each"
+    say(f"attention by {path} (rows of up to {config.options.max_length} tokens, {layout})")
     if note:
         say(note)
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

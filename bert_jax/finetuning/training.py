@@ -20,6 +20,7 @@ from bert_jax.finetuning.directory import LATEST
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.prediction import predict_logits
 from bert_jax.finetuning.programs import Programs, first_state
+from bert_jax.finetuning.run_batches import placed_batch, training_batches
 from bert_jax.finetuning.run_record import run_record, settings
 from bert_jax.formats.stored import StoredModel
 from bert_jax.planning.advice import advice, memory_error
@@ -59,7 +60,8 @@ def train(run: Run, command: Command) -> dict:
     config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
     events = command.events
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
-    batches, clock = _batches(run, command), time.perf_counter()
+    batches = training_batches(config, command.data.train.features, programs, batch_size=run.batch_size, seed=run.seed)
+    clock = time.perf_counter()
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     record_config = settings(config, programs, command.data, run)
 
@@ -127,7 +129,6 @@ def _train_steps(
     config, programs, signals, events = command.config, command.programs, command.signals, command.events
     mesh, begin = programs.mesh, int(state.step)
     dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
-    mine = sharding.host_rows(mesh, batches.rows)
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates = learning_rates(run, config.schedule, config.warmup_share, total)
     step = begin
@@ -141,8 +142,7 @@ def _train_steps(
                 saver.save(step, state)
             if step == total:
                 break
-            batch = batches.batch(step)
-            batch = sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, batches.rows)
+            batch = placed_batch(batches.batch(step), mesh)
             rate = sharding.on_every_device(mesh, rates[step])
             programs.train_step.prepare(
                 state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates, events=events
@@ -150,7 +150,7 @@ def _train_steps(
             signals.check()
             signals.saving = events.step = step + 1
             state, values = programs.train_step(state, batch, rate, dropout_seed)
-            reporter.dispatched(step + 1, values, batch["input_ids"].shape)
+            reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size)
             states.poll()
             if (step + 1) % config.save_every_steps == 0:
                 saver.save(step + 1, state)
@@ -167,16 +167,6 @@ def _train_steps(
             saver.save_for_good(step, state)
             signals.saved(step)
         raise
-
-
-def _batches(run: Run, command: Command) -> TrainingBatches:
-    return TrainingBatches(
-        command.data.train.features,
-        run.batch_size,
-        window=command.config.bucket_window,
-        seed=run.seed,
-        multiple=sharding.batch_parts(command.programs.mesh) * command.config.micro_batches,
-    )
 
 
 def _first_state(command: Command, seed: np.uint32) -> TrainState:

@@ -16,6 +16,7 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import ParameterTable, reads_pooler, task_parameters
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 
@@ -76,21 +77,23 @@ class BertForTask:
         attention_mask: jax.Array | AttentionMask,
         dropout_key: jax.Array | None = None,
         collect: bool = False,
+        texts: PackedTexts | None = None,
     ) -> EncoderOutput:
-        """See `Model.encode`; the head is not computed."""
-        return self.encoder.encode(params, input_ids, token_type_ids, attention_mask, dropout_key, collect)
+        """See `Model.encode` and, for `texts`, `BertForPreTraining.encode`; the head is not computed."""
+        return self.encoder.encode(params, input_ids, token_type_ids, attention_mask, dropout_key, collect, texts)
 
     def apply(self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
         """Return the scores of the head, float32.
 
         Args:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
-          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice.
+          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice. Rows that several
+            sequences share (classification, regression) also have text_ids [B, L] and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Returns:
           classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the
-          scores that enter the CRF where there is one.
+          scores that enter the CRF where there is one. Of shared rows, classification [B, T, C] and regression [B, T].
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
@@ -101,8 +104,10 @@ class BertForTask:
         if isinstance(head, BiLstmTagger):
             output = self.encode(params, ids, types, mask, collect=True)
             return head(output.hidden_states or (), mask, keys[1])
-        scores = head(self.encode(params, ids, types, mask, keys[0]), mask, keys[1])
-        return scores.reshape(shape[:-1]) if self.head.kind in ("regression", "choice") else scores
+        scores = head(self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch)), mask, keys[1])
+        if self.head.kind == "choice":
+            return scores.reshape(shape[:-1])
+        return scores[..., 0] if self.head.kind == "regression" else scores
 
     def crf(self, params: Params) -> ConditionalRandomField:
         """Return the CRF with its parameters, of a model whose head has one."""

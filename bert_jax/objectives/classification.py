@@ -10,7 +10,7 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     """Return sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
-      logits: [B, C].
+      logits: [B, C]; here and below B stands for [B, T] where T sequences share a row.
       labels: [B] int32.
       weights: [B] float32, 0 for rows that only fill the batch.
 
@@ -18,6 +18,6 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
       Losses (cross-entropy) in nats.
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
-    losses = -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
+    losses = -jnp.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
     correct = jnp.argmax(logits, axis=-1) == labels
     return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))

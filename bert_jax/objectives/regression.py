@@ -10,7 +10,7 @@ def loss_sums(predictions: jax.Array, labels: jax.Array, weights: jax.Array) -> 
     """Return sums over the batch of squared errors and weights; no prediction is right or wrong.
 
     Args:
-      predictions: [B].
+      predictions: [B], or [B, T] like the others where T sequences share a row.
       labels: [B] float32.
       weights: [B] float32, 0 for rows that only fill the batch.
     """

@@ -33,10 +33,11 @@ class TaskReporter:
         """Mean over the steps of the tail whose loss is finite; NaN if there are none."""
         return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
 
-    def dispatched(self, step: int, values: dict[str, jax.Array], shape: tuple[int, ...]) -> None:
+    def dispatched(self, step: int, values: dict[str, jax.Array], sequences: int, positions: int) -> None:
+        """Note the metrics of the step up to `step`, with the size of its batch; they are fetched later."""
         self._pending.append(values)
-        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + int(np.prod(shape))
-        self.rates.count(shape[0], int(np.prod(shape)))
+        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + positions
+        self.rates.count(sequences, positions)
         self._metrics.advance(step)
         if step % self._every == 0 or step == self._total:
             self.finish()

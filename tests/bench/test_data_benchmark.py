@@ -1,5 +1,6 @@
 """`bert-jax bench data` from end to end on a small store, what it refuses, and what the peer's collator gets."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -10,12 +11,15 @@ import pytest
 from conftest import TINY
 
 from bert_jax import cli
-from bert_jax.bench import data_benchmark
+from bert_jax.bench import data_benchmark, host_rates
 from bert_jax.config import resolve_phases
 from bert_jax.config.benchmarking import DataBenchConfig
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.data.store.token_rows import SPECIAL
+from bert_jax.errors import UserError
+from bert_jax.planning.estimate import Throughput
+from bert_jax.planning.phase_plan import PhasePlan
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--phase=1", "--batch_size=8", "--model.vocab_size=None")
 
@@ -42,6 +46,36 @@ def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_confi
     assert found["token_share"] == pytest.approx(masks.mean())
     rate = found["sequences_per_cpu_second"]
     assert found["cores_busy"] == pytest.approx({"one chip": 1000 / rate, "8 chips": 8000 / rate})
+
+
+def planned(directory: pathlib.Path, length: int, rate: float) -> str:
+    """Write what `bert-jax plan` writes of two phases, as far as it is read, and return the path."""
+    end = {"step_seconds": 0.1, "sequences_per_host": rate}
+    phases = [{"phase": {"sequence_length": size}, "optimistic": end, "pessimistic": None} for size in (16, length)]
+    path = directory / "plan.json"
+    path.write_text(json.dumps({"topology": {"name": "v5e:2x4"}, "phases": phases}))
+    return str(path)
+
+
+def test_a_plan_says_what_a_host_needs(tmp_path):
+    options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, 32, 7000.0), "one=5"))
+    assert host_rates.needed(options) == {f"v5e:2x4 ({tmp_path}/plan.json)": 7000.0, "one": 5.0}
+
+
+@pytest.mark.parametrize(
+    "length, rate, message", [(64, 7000.0, "rows of 64 tokens, what is measured has 32"), (32, 0.0, "holds no rate")]
+)
+def test_a_plan_of_something_else_is_refused(tmp_path, length, rate, message):
+    options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, length, rate),))
+    with pytest.raises(UserError, match=message):
+        host_rates.needed(options)
+
+
+def test_a_plan_is_written_as_it_is_read():
+    """The names that are read are those of the planner's own classes."""
+    read = {field.name for field in dataclasses.fields(PhasePlan)}
+    assert {"phase", "optimistic"} <= read
+    assert "sequences_per_host" in {field.name for field in dataclasses.fields(Throughput)}
 
 
 REFUSED = {

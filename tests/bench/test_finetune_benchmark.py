@@ -1,14 +1,21 @@
 """`bert-jax bench finetune` from end to end on a tiny model, what it refuses, and the orders of the peer."""
 
+import dataclasses
 import json
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
 from bert_jax import cli
 from bert_jax.bench import finetune_benchmark
+from bert_jax.bench.contestants import started, take_turns
+from bert_jax.config.benchmarking import FinetuneBenchConfig
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.formats.opening import open_stored
+from bert_jax.tasks.task_data import read_task
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--batch_size=16", "--options.max_length=16", "--texts=20")
 
@@ -34,7 +41,7 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
     found = json.loads(output.read_text())
     training, encoding = found["contestants"]
     assert (training["work"], encoding["work"]) == ("training", "encoding")
-    assert encoding["facts"]["texts"] == 20 and max(training["facts"]["lengths"]) <= 16
+    assert encoding["facts"]["texts"] == 20 and max(length for _, length in training["facts"]["shapes"]) <= 16
     rate = lambda entry, unit: unit / (sum(turn["wall"] / turn["units"] for turn in entry["turns"]) / 2)
     assert found["training_sequences_per_second"] == pytest.approx(rate(training, 16 * 16))  # 16 steps of 16
     assert found["encoding_sequences_per_second"] == pytest.approx(rate(encoding, 20))
@@ -52,6 +59,64 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
 def test_what_cannot_be_measured_is_refused(bench, words, message, capsys):
     assert bench(*words) == 2
     assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+
+
+PEER = """#!{python}
+import sys
+sys.path.insert(0, {directory!r})
+import json, numpy
+from serving import Refusal, serve
+
+def prepare(job):
+    if job["batch_size"] != 16 or len(json.load(open(job["texts"]))) != 2:
+        raise Refusal("not what the benchmark was asked for")
+    with numpy.load(job["sequences"], allow_pickle=False) as stored:
+        ids = numpy.split(stored["input_ids"], numpy.cumsum(stored["lengths"])[:-1])
+        labels = stored["labels"].tolist()
+    model = json.load(open(job["model"] + "/config.json"))
+    facts = {{"ids": [row.tolist() for row in ids], "labels": labels, "layers": model["num_hidden_layers"]}}
+    return (lambda units: None), facts | {{key: job[key] for key in ("work", "outputs", "max_length", "device")}}
+
+serve(prepare)
+"""
+
+
+@pytest.fixture
+def recorder(tmp_path) -> str:
+    """A Python that does not run the peer's program, but says what reached it; it needs no torch."""
+    path = tmp_path / "python"
+    directory = str(pathlib.Path(finetune_benchmark.__file__).parent / "peer")
+    path.write_text(PEER.format(python=sys.executable, directory=directory))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, recorder, tmp_path):
+    data = TaskDataConfig(dir=f"{pretrained}/data")
+    config = dataclasses.replace(
+        task_defaults("text"),
+        init_from=f"{pretrained}/pretrained",
+        data=data,
+        options=TaskOptions(max_length=32),
+        batch_size=16,
+    )
+    options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python=recorder)
+    stored = open_stored(options.init_from)
+    read = read_task(options.run, stored.model, stored.need_tokenizer())
+    finetune_benchmark.write_for_peer(stored, read, tmp_path)
+    (tmp_path / "texts.json").write_text(json.dumps(["one", "two"]))
+    peers = finetune_benchmark.peer_contestants(options, read.head.outputs, {"device": "a processor (cpu)"}, tmp_path)
+    with started(peers) as waiting:
+        turns = take_turns(waiting, 2, 0.0, rest=0.0)
+        for one, work in zip(waiting, finetune_benchmark.WORKS, strict=True):
+            facts, lines = one.facts, (pretrained / "data/train.tsv").read_text().splitlines()[1:]
+            assert (facts["work"], facts["outputs"], facts["max_length"], facts["device"]) == (work, 2, 32, "cpu")
+            assert facts["layers"] == stored.model.num_layers
+            cls, sep = stored.need_tokenizer().cls_id, stored.need_tokenizer().sep_id
+            texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
+            assert facts["ids"] == [[cls, *stored.need_tokenizer().encode(text), sep] for text in texts]
+            assert facts["labels"] == [sorted(set(labels)).index(label) for label in labels]
+    assert [len(taken) for taken in turns] == [2, 2]
 
 
 def test_transformers_takes_turns(bench, tmp_path, peer):

@@ -64,6 +64,27 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert (work / "predictions" / "test").is_dir() and not list(work.glob("runs/*/training"))
 
 
+@pytest.mark.slow
+def test_shared_rows_teach_the_same(pretrained, tmp_path):
+    """Without dropout a run in shared rows ends with the weights of one in rows of their own, up to rounding."""
+    results = {}
+    for packing in (False, True):
+        config = run_config(pretrained, tmp_path / str(packing), epochs=1, dropout=0.0, head_dropout=0.0)
+        results[packing] = finetune(dataclasses.replace(config, packing=packing)).results
+    assert results[True]["metrics"] == pytest.approx(results[False]["metrics"], abs=1e-4)
+    ours, theirs = (weights(tmp_path / str(packing)) for packing in (True, False))
+    for path, values in ours.items():
+        np.testing.assert_allclose(
+            values, theirs[path], rtol=0, atol=2e-4, err_msg=path
+        )  # Adam divides by tiny numbers
+    sizes = []
+    for packing in (False, True):
+        (metrics,) = (tmp_path / str(packing)).glob("runs/*/metrics.jsonl")
+        rows = [row for row in read_rows(metrics) if "tokens_per_second" in row]
+        sizes.append(np.mean([row["tokens_per_second"] / row["sequences_per_second"] for row in rows]))
+    assert sizes[1] < 0.9 * sizes[0]  # positions for each sequence
+
+
 def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
     tokenizer = load_tokenizer(pretrained / "pretrained/tokenizer")
     lines = {name: (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:] for name in ("train", "dev", "test")}

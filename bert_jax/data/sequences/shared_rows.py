@@ -1,0 +1,119 @@
+"""Batches whose rows hold several sequences each: the same sequences as `padded` ones, on fewer positions.
+
+A sequence goes where it leaves the least room, the longest first (best fit decreasing). Which sequences are in a batch
+and what each of them counts is as in `batching`; only dropout falls on other elements.
+"""
+
+import numpy as np
+
+from bert_jax.data.sequences.batching import Batch, TrainingBatches, ladder, round_up
+from bert_jax.data.sequences.features import Features
+
+SHORTEST = 4  # tokens; a row has a place for each sequence of so many, and shorter ones may leave room
+TRIED = 64  # batches by which lengths of rows are compared
+
+
+class SharedRowBatches(TrainingBatches):
+    """Batches with the sequences of `TrainingBatches`, of one class or number each, in shared rows.
+
+    Rows of one length serve all batches, so the step is compiled once per number of rows that occurs. `batch(step)`
+    has input_ids, token_type_ids, attention_mask and text_ids int32 [R, L], text_starts int32 [R, T], weights float32
+    [R, T] and labels [R, T]; the number of rows R is a multiple of `multiple`.
+
+    Args:
+      features: sequences with labels.
+      batch_size: number of sequences per step.
+      longest_row: most positions of a row, at least as many as the longest sequence is padded to.
+      window: as in `TrainingBatches`.
+      seed: of the order.
+      multiple: divisor of the number of rows of a batch.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        longest_row: int,
+        *,
+        window: int = 1,
+        seed: int = 0,
+        multiple: int = 1,
+    ):
+        super().__init__(features, batch_size, window=window, seed=seed, multiple=multiple)
+        self._multiple = multiple
+        self.length: int = self._best_length(longest_row)
+
+    def batch(self, step: int) -> Batch:
+        indices = self.indices(step)
+        slots = _slots(self.length, self.batch_size)
+        row, start = shared_rows(self.lengths[indices], self.length, slots)
+        rows = round_up(int(row.max()) + 1, self._multiple)
+        return _filled(self.features, indices, row, start, (rows, self.length), slots)
+
+    def _best_length(self, longest_row: int) -> int:
+        """Return a length of rows that needs few positions: the rung of the longest sequence, or half as much again."""
+        longest = int(self.lengths.max())
+        shortest = next(rung for rung in ladder(self.features.max_length) if rung >= longest)
+        steps = range(min(TRIED, self.steps_per_epoch))
+
+        def positions(length: int) -> int:
+            slots = _slots(length, self.batch_size)
+            rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
+            return length * sum(round_up(int(count), self._multiple) for count in rows)
+
+        return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=positions)
+
+
+def shared_rows(lengths: np.ndarray, row_length: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 [n], [n]: the row of each sequence, counted from 0 without gaps, and where it begins there.
+
+    Args:
+      lengths: int64 [n], at most `row_length` each.
+      row_length: positions of a row.
+      slots: most sequences of a row.
+    """
+    row, start = np.zeros_like(lengths), np.zeros_like(lengths)
+    used: list[int] = []
+    counts: list[int] = []
+    for index in np.argsort(-lengths, kind="stable"):
+        size = int(lengths[index])
+        fitting = [r for r, taken in enumerate(used) if taken + size <= row_length and counts[r] < slots]
+        if fitting:
+            place = max(fitting, key=used.__getitem__)
+        else:
+            place = len(used)
+            used.append(0)
+            counts.append(0)
+        row[index], start[index] = place, used[place]
+        used[place] += size
+        counts[place] += 1
+    return row, start
+
+
+def _slots(length: int, batch_size: int) -> int:
+    return min(batch_size, max(1, length // SHORTEST))
+
+
+def _filled(
+    features: Features, indices: np.ndarray, row: np.ndarray, start: np.ndarray, shape: tuple[int, int], slots: int
+) -> Batch:
+    assert isinstance(features.labels, np.ndarray)
+    names = ("input_ids", "token_type_ids", "attention_mask", "text_ids")
+    batch: Batch = {name: np.zeros(shape, np.int32) for name in names}
+    batch["text_starts"] = np.zeros((shape[0], slots), np.int32)
+    batch["weights"] = np.zeros((shape[0], slots), np.float32)
+    batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
+    taken = np.zeros(shape[0], np.int64)
+    for index, r, begin in zip(indices, row, start, strict=True):
+        ids, slot = features.input_ids[index], taken[r]
+        where = r, slice(begin, begin + len(ids))
+        batch["input_ids"][where] = ids
+        batch["token_type_ids"][where] = features.token_type_ids[index]
+        batch["attention_mask"][where] = 1
+        batch["text_ids"][where] = slot + 1
+        batch["text_starts"][r, slot], batch["weights"][r, slot] = begin, 1
+        batch["labels"][r, slot] = features.labels[index]
+        taken[r] += 1
+    # As in `padded`: a filling row needs a position to attend to.
+    batch["attention_mask"][taken == 0, 0] = 1
+    return batch
