@@ -17,7 +17,7 @@ from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import Parameter, ParameterTable, entries
+from bert_jax.models.parameters import Parameter, ParameterTable, entries, reads_pooler
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
@@ -49,6 +49,8 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
         )
+    if config.packing and not reads_pooler(model, head):
+        raise UserError("packing needs a head that reads BERT's pooler, which this model has not; leave --packing out")
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     parameters = task_model.parameters
     parts = [make_optimizer(config.optimizer, parameters)]

@@ -100,3 +100,10 @@ def test_batches_that_cannot_be_divided_are_refused(options, said):
     with pytest.raises(UserError, match=said):
         check_finetune(FinetuneConfig(**given, **options))
     check_finetune(FinetuneConfig(**given, batch_size=32, micro_batches=4))
+
+
+def test_shared_rows_need_a_pooler():
+    model = ModelConfig(hidden_size=8, num_layers=1, num_heads=2, vocab_size=20, task_transform=True)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(UserError, match="packing needs a head that reads BERT's pooler"):
+        make_programs(FinetuneConfig(packing=True), model, HeadConfig(labels=("no", "yes")), mesh)
