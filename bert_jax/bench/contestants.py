@@ -31,6 +31,8 @@ class Turn:
     """Seconds of processor time, summed over the threads of the contestant and the processes that it started."""
     found: Any = None
     """What the work has found beside, if anything."""
+    peak_memory_bytes: int = 0
+    """The most memory that the contestant has held so far, in this turn or before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Waiting:
         """Let it work, alone; raise a UserError if it dies."""
         self._say({"units": units})
         answer = self._answer()
-        return Turn(units, answer["wall"], answer["cpu"], answer["found"])
+        return Turn(units, answer["wall"], answer["cpu"], answer["found"], answer["peak_memory_bytes"])
 
     def close(self) -> None:
         """End it, in the middle of its work too."""

@@ -127,6 +127,7 @@ def report(
                 "tokens_per_cpu_second": one.facts["tokens"] / cpu.median,
                 "token_share": one.facts["token_share"],
                 "cpu_seconds_per_batch": cpu,
+                "peak_memory_bytes": max(turn.peak_memory_bytes for turn in taken),
                 "ratio": ratio(turns[0], taken),
                 "facts": one.facts,
                 "turns": taken,
@@ -146,7 +147,14 @@ def report(
             "contestants": found,
         },
         f"Making batches: {phase.batch_size} × {phase.sequence_length}, {options.masking.unit}",
-        ("contestant", "sequences/CPU s", "useful tokens/CPU s", "tokens among positions", "first is faster by, CPU"),
+        (
+            "contestant",
+            "sequences/CPU s",
+            "useful tokens/CPU s",
+            "tokens among positions",
+            "peak MiB",
+            "first is faster by, CPU",
+        ),
         [_row_of(entry, entry is found[0]) for entry in found],
         [
             f"Medians of {options.rounds} rounds with quartiles.",
@@ -165,5 +173,6 @@ def _row_of(entry: dict[str, Any], is_first: bool) -> tuple[str, ...]:
         f"{entry['sequences_per_cpu_second']:,.0f}",
         f"{entry['tokens_per_cpu_second']:,.0f}",
         f"{entry['token_share']:.1%}",
+        f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
         "" if is_first else shown(compared, ".2f"),
     )

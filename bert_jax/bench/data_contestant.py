@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import Refusal, serve
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.corpus import open_corpus
@@ -38,7 +38,6 @@ def prepare(job: dict[str, Any]):
         "sequences": phase.batch_size,
         "tokens": tokens,
         "token_share": tokens / phase.tokens_per_step,
-        "peak_memory_bytes": peak_memory(),
     }
     return work, facts
 

@@ -35,6 +35,7 @@ def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_confi
     found = json.loads(output.read_text())
     first, second = found["contestants"]
     assert second["token_share"] > first["token_share"]  # which is what packing is for
+    assert first["peak_memory_bytes"] > 2**25  # Python with NumPy
     assert second["name"] == variant and found["processor"] in capsys.readouterr().out
     cpu = [turn["cpu"] / turn["units"] for turn in first["turns"]]
     assert found["sequences_per_cpu_second"] == pytest.approx(8 / (sum(cpu) / 2))

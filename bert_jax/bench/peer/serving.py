@@ -20,7 +20,7 @@ def serve(prepare):
 
     The first line is the job. The answer is {"ready": facts} or {"refused": reason}. Each line {"units": n} after it is
     answered with the seconds that the work took, {"wall": s, "cpu": s}, those of processes that have ended in between
-    included, and with what the work has found, {"found": …}.
+    included, with the most memory so far, {"peak_memory_bytes": n}, and with what the work has found, {"found": …}.
 
     Args:
       prepare: takes the job, a dict; returns a function that does `units` units of work and waits for the result, and
@@ -42,7 +42,8 @@ def serve(prepare):
         units = json.loads(line)["units"]
         wall, cpu = time.perf_counter(), cpu_seconds()
         found = work(units)
-        say(wall=time.perf_counter() - wall, cpu=cpu_seconds() - cpu, found=found)
+        wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+        say(wall=wall, cpu=cpu, peak_memory_bytes=peak_memory(), found=found)
 
 
 def cpu_seconds():

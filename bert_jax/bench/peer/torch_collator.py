@@ -8,7 +8,7 @@ It masks and pads; our side also reads, pairs and cuts. bert_jax is not imported
 import numpy
 import torch
 import transformers
-from serving import peak_memory, serve
+from serving import serve
 
 
 def prepare(job):
@@ -40,7 +40,6 @@ def prepare(job):
         "sequences": rows,
         "tokens": tokens,
         "token_share": tokens / rows / job["length"],
-        "peak_memory_bytes": peak_memory(),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
     return work, facts
