@@ -33,6 +33,7 @@ Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] 
 SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
 """Axis of a parameter → axis of the mesh. Of two axes with the same one the first gets it; all others are whole."""
 LARGE = 2**16  # values
+LEAST_IN_PAIRS = 16  # devices on the fsdp axis; with fewer, adding up in pairs would move more than it saves
 
 
 def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
@@ -144,6 +145,24 @@ def gathered(tree):
         return NamedSharding(sharding.mesh, P(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
 
     return jax.tree.map(one, tree)
+
+
+def split_coarsely(where: NamedSharding) -> NamedSharding:
+    """Return `where` with every fsdp shard twice as large, on a mesh of the same devices in pairs.
+
+    Of a sum over all chips of a square slice whose parts they keep, the compiler for TPUs makes a sum of whole arrays,
+    which moves twice as much. Asked for coarse shards first, it scatters the sum over every other chip, and then adds
+    what the two of a pair have, which is little.
+    """
+    mesh, devices = where.mesh, where.mesh.shape["fsdp"]
+    if "fsdp" not in where.spec or devices < LEAST_IN_PAIRS or devices % 2:
+        return where
+    axes = [(name, size) for name, size in mesh.shape.items() if name != "fsdp"]
+    axes[AXES.index("fsdp") : AXES.index("fsdp")] = [("fsdp", devices // 2), ("pair", 2)]
+    names, sizes = zip(*axes, strict=True)
+    assert isinstance(mesh, Mesh), "shardings of a state are on devices"
+    in_pairs = Mesh(mesh.devices.reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+    return NamedSharding(in_pairs, where.spec)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

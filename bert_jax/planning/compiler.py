@@ -59,7 +59,8 @@ def _answer(request: dict[str, Any]) -> None:
         return  # there is no compiler for one here
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
-    key = program_key(lowered.as_text(), FORM, topology.name, *versions)
+    options = filter(None, [os.environ.get("LIBTPU_INIT_ARGS")])
+    key = program_key(lowered.as_text(), FORM, topology.name, *versions, *options)
     if load_program(key) is None:
         _say(stage="compiling")
         store_program(key, compiled(lowered))

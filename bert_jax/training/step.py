@@ -205,7 +205,9 @@ def _gradients(
         return mean_loss(objective.terms, sums, denominators), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(params)
-    return jax.lax.with_sharding_constraint(_tables_whole(gradients, shardings, copied is not None), shardings), sums
+    gradients = _tables_whole(gradients, shardings, copied is not None)
+    gradients = jax.lax.with_sharding_constraint(gradients, jax.tree.map(sharding.split_coarsely, shardings))
+    return jax.lax.with_sharding_constraint(gradients, shardings), sums
 
 
 def _tables_whole(gradients, shardings, copies: bool):

@@ -127,6 +127,23 @@ def test_gathered_parameters_keep_the_tensor_axis_only():
     assert all("fsdp" not in leaf.spec for leaf in jax.tree.leaves(where))
 
 
+def test_coarse_shards_are_those_of_two_neighbours(monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_IN_PAIRS", 4)
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=4, tensor=2))
+    fine = sharding.NamedSharding(mesh, P("tensor", "fsdp"))
+    rows = lambda where: {
+        device: (parts[0].indices(4)[:2], parts[1].indices(16)[:2])
+        for device, parts in where.devices_indices_map((4, 16)).items()
+    }
+    exact, coarse = rows(fine), rows(sharding.split_coarsely(fine))
+    assert {
+        device: (heads, (start // 8 * 8, start // 8 * 8 + 8)) for device, (heads, (start, _)) in exact.items()
+    } == coarse
+    whole = sharding.NamedSharding(mesh, P("tensor"))
+    monkeypatch.setattr(sharding, "LEAST_IN_PAIRS", 5)
+    assert sharding.split_coarsely(whole) is whole and sharding.split_coarsely(fine) is fine
+
+
 def test_a_dimension_that_does_not_divide_stays_whole_and_the_table_says_so():
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=1, tensor=8))
     spec, remarks = sharding.partition_spec(mesh, MODEL.parameters["encoder/attention/query/kernel"])
