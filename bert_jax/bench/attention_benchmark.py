@@ -41,6 +41,7 @@ def contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
         "dtype": options.dtype,
         "dropout": options.dropout,
         "padding": options.padding,
+        "window": options.window or None,
     }
     program = our_program("attention_contestant")
     return [
@@ -95,8 +96,8 @@ def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: d
     return Report(
         {**values, "contestants": found},
         f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
-        f"{options.dtype}, dropout {options.dropout}",
+        f"{options.dtype}, dropout {options.dropout}" + (f", window {options.window}" if options.window else ""),
         header,
         table,
-        [f"Medians of {options.rounds} rounds with quartiles. Operations are those of {PRODUCTS} products."],
+        [f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows."],
     )

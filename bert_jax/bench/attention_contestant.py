@@ -27,11 +27,13 @@ def prepare(job: dict[str, Any]):
         raise Refusal(error) from None
     dtype, rate = jnp.dtype(job["dtype"]), job["dropout"]
     batch, length, heads, size = job["shape"]
-    shape = Shape(batch=batch, length=length, heads=heads, size=size, rate=rate, dtype=dtype)
+    window = job["window"]
+    shape = Shape(batch=batch, length=length, heads=heads, size=size, rate=rate, dtype=dtype, window=window)
     kernel, random = attention_kernel(compute), np.random.default_rng(0)
     query, key, value = (jnp.asarray(random.standard_normal(job["shape"]), dtype) for _ in range(3))
     text = length - round(length * job["padding"])
-    mask = AttentionMask(padding=jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length)))
+    padding = jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length))
+    mask = AttentionMask(padding=padding, window=window)
 
     def loss(inputs, seed):
         query, key, value = inputs

@@ -167,7 +167,7 @@ class AttentionBenchConfig(TurnsConfig):
     """
 
     kernels: tuple[str, ...] = ("xla",)
-    """Kernels to compare: xla everywhere, pallas on a TPU, cudnn on an NVIDIA GPU."""
+    """Kernels to compare: xla and auto everywhere, pallas on a TPU, cudnn on an NVIDIA GPU."""
     lengths: tuple[int, ...] = (128, 512, 2048)
     """Lengths of the sequences, in tokens."""
     tokens: int = 4096
@@ -180,6 +180,8 @@ class AttentionBenchConfig(TurnsConfig):
     """Dropout rate on the probabilities."""
     padding: float = 0.0625
     """Share of each sequence that is padding."""
+    window: int = 0
+    """Number of tokens that each sees to either side, as in a local layer; 0: all of them."""
 
 
 BENCHMARKS = {
@@ -190,7 +192,7 @@ BENCHMARKS = {
     "finetune": FinetuneBenchConfig,
     "attention": AttentionBenchConfig,
 }
-KERNELS = ("xla", "pallas", "cudnn")
+KERNELS = ("xla", "auto", "pallas", "cudnn")
 
 
 def check_attention_bench(options: AttentionBenchConfig) -> None:
@@ -201,6 +203,8 @@ def check_attention_bench(options: AttentionBenchConfig) -> None:
     for name, values in (("lengths", options.lengths), ("tokens", (options.tokens,)), ("heads", (options.heads,))):
         if not values or min(values) < 1:
             raise UserError(f"{name}={','.join(map(str, values))} must be at least 1")
+    if options.window < 0:
+        raise UserError(f"window={options.window} must be a number of tokens, or 0 for all of them")
     for name, share in (("dropout", options.dropout), ("padding", options.padding)):
         if not 0 <= share < 1:
             raise UserError(f"{name}={share} must be at least 0 and less than 1")

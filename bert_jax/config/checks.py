@@ -224,6 +224,10 @@ def check_schedule(schedule: ScheduleConfig) -> None:
     _positive(schedule, "schedule.", "power")
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
+    if schedule.cooldown != "linear" and not schedule.cooldown_steps:
+        raise UserError(
+            f"schedule.cooldown={schedule.cooldown} is the shape of a cooldown, and schedule.cooldown_steps=0 has none"
+        )
     if schedule.cooldown_steps and schedule.name != "constant":
         raise UserError(
             f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to "

@@ -26,8 +26,9 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:
-    pallas on TPU for rows of 256 tokens and more, else xla. What a kernel cannot compute is left to xla, and a run
-    says so."""
+    pallas on TPU for rows of 256 tokens and more, else xla; and, in layers whose window is far shorter than the row,
+    block by block, so that time and memory grow linearly with the length. What a kernel cannot compute is left to xla,
+    and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
     """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
     dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on
@@ -139,9 +140,10 @@ class PhaseConfig:
 class OptimizerConfig:
     """How gradients become updates."""
 
-    name: Literal["adamw_bert", "adamw", "lamb"] = "adamw"
+    name: Literal["adamw_bert", "adamw", "lamb", "stable_adamw"] = "adamw"
     """The update rule. adamw: Adam with decoupled weight decay and bias correction. adamw_bert: the optimizer of 2018
-    exactly, without bias correction. lamb: for very large batches."""
+    exactly, without bias correction. lamb: for very large batches. stable_adamw: adamw with smaller steps for arrays
+    whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0)."""
     beta1: float = 0.9
     """Decay rate of the first moment."""
     beta2: float = 0.999
@@ -156,7 +158,7 @@ class OptimizerConfig:
     @property
     def moments(self) -> int:
         """Number of values that the optimizer keeps for each parameter: m and v of Adam."""
-        return {"adamw_bert": 2, "adamw": 2, "lamb": 2}[self.name]
+        return {"adamw_bert": 2, "adamw": 2, "lamb": 2, "stable_adamw": 2}[self.name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,8 +173,10 @@ class ScheduleConfig:
     final_fraction: float = 0.0
     """Learning rate at the last step, as a fraction of the peak."""
     cooldown_steps: int = 0
-    """Number of steps at the end in which a constant rate falls linearly to final_fraction; used with name=constant
-    only."""
+    """Number of steps at the end in which a constant rate falls to final_fraction; used with name=constant only."""
+    cooldown: Literal["linear", "one_minus_sqrt"] = "linear"
+    """Shape of that fall. one_minus_sqrt: 1 − √(share of the cooldown that is over), steep at first (Hägele et al.
+    2024), as in ModernBERT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,35 @@ def model_config(name: str) -> ModelConfig:
     return ModelConfig(num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // HEAD_SIZE)
 
 
+def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> ModelConfig:
+    """Return ModernBERT (Warner et al. 2024, arXiv 2412.13663, table 4) in a size, for sequences of 1,024 tokens.
+
+    That is its first phase; for the later ones, of 8,192 tokens, rope_theta is raised to 160,000.
+    """
+    return ModelConfig(
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // HEAD_SIZE,
+        intermediate_size=intermediate_size,
+        max_position_embeddings=1_024,
+        type_vocab_size=0,
+        pair_head=False,
+        activation="gelu_erf",
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        layer_norm_epsilon=1e-5,
+        norm_position="pre",
+        norm_bias=False,
+        use_bias=False,
+        first_attention_norm=False,
+        feed_forward="geglu",
+        positions="rope",
+        rope_theta=10_000.0,
+        local_window=64,
+        task_transform=True,
+    )
+
+
 def google2018(config: Config) -> Config:
     """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 

@@ -1,4 +1,4 @@
-"""The three optimizers, as update directions without a learning rate.
+"""The optimizers, as update directions without a learning rate.
 
 The step multiplies the direction by −learning_rate(step), so the schedule depends on the global step alone: resetting
 or loading moments never shifts it. The model's table says which parameters decay and which have one array per layer.
@@ -20,7 +20,10 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.Grad
     adamw_bert: google-research/bert optimization.py: m / (sqrt(v) + epsilon) + weight_decay · p, no bias correction.
     adamw: the same with bias-corrected m and v (Loshchilov & Hutter 2019).
     lamb: the adamw direction times |p| / |direction| of each layer (You et al. 2020, algorithm 2 with phi = identity).
+    stable_adamw: the adamw direction divided by max(1, RMS(g / √v)) of each array (Wortsman et al. 2023, algorithm 2).
     """
+    if config.name == "stable_adamw":
+        return stable_adamw(config, parameters)
     if config.name == "adamw_bert":
         moments = scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     else:
@@ -90,3 +93,26 @@ def scale_by_layer_trust_ratio(parameters: ParameterTable) -> optax.GradientTran
         return update * jnp.where(defined, parameter_norm / jnp.where(defined, update_norm, 1.0), 1.0)
 
     return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates, params))
+
+
+def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
+    """Return AdamW with the update clipping of Adafactor; a stacked parameter holds one array per layer.
+
+    After a sudden change the second moments are too small for the gradients, and an unclipped step would be too long.
+    """
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))
+
+    def surprise(entry: Parameter, gradient: jax.Array, second: jax.Array) -> jax.Array:
+        axes = tuple(axis for axis in range(gradient.ndim) if axis != entry.layer_axis)
+        square = jnp.square(gradient) / jnp.maximum(second, config.epsilon**2)
+        return jnp.maximum(jnp.sqrt(jnp.mean(square, axes, keepdims=True)), 1.0)
+
+    def update(gradients, state, params=None):
+        directions, state = adam.update(gradients, state)
+        directions, _ = decay.update(directions, decay.init(params), params)
+        seconds = optax.tree.bias_correction(state.nu, config.beta2, state.count)
+        ratios = jax.tree.map(surprise, entries(parameters, gradients), gradients, seconds)
+        return jax.tree.map(jnp.divide, directions, ratios), state
+
+    return optax.GradientTransformation(adam.init, update)

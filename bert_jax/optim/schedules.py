@@ -45,6 +45,9 @@ def _descent(schedule: ScheduleConfig, step: jax.Array, length: int, warmup: int
         if not schedule.cooldown_steps:
             return jnp.ones(step.shape, jnp.float32)
         left = jnp.minimum(_ratio(length - step, schedule.cooldown_steps), 1.0)
+        if schedule.cooldown == "one_minus_sqrt":
+            over = jnp.maximum(step - (length - schedule.cooldown_steps), 0)
+            left = 1.0 - jnp.sqrt(_ratio(over, schedule.cooldown_steps))
     elif schedule.name == "cosine":
         left = 0.5 + 0.5 * jnp.cos(jnp.pi * _ratio(step - warmup, max(length - warmup, 1)))
     elif schedule.name == "linear_after_warmup":

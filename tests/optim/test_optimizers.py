@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published
+from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published, stable_adamw
 
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.models.bert import BertForPreTraining
@@ -68,12 +68,29 @@ def run(config: OptimizerConfig, params: dict) -> dict:
     return params
 
 
-@pytest.mark.parametrize("name, rule", [("adamw_bert", bert_2018), ("adamw", adamw), ("lamb", lamb)])
+@pytest.mark.parametrize(
+    "name, rule", [("adamw_bert", bert_2018), ("adamw", adamw), ("lamb", lamb), ("stable_adamw", stable_adamw)]
+)
 def test_fifty_steps_follow_the_published_rule(name, rule):
     found = run(OptimizerConfig(name=name), parameters())
     by_hand = published(rule, parameters(), lambda step, params: gradients(step))
     for (path, value), expected in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(by_hand)):
         np.testing.assert_allclose(value, expected, rtol=2e-4, atol=2e-5, err_msg=jax.tree_util.keystr(path))
+
+
+def test_a_sudden_gradient_shortens_the_step_of_its_layer_alone():
+    config = OptimizerConfig(name="stable_adamw", clip_norm=0, weight_decay=0)
+    one = optimizer(config, table([Parameter("w", (LAYER, HIDDEN))]))
+    params = {"w": np.zeros((3, 4), np.float32)}
+    state, adam = one.init(params), optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    plain = adam.init(params)
+    for _ in range(20):
+        _, state = one.update({"w": np.full((3, 4), 0.1, np.float32)}, state, params)
+        _, plain = adam.update({"w": np.full((3, 4), 0.1, np.float32)}, plain)
+    sudden = {"w": np.full((3, 4), 0.1, np.float32) * np.array([[1], [50], [1]], np.float32)}
+    found, usual = one.update(sudden, state, params)[0]["w"], adam.update(sudden, plain)[0]["w"]
+    np.testing.assert_allclose(found[::2], usual[::2], rtol=1e-5)
+    assert np.all(np.asarray(found[1]) < 0.5 * np.asarray(usual[1]))
 
 
 def test_adamw_equals_optax():

@@ -49,6 +49,10 @@ def test_anchor_points_of_the_2018_line():
             dict(name="constant", cooldown_steps=200, final_fraction=0.25),
             lambda t: min(1.0, 0.25 + 0.75 * (1000 - t) / 200),
         ),
+        (
+            dict(name="constant", cooldown_steps=200, cooldown="one_minus_sqrt", final_fraction=0.25),
+            lambda t: 0.25 + 0.75 * (1 - math.sqrt(max(0, t - 800) / 200)),
+        ),
     ],
 )
 def test_closed_forms(schedule, expected):

@@ -24,8 +24,20 @@ def published(rule, params: dict, gradients_at) -> dict:
             m[i] = 0.9 * m[i] + 0.1 * g
             v[i] = 0.999 * v[i] + 0.001 * g**2
             decays = not any(word in path for word in ("bias", "norm"))
-            params[i] = params[i] - rate * rule(params[i], m[i], v[i], t + 1, decays, path.startswith("encoder"))
+            given = (params[i], m[i], v[i], t + 1, decays, path.startswith("encoder"))
+            params[i] = params[i] - rate * (rule(*given, g) if rule is stable_adamw else rule(*given))
     return jax.tree.unflatten(structure, params)
+
+
+def stable_adamw(p, m, v, t, decays, stacked, g):
+    """Algorithm 2 of Wortsman et al. 2023, array by array; its decay is scaled with the step too."""
+    u = v / (1 - 0.999**t)
+    parts = range(len(p)) if stacked else [...]
+    update = adamw(p, m, v, t, decays, stacked)
+    for part in parts:
+        rms = np.sqrt(np.mean(g[part] ** 2 / np.maximum(u[part], 1e-6**2)))
+        update[part] = update[part] / max(1.0, rms)
+    return update
 
 
 def bert_2018(p, m, v, t, decays, stacked):

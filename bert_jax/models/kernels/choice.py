@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
-from bert_jax.models.kernels import cudnn, xla
+from bert_jax.models.kernels import cudnn, windowed, xla
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
@@ -27,6 +27,8 @@ class Shape:
     size: int
     rate: float
     dtype: jnp.dtype
+    window: int | None = None
+    """Positions that a layer sees to either side; None: all."""
 
 
 def attention_kernel(compute: ComputeConfig) -> AttentionKernel:
@@ -45,7 +47,9 @@ def automatic(
     rate: float = 0.0,
     collect: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; computed by what `_best` says of the platform and the length."""
+    """See `AttentionKernel`; computed block by block in a window far shorter than the row, else by what is `_best`."""
+    if not collect and windowed.obstacle(mask, query.shape[1]) is None:
+        return windowed.attention(query, key, value, mask, dropout_key, rate), None
     fused = _best(_platform(), query.shape[1]) == "pallas" and not mask.global_tokens
     attend = _pallas().attention if fused else xla.attention
     return attend(query, key, value, mask, dropout_key, rate, collect)
@@ -80,6 +84,9 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
+    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
+    if compute.attention == "auto" and windowed.obstacle(mask, shape.length) is None:
+        return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
     reason = None
     if name == "pallas":

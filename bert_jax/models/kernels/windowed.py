@@ -1,0 +1,125 @@
+"""Attention within a window in plain JAX, whose time and memory grow linearly with the length.
+
+Queries are taken in blocks as wide as the window. What a block can see is in three blocks of keys: its own and the two
+beside it. The gradient is that of automatic differentiation, so it grows linearly too.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
+from bert_jax.models.layers import dropout
+
+NARROWEST = 16  # positions of a block
+WORTH = 2  # how many times the keys of a block a row must be long, for the full matrix to be slower (docs/speed.md)
+NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
+
+
+def obstacle(mask: AttentionMask, length: int) -> str | None:
+    """Return why this kernel cannot compute what `mask` asks for, or would not be faster; None if it is the one."""
+    if not isinstance(mask.window, int):
+        return "no window that is known when the program is compiled"
+    if mask.bias is not None:
+        return "scores have a bias, which is a full matrix"
+    if length < WORTH * 3 * block_size(mask.window):
+        return f"a row of {length} is short for a window of {mask.window} to either side"
+    return None
+
+
+def block_size(window: int) -> int:
+    """Return the number of queries of a block: at least the window, and a multiple of 8."""
+    return max(NARROWEST, -(-window // 8) * 8)
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None = None,
+    rate: float = 0.0,
+) -> jax.Array:
+    """Return the output of `AttentionKernel` for a mask without `obstacle`: [B, L, A, D].
+
+    It equals that of `kernels.xla` where a position sees at least itself. Padding that sees nothing but padding has an
+    output of no meaning, here as there, but another one.
+    """
+    length, first = query.shape[1], mask.global_tokens
+    keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+    context = _of_blocks(query, key, value, mask, keys[0], rate)[:, :length]
+    if first:
+        context = jnp.concatenate([_of_global_tokens(query, key, value, mask, keys[1], rate), context[:, first:]], 1)
+    return checkpoint_name(context, "attention_output")
+
+
+def _of_blocks(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float
+) -> jax.Array:
+    """Return the output of every position within its window, and of the global tokens as keys; padded to blocks."""
+    batch, length, heads, size = query.shape
+    assert isinstance(mask.window, int), "obstacle() comes first"
+    block, first = block_size(mask.window), mask.global_tokens
+    queries, keys, values = _blocks(query, block), _neighbours(key, block), _neighbours(value, block)
+    scores = jnp.einsum("bnqad,bnkad->bnaqk", queries, keys, preferred_element_type=jnp.float32) * size**-0.5
+    scores = scores + _adder(mask, length, block)[:, :, None]
+    if first:
+        to_first = jnp.einsum("bnqad,bkad->bnaqk", queries, key[:, :first], preferred_element_type=jnp.float32)
+        scores = jnp.concatenate([to_first * size**-0.5 + _adder_to_first(mask, block)[:, :, None], scores], axis=-1)
+    weights = dropout(jax.nn.softmax(scores, axis=-1), rate, dropout_key).astype(value.dtype)
+    context = jnp.einsum("bnaqk,bnkad->bnqad", weights[..., first:], values)
+    if first:
+        context = context + jnp.einsum("bnaqk,bkad->bnqad", weights[..., :first], value[:, :first])
+    return context.reshape(batch, -1, heads, size)
+
+
+def _of_global_tokens(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float
+) -> jax.Array:
+    """Return the output of the global tokens, which see the whole row: [B, G, A, D]."""
+    first = mask.global_tokens
+    scores = jnp.einsum("bqad,bkad->baqk", query[:, :first], key, preferred_element_type=jnp.float32)
+    seen = (mask.padding > 0)[:, None, :]
+    if mask.segments is not None:
+        seen = seen & (mask.segments[:, :first, None] == mask.segments[:, None, :])
+    adder = jnp.where(seen, 0.0, MASKED_SCORE)[:, None]
+    weights = dropout(jax.nn.softmax(scores * query.shape[-1] ** -0.5 + adder, axis=-1), rate, dropout_key)
+    return jnp.einsum("baqk,bkad->bqad", weights.astype(value.dtype), value)
+
+
+def _adder(mask: AttentionMask, length: int, block: int) -> jax.Array:
+    """Return what is added to the scores of each block of queries and its three of keys: [B, n, block, 3·block]."""
+    assert mask.window is not None, "obstacle() comes first"
+    count = -(-length // block)
+    distance = block + jnp.arange(block)[:, None] - jnp.arange(3 * block)[None, :]
+    seen = (jnp.abs(distance) <= mask.window)[None, None] & (_neighbours(mask.padding, block) > 0)[:, :, None]
+    if mask.segments is not None:
+        own, near = _blocks(mask.segments, block), _neighbours(mask.segments, block)
+        seen = seen & (own[:, :, :, None] == near[:, :, None, :])
+    position = block * (jnp.arange(count)[:, None] - 1) + jnp.arange(3 * block)[None, :]
+    there = (position >= mask.global_tokens) & (position < length)
+    return jnp.where(there[None, :, None], jnp.where(seen, 0.0, MASKED_SCORE), NEVER)
+
+
+def _adder_to_first(mask: AttentionMask, block: int) -> jax.Array:
+    """Return what is added to the scores of the global tokens as keys: [B, n or 1, block or 1, G]."""
+    first = mask.global_tokens
+    seen = (mask.padding[:, :first] > 0)[:, None, None]
+    if mask.segments is not None:
+        seen = seen & (_blocks(mask.segments, block)[..., None] == mask.segments[:, None, None, :first])
+    return jnp.where(seen, 0.0, MASKED_SCORE)
+
+
+def _blocks(x: jax.Array, block: int) -> jax.Array:
+    """Return x [B, L, …] in blocks, the last one filled with zeros: [B, n, block, …]."""
+    count = -(-x.shape[1] // block)
+    filled = jnp.pad(x, [(0, 0), (0, count * block - x.shape[1]), *[(0, 0)] * (x.ndim - 2)])
+    return filled.reshape(x.shape[0], count, block, *x.shape[2:])
+
+
+def _neighbours(x: jax.Array, block: int) -> jax.Array:
+    """Return each block of x [B, L, …] between the one before it and the one after it: [B, n, 3·block, …]."""
+    own = _blocks(x, block)
+    edge = [(0, 0), (1, 1), *[(0, 0)] * (own.ndim - 2)]
+    around = jnp.pad(own, edge)
+    return jnp.concatenate([around[:, :-2], own, around[:, 2:]], axis=2)

@@ -1,0 +1,112 @@
+"""Attention by blocks within a window: equal to the masked full matrix, and linear in the length."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from modern_model import MODERN, rows
+from small_model import compiled, perturbed
+
+from bert_jax.config import ComputeConfig
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.kernels import choice, windowed, xla
+from bert_jax.models.kernels.contract import AttentionMask
+
+HEADS, SIZE = 2, 4
+CASES = [  # length, window, global tokens, real positions of each row, whether there are segments
+    pytest.param(50, 3, 0, (50, 31), False, id="blocks wider than the window"),
+    pytest.param(64, 16, 0, (64, 40), True, id="whole blocks, segments"),
+    pytest.param(77, 17, 0, (77, 50), False, id="odd"),
+    pytest.param(70, 5, 3, (70, 44), False, id="global tokens"),
+    pytest.param(70, 9, 1, (70, 52), True, id="a global token, segments"),
+    pytest.param(20, 19, 2, (20, 20), False, id="a window over all"),
+]
+
+
+def setting(length, window, first, real, segmented) -> tuple[list[np.ndarray], AttentionMask, np.ndarray]:
+    random = np.random.default_rng(length)
+    inputs = [random.standard_normal((len(real), length, HEADS, SIZE)).astype(np.float32) for _ in range(3)]
+    padding = (np.arange(length)[None, :] < np.array(real)[:, None]).astype(np.int32)
+    segments = np.tile(np.arange(length) // 21, (len(real), 1)).astype(np.int32) if segmented else None
+    mask = AttentionMask(padding=padding, segments=segments, window=window, global_tokens=first)
+    return inputs, mask, padding.astype(bool)
+
+
+@pytest.mark.parametrize("length, window, first, real, segmented", CASES)
+def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, window, first, real, segmented):
+    inputs, mask, seen = setting(length, window, first, real, segmented)
+
+    def loss(inputs, attend):
+        found = attend(*inputs, mask)
+        found = found if attend is windowed.attention else found[0]
+        return jnp.sum(jnp.where(seen[:, :, None, None], jnp.sin(found), 0)), found
+
+    run = [
+        compiled(jax.value_and_grad(functools.partial(loss, attend=attend), has_aux=True))(inputs)
+        for attend in (windowed.attention, xla.attention)
+    ]
+    ((_, found), slopes), ((_, expected), wanted) = run
+    np.testing.assert_allclose(np.asarray(found)[seen], np.asarray(expected)[seen], atol=2e-6)
+    for one, other in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def largest(length: int) -> int:
+    """Values of the largest array on the way to the gradients."""
+    inputs, mask, _ = setting(length, 24, 2, (length,), False)
+    loss = jax.grad(lambda inputs: jnp.sum(windowed.attention(*inputs, mask, jax.random.key(0), 0.1)))
+    jaxpr = jax.make_jaxpr(loss)(inputs)
+    return max(math.prod(each.aval.shape) for each in variables(jaxpr.jaxpr))
+
+
+def variables(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from equation.outvars
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from variables(inner)
+
+
+def test_no_array_grows_faster_than_the_length():
+    assert largest(960) == 2 * largest(480)
+
+
+def test_dropped_probabilities_keep_the_mean():
+    inputs, mask, _ = setting(640, 16, 1, (640,), False)
+    query, key, value = inputs[0], inputs[1], np.ones_like(inputs[2])
+    found = np.asarray(windowed.attention(query, key, value, mask, jax.random.key(3), 0.25))[..., 0]
+    again = np.asarray(windowed.attention(query, key, value, mask, jax.random.key(3), 0.25))[..., 0]
+    np.testing.assert_array_equal(found, again)
+    error = found.std() / math.sqrt(found.size)
+    assert found.std() > 0.05 and abs(found.mean() - 1) < 6 * error
+
+
+def test_it_is_chosen_for_windows_far_shorter_than_the_row():
+    shape = choice.Shape(batch=1, length=8192, heads=12, size=64, rate=0.0, dtype=jnp.dtype("float32"), window=64)
+    paths = {
+        (length, window): choice.attention_path(
+            ComputeConfig(), "cpu", dataclasses.replace(shape, length=length, window=window)
+        )
+        for length in (128, 8192)
+        for window in (None, 64, 4096)
+    }
+    assert paths.pop((8192, 64)) == "windowed" and set(paths.values()) == {"xla"}
+    assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", shape) == "xla"
+
+
+@pytest.mark.parametrize("layers", ["loop", "scan"])
+def test_a_model_with_local_layers_is_the_same_by_blocks(layers, monkeypatch):
+    config = dataclasses.replace(MODERN, max_position_embeddings=128, num_layers=4, global_tokens=1)
+    params, batch = perturbed(BertForPreTraining(config, parts=())), rows(101, (101, 60))
+    calls, attention = [], windowed.attention
+    monkeypatch.setattr(windowed, "attention", lambda *given: calls.append(1) or attention(*given))
+    states = {}
+    for kernel in ("auto", "xla"):
+        model = BertForPreTraining(config, ComputeConfig(dtype="float32", attention=kernel, layers=layers), ())
+        states[kernel] = np.asarray(compiled(model.encode)(params, *batch).last_hidden_state)[batch[2] > 0]
+        assert (len(calls) > 0) == (kernel == "auto")
+        calls.clear()
+    np.testing.assert_allclose(states["auto"], states["xla"], atol=2e-5)
