@@ -2,9 +2,9 @@
 
     bert-jax pretrain cramming --data.path=STORE --workdir=WORKDIR
 
-BERT-base with norms before each branch, without biases and dropout; 25 % of the tokens masked, one objective, a rate that
-rises for half of the run and falls for the other, as their one-cycle. Their batch grows over the run; here it is constant.
-Not trained here: neither cost nor result is measured.
+BERT-base with norms before each branch, without biases and dropout; 25 % of the tokens masked, one objective, a rate
+that rises for half of the run and falls for the other, as their one-cycle. Their batch grows over the run; here it is
+constant. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig

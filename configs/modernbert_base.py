@@ -2,8 +2,8 @@
 
     bert-jax pretrain modernbert_base --data.path=STORE --workdir=WORKDIR
 
-Its first phase, 1,024 tokens: 30 % of the tokens masked, one objective, packed rows, StableAdamW, a constant rate after
-the warm-up. The later phases, 8,192 tokens, go on from it with a larger base of the rotary positions:
+Its first phase, 1,024 tokens: 30 % of the tokens masked, one objective, packed rows, StableAdamW, a constant rate
+after the warm-up. The later phases, 8,192 tokens, go on from it with a larger base of the rotary positions:
 
     bert-jax pretrain modernbert_base --init_from=WORKDIR --workdir=LONG --data.path=STORE --sequence_length=8192 \
       --batch_size=72 --learning_rate=3e-4 --warmup_steps=0 --steps=… --model.max_position_embeddings=8192 \
@@ -11,8 +11,8 @@ the warm-up. The later phases, 8,192 tokens, go on from it with a larger base of
       --schedule.cooldown=one_minus_sqrt
 
 The paper's batch grows to 4,608 over the first tokens, its vocabulary is a byte-level one of 50,368 entries, and its
-attention output has dropout 0.1; here the batch is constant, the vocabulary is the store's, and there is no dropout. Not
-trained here: neither cost nor result is measured.
+attention output has dropout 0.1; here the batch is constant, the vocabulary is the store's, and there is no dropout.
+Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig

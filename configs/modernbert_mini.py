@@ -2,8 +2,8 @@
 
     bert-jax pretrain modernbert_mini --data.path=STORE --workdir=WORKDIR
 
-Seven layers of feed-forward width 384 are one global layer and two rounds of two local ones and a global one. Windows of
-32 tokens to either side, in rows of 256. docs/experiments.md has a short run of it.
+Seven layers of feed-forward width 384 are one global layer and two rounds of two local ones and a global one. Windows
+of 32 tokens to either side, in rows of 256. docs/experiments.md has a short run of it.
 """
 
 import dataclasses

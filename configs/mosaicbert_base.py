@@ -2,8 +2,8 @@
 
     bert-jax pretrain mosaicbert_base --data.path=STORE --workdir=WORKDIR
 
-30 % of the tokens masked, one objective, 128 tokens. The paper's gated maps have no bias; here they do. Not trained here:
-neither cost nor result is measured.
+30 % of the tokens masked, one objective, 128 tokens. The paper's gated maps have no bias; here they do. Not trained
+here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig

@@ -2,8 +2,9 @@
 
     bert-jax pretrain neobert --data.path=STORE --workdir=WORKDIR
 
-Its first phase, 1,024 tokens: 20 % of the tokens masked, all of them by [MASK]. The paper's model has no transform in its
-head and an output table of its own; this one has BERT's head. Not trained here: neither cost nor result is measured.
+Its first phase, 1,024 tokens: 20 % of the tokens masked, all of them by [MASK]. The paper's model has no transform in
+its head and an output table of its own; this one has BERT's head. Not trained here: neither cost nor result is
+measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig

@@ -4,6 +4,7 @@ The step multiplies the direction by −learning_rate(step), so the schedule dep
 or loading moments never shifts it. The model's table says which parameters decay and which have one array per layer.
 """
 
+import typing
 from typing import NamedTuple
 
 import jax
@@ -108,11 +109,12 @@ def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> optax.G
         square = jnp.square(gradient) / jnp.maximum(second, config.epsilon**2)
         return jnp.maximum(jnp.sqrt(jnp.mean(square, axes, keepdims=True)), 1.0)
 
-    def update(gradients, state, params=None):
-        directions, state = adam.update(gradients, state)
-        directions, _ = decay.update(directions, decay.init(params), params)
-        seconds = optax.tree.bias_correction(state.nu, config.beta2, state.count)
-        ratios = jax.tree.map(surprise, entries(parameters, gradients), gradients, seconds)
+    def update(updates, state, params=None):
+        directions, state = adam.update(updates, state)
+        directions, _ = decay.update(directions, decay.init(updates), params)
+        moments = typing.cast(optax.ScaleByAdamState, state)
+        seconds = optax.tree.bias_correction(moments.nu, config.beta2, moments.count)
+        ratios = jax.tree.map(surprise, entries(parameters, updates), updates, seconds)
         return jax.tree.map(jnp.divide, directions, ratios), state
 
     return optax.GradientTransformation(adam.init, update)
