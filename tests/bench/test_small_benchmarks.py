@@ -59,7 +59,7 @@ def test_attention_by_length(tmp_path, monkeypatch):
     [
         (
             ("attention", "--kernels=xla,flash"),
-            "kernels=flash: there is no such kernel; choose from xla, pallas, cudnn",
+            "kernels=flash: there is no such kernel; choose from xla, auto, pallas, cudnn",
         ),
         (("attention", "--lengths=0"), "lengths=0 must be at least 1"),
         (("attention", "--dropout=1"), "dropout=1.0 must be at least 0 and less than 1"),

@@ -5,6 +5,7 @@ import functools
 import math
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def largest(length: int) -> int:
 def variables(jaxpr):
     for equation in jaxpr.eqns:
         yield from equation.outvars
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from variables(inner)
 
 

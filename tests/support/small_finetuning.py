@@ -13,6 +13,7 @@ from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptio
 from bert_jax.config.json_form import to_dict
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.parameters import pretraining_parts
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
@@ -41,13 +42,13 @@ def sentences(count, seed, topics=2):
     return "\n".join(rows) + "\n"
 
 
-def write(home: pathlib.Path) -> pathlib.Path:
+def write(home: pathlib.Path, model: ModelConfig = MODEL) -> pathlib.Path:
     """Write pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
     corpus = small_corpus.write(home / "corpus.txt", 100)
     run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(home / "vocab.txt"), size=150))
     tokenizer = load_tokenizer(home / "vocab.txt")
-    model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
-    params = jax.jit(BertForPreTraining(model).init)(jax.random.key(5))
+    model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+    params = jax.jit(BertForPreTraining(model, parts=pretraining_parts(model)).init)(jax.random.key(5))
     with Checkpoints(home / "pretrained" / "checkpoints") as checkpoints:
         checkpoints.save(0, {"params": params}, position={}, config={"model": to_dict(model)})
     tokenizer.save(home / "pretrained" / "tokenizer")
