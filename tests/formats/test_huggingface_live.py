@@ -16,6 +16,7 @@ import sys
 
 import difficult_text
 import huggingface_errors
+import modernbert_cases
 import numpy as np
 import pytest
 import random_bert
@@ -27,7 +28,7 @@ from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.conversion import select
-from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.models.bert import BertForPreTraining
@@ -199,3 +200,31 @@ def test_the_numbers_of_this_transformers(peer, tmp_path):
         for quantity, found in huggingface_errors.compare(*case, tmp_path / "oracle.npz").items():
             assert found.error <= 8 * found.their_largest_error + 8 * 2**-23 * found.size, quantity
             assert found.norm_error < 3e-6 or quantity.endswith("key/bias"), quantity
+
+
+def test_exports_of_modernbert_open_without_a_word_and_compute_the_same(peer, tmp_path):
+    oracle, names = dict(np.load(ORACLES / "modernbert_oracle.npz")), list(modernbert_cases.CASES)
+    for name in names:
+        theirs = modernbert_cases.save(oracle, name, tmp_path / f"{name}_theirs")
+        (tmp_path / name).mkdir()
+        write_huggingface(open_huggingface(theirs), tmp_path / name, name)
+        ids, mask = modernbert_cases.inputs(name)
+        models = [{"path": str(tmp_path / name), "class": modernbert_cases.CASES[name]["class"]}]
+        inputs = {"input_ids": ids.tolist(), "attention_mask": mask.tolist()}
+        (tmp_path / "request.json").write_text(json.dumps({"models": models, "tokenizers": [], "inputs": inputs}))
+        run(peer, "open_with_transformers.py", tmp_path / "request.json", tmp_path / "result.npz")
+        result = dict(np.load(tmp_path / "result.npz"))
+        (report,) = json.loads(str(result["report"]))["models"]
+        assert report["log"] == report["missing_keys"] == report["unexpected_keys"] == []
+        logits, real = result["0/logits"], mask.astype(bool)
+        logits = logits[real] if logits.shape[:2] == real.shape else logits
+        np.testing.assert_allclose(logits, oracle[f"{name}/logits"], atol=1e-5)
+
+
+def test_the_numbers_of_this_modernbert(peer, tmp_path):
+    run(peer, "make_modernbert_oracle.py", tmp_path / "oracle.npz")
+    ours, theirs = np.load(ORACLES / "modernbert_oracle.npz"), np.load(tmp_path / "oracle.npz")
+    assert set(ours) == set(theirs)
+    for name in ours:
+        if ours[name].dtype.kind == "f":
+            np.testing.assert_allclose(theirs[name], ours[name], atol=1e-5, rtol=1e-4, err_msg=name)

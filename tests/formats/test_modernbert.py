@@ -32,20 +32,6 @@ def oracle(request) -> dict[str, np.ndarray]:
     return dict(np.load(request.config.rootpath / "tests" / "oracles" / "modernbert_oracle.npz"))
 
 
-def state_of(oracle, name) -> dict[str, np.ndarray]:
-    return modernbert_cases.draw(json.loads(str(oracle[f"{name}/shapes"])))
-
-
-def saved(oracle, name, directory, **changes):
-    """The directory that transformers would have saved; None removes a key of config.json."""
-    config = json.loads(str(oracle[f"{name}/config"])) | changes
-    directory.mkdir(exist_ok=True)
-    kept = {key: value for key, value in config.items() if value is not None}
-    (directory / "config.json").write_text(json.dumps(kept))
-    safetensors.numpy.save_file(state_of(oracle, name), directory / FILE)
-    return directory
-
-
 def exported(stored, directory) -> dict[str, np.ndarray]:
     """Every array as we write it, by its name there."""
     directory.mkdir()
@@ -70,7 +56,7 @@ def model_of(stored):
 
 @pytest.mark.parametrize("name", modernbert_cases.CASES)
 def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
-    stored = open_huggingface(saved(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(modernbert_cases.save(oracle, name, tmp_path / "theirs"))
     model, logits = model_of(stored)
     ids, mask = (array.astype(np.int32) for array in modernbert_cases.inputs(name))
     real, batch = mask.astype(bool), {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
@@ -95,12 +81,34 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
 
 
+@pytest.mark.parametrize(
+    "architecture, rows, kind",
+    [
+        ("ModernBertForQuestionAnswering", 2, "span"),
+        ("ModernBertForMultipleChoice", 1, "choice"),
+        ("ModernBertForSequenceClassification", 1, "regression"),
+    ],
+)
+def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture, rows, kind):
+    theirs = modernbert_cases.save(
+        oracle, "tags", tmp_path / "theirs", architectures=[architecture], id2label=None, label2id=None
+    )
+    state = modernbert_cases.state_of(oracle, "tags")
+    state |= {name: state[name][:rows] for name in ("classifier.weight", "classifier.bias")}
+    safetensors.numpy.save_file(state, theirs / FILE)
+    stored = open_huggingface(theirs)
+    assert stored.head is not None and stored.head.kind == kind
+    there = exported(stored, tmp_path / "ours")
+    assert there.keys() == state.keys()
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == [architecture]
+
+
 @pytest.mark.parametrize("name", modernbert_cases.CASES)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
-    stored = open_huggingface(saved(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(modernbert_cases.save(oracle, name, tmp_path / "theirs"))
     assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
     there = exported(stored, tmp_path / "ours")
-    original = state_of(oracle, name)
+    original = modernbert_cases.state_of(oracle, name)
     assert there.keys() == original.keys()
     for key, value in original.items():
         np.testing.assert_array_equal(there[key], value, err_msg=key)
@@ -112,17 +120,17 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path,
 
 
 def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle, tmp_path):
-    new = open_huggingface(saved(oracle, "words", tmp_path / "new"))
+    new = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "new"))
     older = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
     bases = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
-    old = open_huggingface(saved(oracle, "words", tmp_path / "old", **older, **bases))
+    old = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "old", **older, **bases))
     assert old.model == new.model
     assert new.model.windows == (None, 3, 3, None, 3)
     assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
 
 
 def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
-    stored = open_huggingface(saved(oracle, "words", tmp_path / "whole"))
+    stored = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "whole"))
     bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
     names = exported(bare, tmp_path / "bare")
     assert "embeddings.tok_embeddings.weight" in names and "layers.0.attn_norm.weight" not in names
@@ -148,7 +156,7 @@ def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
     ],
 )
 def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, changes, message):
-    assert re.search(message, refusal(saved(oracle, "words", tmp_path / "theirs", **changes)))
+    assert re.search(message, refusal(modernbert_cases.save(oracle, "words", tmp_path / "theirs", **changes)))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +169,6 @@ def test_a_model_of_other_parts_has_no_type_there(changes):
 
 
 def test_head_of_the_oracle(oracle, tmp_path):
-    stored = open_huggingface(saved(oracle, "mean", tmp_path / "theirs"))
+    stored = open_huggingface(modernbert_cases.save(oracle, "mean", tmp_path / "theirs"))
     assert stored.head == HeadConfig(labels=("no", "yes", "so"), dropout=0.0, pooling="mean")
     assert (stored.model.rope_scale, stored.model.use_bias, stored.model.activation) == (2.5, True, "gelu_tanh")

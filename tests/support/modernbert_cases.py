@@ -1,8 +1,11 @@
 """Small ModernBERTs, their parameters and their inputs, the same on both sides of a comparison with transformers."""
 
+import json
+import pathlib
 import zlib
 
 import numpy as np
+import safetensors.numpy
 
 _IDS = dict(pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
 _LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
@@ -104,3 +107,18 @@ def inputs(name: str) -> tuple[np.ndarray, np.ndarray]:
     mask = np.arange(case["length"])[None, :] < np.array(case["real"])[:, None]
     ids = np.where(mask, random.randint(3, case["config"]["vocab_size"], mask.shape), 0)
     return ids.astype(np.int64), mask.astype(np.int64)
+
+
+def state_of(oracle, name: str) -> dict[str, np.ndarray]:
+    """Every array of a case, by its name there."""
+    return draw(json.loads(str(oracle[f"{name}/shapes"])))
+
+
+def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
+    """Write the directory that transformers would have saved; None removes a key of config.json."""
+    config = json.loads(str(oracle[f"{name}/config"])) | changes
+    directory.mkdir(exist_ok=True)
+    kept = {key: value for key, value in config.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    safetensors.numpy.save_file(state_of(oracle, name), directory / "model.safetensors")
+    return directory
