@@ -1,5 +1,7 @@
 """What a command prints on the console before it trains, on the first host only."""
 
+import dataclasses
+
 import jax
 from jax.sharding import Mesh
 from rich.console import Console
@@ -82,7 +84,12 @@ def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: i
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
     )
-    return attention_path(compute, mesh.devices.flat[0].platform, shape)
+    platform = mesh.devices.flat[0].platform
+    path = attention_path(compute, platform, shape)
+    if model.local_window is None:
+        return path
+    local = attention_path(compute, platform, dataclasses.replace(shape, window=model.local_window))
+    return f"{path}, in local layers by {local}"
 
 
 def _announce_resumption(config: Config, step: int) -> None:
