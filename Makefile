@@ -40,12 +40,12 @@ format: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# Compiling is most of the work of small models, so the core tests do it without optimization; the slow ones do it as users do.
+# The core tests compile without optimization (tests/support/processes.py); the slow ones do it as users do.
 test: install
-	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" $(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: install build/libtpu/.installed
-	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m slow
+	BERT_JAX_OPTIMIZED=1 PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m slow
 
 # The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for
 # a TPU, and complain that there is none, each time it starts.

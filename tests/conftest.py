@@ -4,9 +4,12 @@ import os
 import pathlib
 import signal
 
+from processes import UNOPTIMIZED
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+FLAGS = ["--xla_force_host_platform_device_count=8", *([] if "BERT_JAX_OPTIMIZED" in os.environ else [UNOPTIMIZED])]
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Compiled programs are kept as for users, below build/: one cache for all workers and the processes that tests start.
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import UNOPTIMIZED
 
 from bert_jax import cli
 from bert_jax.bench import finetune_benchmark
@@ -23,7 +24,7 @@ QUICK = ("--rounds=2", "--turn_seconds=0", "--batch_size=16", "--options.max_len
 @pytest.fixture
 def bench(pretrained, monkeypatch):
     """Run `bert-jax bench finetune` on the tiny model."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
 
     def run(task, *words) -> int:
         data = [f"--data.{split}={pretrained}/data/{split}.tsv" for split in ("train", "dev")]

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from huggingface_directory import directory
+from processes import UNOPTIMIZED
 
 from bert_jax import cli
 from bert_jax.bench import contestants
@@ -39,7 +40,7 @@ def test_prepare_beside_its_tokenizer(small_store, tmp_path, capsys):
 
 
 def test_attention_by_length(tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
     output = tmp_path / "attention.json"
     words = ("--lengths=8,32", "--tokens=64", "--heads=2", f"--output={output}")
     assert bench("attention", *QUICK, *words) == 0

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import TINY
+from processes import UNOPTIMIZED
 
 from bert_jax import cli
 from bert_jax.bench import step_batches
@@ -23,7 +24,7 @@ QUICK = ("--rounds=2", "--turn_seconds=0")
 @pytest.fixture(autouse=True)
 def compiled_quickly(monkeypatch):
     """Contestants have one device, and XLA does not optimize."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
 
 
 def bench(*words) -> int:

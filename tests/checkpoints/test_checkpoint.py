@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from processes import SECONDS, free_port, wait_until
+from processes import SECONDS, compiler_flags, free_port, wait_until
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
@@ -521,7 +521,7 @@ jax.distributed.shutdown()
 
 def two_hosts(directory: pathlib.Path, action: str) -> list[str]:
     port = str(free_port())
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": compiler_flags(), "JAX_PLATFORMS": "cpu"}
     hosts = [
         subprocess.Popen(
             [sys.executable, "-c", HOST, port, host, str(directory), action],

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from pod import finish, logs, start
-from processes import SECONDS, free_port, wait_until
+from processes import SECONDS, compiler_flags, free_port, wait_until
 from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -118,7 +118,7 @@ USED = {
 
 def test_the_newest_step_that_the_disks_have_whole_is_used(tmp_path):
     port = str(free_port())
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": compiler_flags(), "JAX_PLATFORMS": "cpu"}
     hosts = [
         subprocess.Popen(
             [sys.executable, "-c", HOST, port, host, str(tmp_path)],

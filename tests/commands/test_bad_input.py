@@ -14,7 +14,7 @@ import sys
 import pytest
 import small_corpus
 from one_device import pretrain_by_words
-from processes import SECONDS
+from processes import SECONDS, one_device
 
 from bert_jax import cli
 from bert_jax.files import unsealed
@@ -421,7 +421,7 @@ def test_a_save_that_fails_is_one_line(place, tmp_path):
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env={**os.environ, "XLA_FLAGS": ""},  # one device, for which a program compiles sooner than for eight
+        env=one_device(killed=True),
     )
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 from one_device import pretrain
+from processes import compiler_flags
 
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 
@@ -46,7 +47,7 @@ def runnable() -> list:
 
 @pytest.mark.parametrize("file", runnable())
 def test_notebooks_run(file, workdir, tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "")  # one device, as a user of a laptop has
+    monkeypatch.setenv("XLA_FLAGS", compiler_flags())  # one device, as a user of a laptop has
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     (tmp_path / "docs").mkdir()
     notebook = execute(pathlib.Path(shutil.copy(file, tmp_path / "docs")), str(workdir))
