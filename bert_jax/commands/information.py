@@ -11,6 +11,12 @@ from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
 from bert_jax.models.parameters import bert_parameters
 
+SHARED = {
+    "none": "",
+    "attention": ", attention shared",
+    "feed_forward": ", feed-forward shared",
+    "all": ", all shared",
+}
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
@@ -38,18 +44,19 @@ def parameter_table(config: Config) -> Table:
     rows = [
         ("embeddings", counts.embeddings),
         ("block", counts.block),
-        (f"{counts.num_layers} blocks", counts.layers),
+        (f"{config.model.num_layers} blocks{SHARED[config.model.sharing]}", counts.layers),
     ]
     if counts.final_norm:
         rows.append(("final norm", counts.final_norm))
     rows += [
         ("encoder without pooler", counts.encoder_without_pooler),
-        ("pooler", counts.pooler),
-        ("encoder with pooler", counts.encoder),
         ("masked-language-model head (table shared)", counts.mlm_head),
-        ("next-sentence head", counts.next_sentence),
         ("pre-training model", counts.pretraining),
     ]
+    if counts.pooler:
+        rows.insert(-2, ("pooler", counts.pooler))
+        rows.insert(-2, ("encoder with pooler", counts.encoder))
+        rows.insert(-1, ("next-sentence head", counts.next_sentence))
     for name, number in rows:
         table.add_row(name, f"{number:,}")
     return table

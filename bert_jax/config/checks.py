@@ -71,8 +71,9 @@ def _check_model(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
             f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
         )
-    if model.feed_forward_size < 1:
-        raise UserError(f"model.intermediate_size={model.intermediate_size} must be positive")
+    for name in ("intermediate_size", "embedding_size"):
+        if (value := getattr(model, name)) is not None and value < 1:
+            raise UserError(f"model.{name}={value} must be positive")
     if config.data.sentence_pairs != "none" and model.type_vocab_size < 2:
         raise UserError(
             f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
@@ -110,6 +111,11 @@ def _check_positions(config: Config) -> None:
         raise UserError(
             "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
             f"{model.norm_position}, which has no norm before an attention"
+        )
+    if not model.first_attention_norm and model.sharing != "none":
+        raise UserError(
+            f"model.first_attention_norm=False makes a first layer of its own, but with model.sharing={model.sharing} "
+            "layers share parameters; set model.sharing=none"
         )
     if model.local_window is None and model.global_tokens:
         raise UserError(

@@ -29,7 +29,7 @@ Combination = Literal[
 
 FORM = (
     *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
-    *("first_attention_norm", "task_transform"),
+    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler"),
 )
 """Options of ModelConfig that later encoders brought; at their defaults the mathematics is BERT's."""
 
@@ -44,7 +44,10 @@ class ModelConfig:
     """The number of rows of the embedding table is rounded up to a multiple of this; 128 lets a pod shard it. The extra
     rows are never predicted."""
     hidden_size: int = 768
-    """Width of the embeddings and of each layer."""
+    """Width of each layer, and of the embeddings unless embedding_size says otherwise."""
+    embedding_size: int | None = None
+    """Width of the three embedding tables, which an affine map then takes to hidden_size (ALBERT: 128). None: that of
+    the layers, without a map."""
     num_layers: int = 12
     """Number of layers of the encoder."""
     num_heads: int = 12
@@ -55,7 +58,7 @@ class ModelConfig:
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
     type_vocab_size: int = 2
-    """Number of segment embeddings; sentence pairs need two. 0: there is no table of them."""
+    """Number of segment embeddings; next-sentence pairs need two. 0: there is no table of them, as in DistilBERT."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
     """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
     checkpoints with the exact form (erf)."""
@@ -76,9 +79,15 @@ class ModelConfig:
     """Token id P of the padding, from which positions count as in RoBERTa: a token has P + 1 + the number of real
     tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
     max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
+    sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
+    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
+    (ALBERT)."""
+    pooler: Literal["tanh", "relu", "gelu_erf"] = "tanh"
+    """Activation of the affine map of the first position that heads read: tanh (BERT), relu (DistilBERT) or gelu_erf
+    (ELECTRA)."""
     pair_head: bool = True
-    """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: neither, as in
-    RoBERTa."""
+    """Whether pre-training has that map and a head for the pairs of data.sentence_pairs. False: neither, as in RoBERTa,
+    DistilBERT and ELECTRA, and a task that needs the map starts with a fresh one."""
     positions: Literal["learned", "rope", "alibi", "none"] = "learned"
     """How the order of the tokens enters. learned: by a table that is added to the words. rope: queries and keys are
     turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance (Press et
@@ -141,6 +150,11 @@ class ModelConfig:
     def first_position(self) -> int:
         """Row of the position table that the first token of a text has."""
         return 0 if self.padding_id is None else self.padding_id + 1
+
+    @property
+    def word_size(self) -> int:
+        """Width of the embedding tables, also if `embedding_size` is None."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     @property
     def feed_forward_size(self) -> int:

@@ -92,6 +92,10 @@ def google2018(config: Config) -> Config:
             use_bias=True,
             first_attention_norm=True,
             task_transform=False,
+            sharing="none",
+            embedding_size=None,
+            pooler="tanh",
+            pair_head=True,
             vocab_pad_multiple=1,
         ),
         data=dataclasses.replace(

@@ -30,7 +30,7 @@ BATCH = P(BATCH_AXES)
 Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] (jax assigns the name)
 """What a mesh is made of; None: every device of every process."""
 
-SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp"}
+SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp", "embedding": "fsdp"}
 """Axis of a parameter → axis of the mesh. Of two axes with the same one the first gets it; all others are whole."""
 LARGE = 2**16  # values
 LEAST_IN_PAIRS = 16  # devices on the fsdp axis; with fewer, adding up in pairs would move more than it saves
@@ -106,7 +106,8 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
 
     These are axes that the mesh does not divide, and arrays of more than LARGE values without an axis that is split.
     """
-    if [axis.name for place, axis in enumerate(parameter.axes) if place != parameter.layer_axis] == ["hidden"]:
+    others = [axis.name for place, axis in enumerate(parameter.axes) if place != parameter.layer_axis]
+    if others in (["hidden"], ["embedding"]):
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []
     for name, _ in parameter.axes:

@@ -51,6 +51,11 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         )
     if config.packing and not reads_pooler(model, head):
         raise UserError("packing needs a head that reads BERT's pooler, which this model has not; leave --packing out")
+    if config.reinitialize_layers and model.sharing != "none":
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "
+            f"model they share them (model.sharing={model.sharing}); use reinitialize_layers=0"
+        )
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     parameters = task_model.parameters
     parts = [make_optimizer(config.optimizer, parameters)]

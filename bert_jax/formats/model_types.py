@@ -135,7 +135,7 @@ BERT = ModelType(
         "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
-    holds=lambda model: model.padding_id is None and not model.beyond_bert,
+    holds=lambda model: model.padding_id is None and model.type_vocab_size > 0 and not model.beyond_bert,
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )
 
@@ -168,7 +168,7 @@ def _like_roberta(name: str, of_class: str) -> ModelType:
             "encoder": f"{of_class}Model",
         },
         decoder="lm_head.decoder",
-        holds=lambda model: model.padding_id is not None and not model.beyond_bert,
+        holds=lambda model: model.padding_id is not None and model.type_vocab_size > 0 and not model.beyond_bert,
         sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
         read_options=_padding_id,
         written_options=lambda model: {

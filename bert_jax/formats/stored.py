@@ -13,13 +13,13 @@ from absl import logging
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import PRETRAINING_PARTS, TASK_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.parameters import MODEL_PARTS, TASK_PARTS, ParameterTable, bert_parameters
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which the rows of a word table are rounded up for accelerators' matrix units; 128 is Megatron's."""
-PARTS = (*PRETRAINING_PARTS, *TASK_PARTS)
+PARTS = (*MODEL_PARTS, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 

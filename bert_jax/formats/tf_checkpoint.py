@@ -215,6 +215,13 @@ def _check_expressible(stored: StoredModel) -> None:
             f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in "
             "bert_jax's own format (--to=bert_jax)"
         )
+    others = list(model.beyond_bert)
+    others += ["padding_id"] * (model.padding_id is not None) + ["type_vocab_size"] * (not model.type_vocab_size)
+    if others:
+        raise UserError(
+            f"model.{others[0]}={getattr(model, others[0])}: Google's TF1 code has BERT only; keep the model in "
+            "bert_jax's own format (--to=bert_jax)"
+        )
     if head is not None and head.kind not in names.HEADS:
         raise UserError(
             f"the model has a head for {head.kind}: Google's TF1 code has none, only {', '.join(names.HEADS)}; "

@@ -23,7 +23,7 @@ from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels.choice import attention_kernel
-from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias
+from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product
@@ -34,6 +34,7 @@ from bert_jax.models.word_losses import BLOCK
 LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
 
 Activation = Callable[[jax.Array], jax.Array]
+ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +48,9 @@ class Architecture:
     final_norm: Callable[[], Norm] | None
     """Makes the norm after the last layer; None for layers that end in one."""
     activation: Activation
-    """Activation function of the masked-language-model head."""
+    """Activation function of the heads of pre-training."""
+    pooler: Activation
+    """Activation function of the pooler."""
     parameters: ParameterTable
     """Every array of embeddings, layers and final norm; where layers share parameters, axis "layer" counts the sets."""
     dtype: jnp.dtype
@@ -70,7 +73,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
             "compute.attention=auto"
         )
     form = _form_of_products(compute)
-    activation = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}[config.activation]
+    activation = ACTIVATIONS[config.activation]
     if config.feed_forward == "plain":
         feed_forward = functools.partial(FeedForward, config, activation=activation)
     else:
@@ -84,6 +87,11 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
         from_second=() if config.first_attention_norm else ("attention_norm",),
+        sharing=(0,) * config.num_layers if config.sharing == "all" else None,
+        shared={
+            "attention": ("attention", "attention_norm"),
+            "feed_forward": ("feed_forward", "feed_forward_norm"),
+        }.get(config.sharing, ()),
     )
     table = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
     positions = table if config.positions == "learned" else None
@@ -93,6 +101,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
         activation=activation,
+        pooler=ACTIVATIONS[config.pooler],
         parameters=encoder_parameters(config),
         dtype=computation_dtype(compute),
         product=cpu_product if form == "cpu" else plain_product,

@@ -13,11 +13,18 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.costs import training_flops
-from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
+from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import PRETRAINING_PARTS, Axis, ParameterTable, pretraining_parameters, with_axis
+from bert_jax.models.parameters import (
+    MODEL_PARTS,
+    PRETRAINING_PARTS,
+    Axis,
+    ParameterTable,
+    pretraining_parameters,
+    with_axis,
+)
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.stack import run_stack, stacked_blocks
 from bert_jax.models.word_losses import WordLosses
@@ -33,7 +40,7 @@ class PretrainingOutput(NamedTuple):
 
 
 class Bert(nnx.Module):
-    """The encoder and the requested PRETRAINING_PARTS; its attribute names are the parameter paths."""
+    """The encoder and the requested MODEL_PARTS; its attribute names are the parameter paths."""
 
     def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
@@ -44,6 +51,8 @@ class Bert(nnx.Module):
         self.pooler = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
         self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
         self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
+        replaced = functools.partial(ReplacedTokenHead, config, jax.random.fold_in(key, 0), architecture.activation)
+        self.replaced_tokens = replaced() if "replaced_tokens" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias
@@ -65,7 +74,7 @@ class Bert(nnx.Module):
         x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
         x = x if self.final_norm is None else self.final_norm(x)
         first = x[:, 0] if texts is None else gather_positions(x, texts.starts)
-        pooled = None if self.pooler is None else jnp.tanh(self.pooler(first))
+        pooled = None if self.pooler is None else architecture.pooler(self.pooler(first))
         if collected is None:
             return EncoderOutput(x, pooled)
         outputs, attentions = zip(*collected, strict=True)
@@ -106,9 +115,9 @@ class BertForPreTraining:
     """Chooses the pieces of the encoder."""
 
     def __post_init__(self) -> None:
-        if unknown := set(self.parts) - set(PRETRAINING_PARTS):
+        if unknown := set(self.parts) - set(MODEL_PARTS):
             raise UserError(
-                f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(PRETRAINING_PARTS)}"
+                f"unknown part {min(unknown)!r} of a pre-training model; there are {', '.join(MODEL_PARTS)}"
             )
         if self.config.vocab_size is None:
             raise UserError(
@@ -129,8 +138,10 @@ class BertForPreTraining:
     @property
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
-        layers = Axis("layer", self._pieces.stack.num_blocks)
-        return {**with_axis(self._pieces.parameters, layers), **pretraining_parameters(self.config, self.parts)}
+        encoder, stack = self._pieces.parameters, self._pieces.stack
+        if not stack.shared:
+            encoder = with_axis(encoder, Axis("layer", stack.num_blocks))
+        return {**encoder, **pretraining_parameters(self.config, self.parts)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """As `Model.training_flops`, for `predictions` masked positions."""
@@ -195,6 +206,18 @@ class BertForPreTraining:
         self.require("pooler", "next_sentence")
         bert = self._module(params)
         return bert.next_sentence_logits(encoded or self._of(bert, batch))
+
+    def replaced_token_logits(
+        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
+    ) -> jax.Array:
+        """Return float32 [B, L] of a discriminator (ELECTRA): positive where a token seems to be replaced.
+
+        `encoded` is as above.
+        """
+        self.require("replaced_tokens")
+        bert = self._module(params)
+        assert bert.replaced_tokens is not None, "require(...) comes first"
+        return bert.replaced_tokens((encoded or self._of(bert, batch)).last_hidden_state)
 
     def encode(
         self,

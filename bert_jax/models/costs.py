@@ -7,7 +7,7 @@ standard library is imported.
 import dataclasses
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.parameters import FLOAT32, ParameterTable, total_size
+from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable, total_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +18,7 @@ class ParameterCounts:
     block: int
     """Of one layer; the first may have less (model.first_attention_norm)."""
     layers: int
-    """Of all layers with parameters of their own."""
-    num_layers: int
+    """Of all layers; what they share is counted once."""
     final_norm: int
     pooler: int
     mlm_head: int
@@ -43,12 +42,11 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     sizes = dict.fromkeys((parameter.part for parameter in parameters.values()), 0)
     for parameter in parameters.values():
         sizes[parameter.part] += parameter.size
-    blocks = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
+    layers = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
     return ParameterCounts(
         embeddings=sizes["embeddings"],
-        block=sum(parameter.size // parameter.axes[0].size for parameter in blocks),
+        block=sum(parameter.size // _sets(parameter) for parameter in layers),
         layers=sizes["encoder"],
-        num_layers=_num_layers(parameters),
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes.get("pooler", 0),
         mlm_head=sizes["mlm"],
@@ -61,7 +59,7 @@ class Flops:
     """Floating-point operations per sequence in a training step: matrix products only, a multiply-add counts as two."""
 
     kernels: int
-    """Products with the blocks' kernels; linear in the length."""
+    """Products with the kernels of the layers, and of a map of the embeddings; linear in the length."""
     attention: int
     """Scores and weighted values; quadratic in the length."""
     heads: int
@@ -84,7 +82,12 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       predictions: positions per sequence at which the head predicts, such as the masked ones.
     """
     length = sequence_length
-    kernels = 2 * length * _kernel_size(parameters, "encoder") // _num_layers(parameters) * config.num_layers
+    every_layer = sum(
+        each.size // _sets(each) * config.num_layers
+        for each in parameters.values()
+        if each.part == "encoder" and each.path.endswith("/kernel")
+    )
+    kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
     attention = 4 * seen_positions(config, length) * config.num_heads * config.head_size
     predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + _kernel_size(parameters, "head"))
     if "mlm/bias" in parameters:  # the head multiplies by the word table, which it shares
@@ -106,9 +109,9 @@ def seen_positions(config: ModelConfig, length: int) -> int:
     return total
 
 
-def _num_layers(parameters: ParameterTable) -> int:
-    """Return the number of layers with their own parameters."""
-    return max(axis.size for parameter in parameters.values() for axis in parameter.axes if axis.name == "layer")
+def _sets(parameter: Parameter) -> int:
+    """Return how many layers have their own such array."""
+    return 1 if parameter.layer_axis is None else parameter.shape[parameter.layer_axis]
 
 
 def _kernel_size(parameters: ParameterTable, part: str) -> int:
@@ -179,6 +182,7 @@ def activation_bytes(
     """
     hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
     inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
+    word = config.word_size
     # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
     everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
     linear = {
@@ -187,11 +191,13 @@ def activation_bytes(
         "full": value_bytes * hidden,
     }.get(remat, everything)
     quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes)
-    head = predictions * (config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * (7 * value_bytes + 3 * FLOAT32))
+    head = predictions * (
+        config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
+    )
     return ActivationBytes(
         linear=config.num_layers * length * linear,
         quadratic=config.num_layers * length * length * quadratic,
-        embeddings=length * hidden * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
+        embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
         heads=head,
     )
 

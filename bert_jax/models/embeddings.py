@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import dropout, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, dropout, make_norm, truncated_normal
 from bert_jax.models.word_table import look_up
 
 
@@ -21,7 +21,10 @@ class Embedding(nnx.Module):
 
 
 class Embeddings(nnx.Module):
-    """word + position + token type → norm → dropout; a model with type_vocab_size=0 has no token types.
+    """word + position + token type → norm → dropout (→ affine map to the width of the layers, if that is another).
+
+    A model with type_vocab_size=0 has no token types.
+
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     Which row of it belongs to a token follows from `ModelConfig.padding_id`.
@@ -34,13 +37,16 @@ class Embeddings(nnx.Module):
         positions: Callable[[ModelConfig, jax.Array], jax.Array] | None,
     ):
         word_key, position_key, token_type_key = jax.random.split(key, 3)
-        std, hidden = config.initializer_range, config.hidden_size
+        std, width = config.initializer_range, config.word_size
         self.rate, self.padding_id = config.hidden_dropout, config.padding_id
-        self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, hidden), std))
+        self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, width), std))
         self.position = None if positions is None else Embedding(positions(config, position_key))
-        types = truncated_normal(token_type_key, (config.type_vocab_size, hidden), std)
+        types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type = Embedding(types) if config.type_vocab_size else None
-        self.norm = make_norm(config, hidden)
+        self.norm = make_norm(config, width)
+        own_width = config.embedding_size is not None
+        projection_key = jax.random.fold_in(key, 0)
+        self.projection = Linear((width,), (config.hidden_size,), std, projection_key) if own_width else None
 
     def __call__(
         self,
@@ -60,7 +66,8 @@ class Embeddings(nnx.Module):
             x = x + self._positions(self.position.table[...], input_ids, positions, dtype)
         if self.token_type is not None:
             x = x + _token_type_vectors(self.token_type.table[...], token_type_ids)
-        return dropout(self.norm(x).astype(dtype), self.rate, dropout_key)
+        x = dropout(self.norm(x).astype(dtype), self.rate, dropout_key)
+        return x if self.projection is None else self.projection(x)
 
     def _positions(
         self, table: jax.Array, input_ids: jax.Array, positions: jax.Array | None, dtype: jnp.dtype

@@ -1,4 +1,4 @@
-"""The heads on the encoder: the masked-language-model head, the choice of its positions, and the head of a task."""
+"""The heads on the encoder: masked words, the choice of their positions, replaced tokens, and the head of a task."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -27,11 +27,11 @@ class MaskedLanguageModelHead(nnx.Module):
     """dense → activation → norm → product with the word table (tied) → + bias."""
 
     def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
-        hidden = (config.hidden_size,)
+        width = (config.word_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation, self.vocab_size = activation, config.vocab_size
-        self.dense = Linear(hidden, hidden, config.initializer_range, key, config.use_bias)
-        self.norm = make_norm(config, config.hidden_size)
+        self.dense = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
+        self.norm = make_norm(config, config.word_size)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
@@ -53,6 +53,21 @@ class MaskedLanguageModelHead(nnx.Module):
 
     def _transformed(self, x: jax.Array) -> jax.Array:
         return self.norm(self.activation(self.dense(x)))
+
+
+class ReplacedTokenHead(nnx.Module):
+    """dense → activation → affine map to one logit: the head of ELECTRA's discriminator."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+        hidden = (config.hidden_size,)
+        dense_key, output_key = jax.random.split(key)
+        self.activation = activation
+        self.dense = Linear(hidden, hidden, config.initializer_range, dense_key)
+        self.output = Linear(hidden, (1,), config.initializer_range, output_key)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [B, L, H] to logits [B, L], float32: positive where a token was replaced."""
+        return self.output(self.activation(self.dense(x)).astype(jnp.float32))[:, :, 0]
 
 
 class TaskHead(nnx.Module):

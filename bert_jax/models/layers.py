@@ -177,6 +177,11 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=True)
 
 
+def relu(x: jax.Array) -> jax.Array:
+    """Return x where it is positive, else 0."""
+    return jnp.maximum(x, 0)
+
+
 def gelu_erf(x: jax.Array) -> jax.Array:
     """Return the exact GELU, which Hugging Face checkpoints use."""
     return jax.nn.gelu(x, approximate=False)

@@ -17,6 +17,8 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens")
+"""Parts that a model can have on its encoder; the last is the head of ELECTRA's discriminator."""
 TASK_PARTS = ("head", "crf")
 FLOAT32 = 4  # bytes of a value
 POOLED = ("classification", "regression", "choice")
@@ -25,7 +27,7 @@ POOLED = ("classification", "regression", "choice")
 AXIS_NAMES = (
     "later_layer",  # one entry per layer but the first
     "layer",  # one entry per layer
-    *("hidden", "intermediate", "heads", "vocab"),  # devices/sharding.py splits these
+    *("hidden", "intermediate", "heads", "vocab", "embedding"),  # devices/sharding.py splits these
     *("head_size", "position", "token_type"),
     *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
 )
@@ -124,8 +126,7 @@ def bert_parameters(
 
     Args:
       config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
-      parts: those of PRETRAINING_PARTS that the model has; a head that reads the pooler adds it. None: those of
-        `pretraining_parts`.
+      parts: those of MODEL_PARTS that the model has; a head that reads the pooler adds it. None: `pretraining_parts`.
       head: the head of a fine-tuned model.
     """
     parts = pretraining_parts(config) if parts is None else parts
@@ -141,24 +142,32 @@ def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
 
 
 def encoder_parameters(config: ModelConfig) -> ParameterTable:
-    """Return the entries of embeddings, layers and final norm."""
+    """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
     return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
 
 
+def word_axis(config: ModelConfig) -> Axis:
+    """Return the axis of the features of the embedding tables."""
+    return Axis("hidden" if config.embedding_size is None else "embedding", config.word_size)
+
+
 def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> ParameterTable:
-    """Return the entries of those of PRETRAINING_PARTS that are in `parts`."""
+    """Return the entries of those of MODEL_PARTS that are in `parts`."""
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
     entries: list[Parameter] = []
     if "pooler" in parts:
         entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias)
     if "mlm" in parts:
-        entries += linear("mlm/dense", (hidden,), (hidden,), bias=config.use_bias)
-        entries += norm("mlm/norm", hidden, bias=_norm_bias(config))
+        entries += linear("mlm/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
+        entries += norm("mlm/norm", word_axis(config), bias=_norm_bias(config))
         entries += [Parameter("mlm/bias", (vocab,), decays=False)]
     if "next_sentence" in parts:
         entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
+    if "replaced_tokens" in parts:
+        entries += linear("replaced_tokens/dense", (hidden,), (hidden,))
+        entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
     return table(entries)
 
 
@@ -168,30 +177,36 @@ def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
 
 
 def _embeddings(config: ModelConfig, hidden: Axis):
-    tables = [("word", Axis("vocab", config.padded_vocab_size))]
+    tables, width = [("word", Axis("vocab", config.padded_vocab_size))], word_axis(config)
     if config.positions == "learned":
         tables.append(("position", Axis("position", config.max_position_embeddings)))
     if config.type_vocab_size:
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
-        yield Parameter(f"embeddings/{name}/table", (rows, hidden), embedding=True)
-    yield from norm("embeddings/norm", hidden, embedding=True, bias=_norm_bias(config))
+        yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
+    yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
+    if config.embedding_size is not None:
+        for entry in linear("embeddings/projection", (width,), (hidden,)):
+            yield dataclasses.replace(entry, embedding=True)
 
 
 def _encoder(config: ModelConfig, hidden: Axis):
-    layers = (Axis("layer", config.num_layers),)
+    attention, feed_forward = (
+        (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
+        for part in ("attention", "feed_forward")
+    )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
     wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
-    normed = layers if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
+    normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
     for name in ("query", "key", "value"):
-        yield from linear(f"encoder/attention/{name}", (hidden,), heads, layers, bias)
-    yield from linear("encoder/attention/output", heads, (hidden,), layers, bias)
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, bias)
+    yield from linear("encoder/attention/output", heads, (hidden,), attention, bias)
     yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
-        yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), layers, bias)
-    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), layers, bias)
-    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), layers, bias)
-    yield from norm("encoder/feed_forward_norm", hidden, layers, bias=norm_bias)
+        yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), feed_forward, bias)
+    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)
+    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), feed_forward, bias)
+    yield from norm("encoder/feed_forward_norm", hidden, feed_forward, bias=norm_bias)
 
 
 def _norm_bias(config: ModelConfig) -> bool:

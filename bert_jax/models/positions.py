@@ -13,7 +13,7 @@ TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
 
 def random_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
     """Return a position table [positions, H] drawn like every other table of the model."""
-    return truncated_normal(key, (config.max_position_embeddings, config.hidden_size), config.initializer_range)
+    return truncated_normal(key, (config.max_position_embeddings, config.word_size), config.initializer_range)
 
 
 def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
@@ -24,7 +24,7 @@ def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
     """
     del key
     scale = config.initializer_range * TRUNCATED_STD * math.sqrt(2)
-    return scale * sinusoids(config.max_position_embeddings, config.hidden_size)
+    return scale * sinusoids(config.max_position_embeddings, config.word_size)
 
 
 def sinusoids(length: int, size: int) -> jax.Array:

@@ -53,6 +53,9 @@ class Stack:
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
+    shared: tuple[str, ...] = ()
+    """Attributes of the block that are the same in all layers, such as "attention", while the others are each layer's
+    own; with `sharing`, there are none."""
     layer_inputs: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
     layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
@@ -85,11 +88,12 @@ class Stack:
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
     """Return a block whose parameters have a leading axis of `num_blocks`; each set is drawn from its own key.
 
-    The axis is one shorter in the parts `from_second`.
+    The axis is one shorter in the parts `from_second`, and has size 1 in those that are `shared`.
     """
     blocks = jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
-    for name in stack.from_second:
-        setattr(blocks, name, jax.tree.map(lambda leaf: leaf[1:], getattr(blocks, name)))
+    for names, kept in ((stack.from_second, slice(1, None)), (stack.shared, slice(1))):
+        for name in names:
+            setattr(blocks, name, jax.tree.map(lambda leaf, kept=kept: leaf[kept], getattr(blocks, name)))
     return blocks
 
 
@@ -130,13 +134,14 @@ def run_stack(
         x, weights = block(x, mask, key, stack.attend, collect, **inputs, **stack.settings(number))
         return x, (x, weights) if collect else None
 
-    def shared_step(x: jax.Array, layer: tuple[jax.Array, jax.Array | None, dict[str, jax.Array]], number: int = 0):
-        index, key, inputs = layer
-        return step(x, (_select(blocks, index), key, inputs), number)
-
     if stack.scan:
-        run, first = (step, blocks) if stack.sharing is None else (shared_step, jnp.asarray(stack.sharing))
-        x, collected = _scan(stack, run, x, (first, keys, inputs))
+        own, block_of = _own_arrays(blocks, stack)
+
+        def of_own(x: jax.Array, layer: tuple[Any, jax.Array | None, dict[str, jax.Array]], number: int = 0):
+            own, key, inputs = layer
+            return step(x, (block_of(own), key, inputs), number)
+
+        x, collected = _scan(stack, of_own, x, (own, keys, inputs))
         return x, collected if collect else None
     collected, own = [], unstack(blocks, stack.num_blocks)
     per_layer = unstack((keys, inputs), stack.num_layers)
@@ -196,26 +201,50 @@ def repeating(stack: Stack) -> tuple[int, int, int]:
 
 def _aligned(stack: Stack, blocks: Layer) -> Layer:
     """Return the blocks with a row for every layer; that of the first layer is one that it does not use."""
+    if not stack.from_second:
+        return blocks
     return jax.tree.map(
         lambda leaf: leaf if leaf.shape[0] == stack.num_blocks else jnp.concatenate([leaf[:1], leaf]), blocks
     )
 
 
 def unstack(tree: Any, size: int) -> list:
-    """Return `size` trees, one for each entry of the leading axis that all leaves share."""
+    """Return `size` trees, one for each entry of the leading axis; a leaf whose axis has size 1 is in all of them."""
     leaves, structure = jax.tree.flatten(tree)
     # lax.split rather than leaf[i]: its gradient is one concatenation instead of a sum of padded arrays.
-    pieces = [[jnp.squeeze(part, 0) for part in jax.lax.split(leaf, [1] * size)] for leaf in leaves]
+    pieces = [
+        [jnp.squeeze(part, 0) for part in (jax.lax.split(leaf, [1] * size) if leaf.shape[0] > 1 else [leaf] * size)]
+        for leaf in leaves
+    ]
     return [jax.tree.unflatten(structure, parts) for parts in zip(*pieces, strict=True)] if leaves else [tree] * size
 
 
-def _select(blocks: Layer, index: jax.Array) -> Layer:
-    """Return the block with the parameters number `index`."""
-    # A set that every layer uses is taken without the index: the backward pass then keeps it once, not once per layer.
-    return jax.tree.map(
-        lambda leaf: leaf[0] if leaf.shape[0] == 1 else jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False),
-        blocks,
-    )
+def _own_arrays(blocks: Layer, stack: Stack) -> tuple[Any, Callable[[Any], Layer]]:
+    """Return what differs between the parameters of the layers, to scan over, and what makes a block of one entry.
+
+    What every layer uses is not scanned over: the backward pass then keeps it once, not once per layer.
+    """
+    leaves, structure = jax.tree.flatten(blocks)
+    alike = [leaf.shape[0] == 1 for leaf in leaves]
+
+    def indexed(index: jax.Array) -> Layer:
+        return jax.tree.unflatten(
+            structure,
+            [
+                leaf[0] if one else jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)
+                for leaf, one in zip(leaves, alike, strict=True)
+            ],
+        )
+
+    def joined(own: list[jax.Array]) -> Layer:
+        entries = iter(own)
+        return jax.tree.unflatten(
+            structure, [leaf[0] if one else next(entries) for leaf, one in zip(leaves, alike, strict=True)]
+        )
+
+    if stack.sharing is not None:
+        return jnp.asarray(stack.sharing), indexed
+    return [leaf for leaf, one in zip(leaves, alike, strict=True) if not one], joined
 
 
 def _with_remat(step: Callable, stack: Stack, scanned: bool) -> Callable:

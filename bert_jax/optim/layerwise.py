@@ -21,7 +21,7 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
         if axis is not None and parameter.shape[axis] != num_layers:
             raise UserError(
                 f"layer_decay={decay} needs separate parameters for each of {num_layers} layers, but "
-                f"{parameter.path} is {list(parameter.shape)}; use layer_decay=1"
+                f"{parameter.path} is {list(parameter.shape)}, which layers share; use layer_decay=1"
             )
 
     def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:

@@ -16,6 +16,8 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 ARCHITECTURE = {
     "hidden_size": "hidden_size",
+    "embedding_size": "embedding_size",
+    "sharing": "sharing",
     "num_layers": "num_layers",
     "num_heads": "num_heads",
     "intermediate_size": "feed_forward_size",
@@ -29,6 +31,7 @@ ARCHITECTURE = {
         for name in (
             *("norm", "norm_bias", "use_bias", "feed_forward", "first_attention_norm", "task_transform", "positions"),
             *("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens"),
+            "pooler",
         )
     },
 }

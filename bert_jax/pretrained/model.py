@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.models.parameters import PRETRAINING_PARTS
+from bert_jax.models.parameters import MODEL_PARTS
 from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.models.protocol import EncoderOutput
@@ -66,7 +66,7 @@ class PretrainedModel:
         self.kind: str = stored.kind
         self.history: dict[str, Any] = stored.history
         self.mesh: Mesh = mesh
-        parts = tuple(part for part in PRETRAINING_PARTS if part in stored.parts)
+        parts = tuple(part for part in MODEL_PARTS if part in stored.parts)
         self.network: BertForPreTraining = BertForPreTraining(stored.model, compute, parts)
         self._parameters = Parameters(params)
         self._runner = Runner(self.network, stored.head, self._parameters, mesh)

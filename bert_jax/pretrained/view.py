@@ -67,7 +67,7 @@ class Layers(collections.abc.Sequence[Layer]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
-        return Layer(self._config, index, _of_layer(self._stacked, index, len(self)))
+        return Layer(self._config, index, _of_layer(self._config, self._stacked, index))
 
     def __repr__(self) -> str:
         return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
@@ -113,9 +113,11 @@ def _nearby(path: str) -> str:
     return path if "://" in path else min(path, os.path.relpath(path), key=len)
 
 
-def _of_layer(stacked: dict[str, Any], index: int, num_layers: int) -> dict[str, Any]:
+def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:
     """Return the parameters of one layer; those with a row less than layers are not in the first."""
-    found = {}
+    if config.sharing != "none":
+        return jax.tree.map(lambda leaf: leaf[min(index, len(leaf) - 1)], stacked)
+    found, num_layers = {}, config.num_layers
     for name, tree in stacked.items():
         lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]
         if index >= lacking:

@@ -86,9 +86,9 @@ def test_a_window_per_layer_equals_numpy():
     assert not np.allclose(expected["last_hidden_state"], numpy_bert.forward(params, DEEP, batch)["last_hidden_state"])
 
 
-def loss_and_gradient(architecture, compute: ComputeConfig, params=None):
+def loss_and_gradient(architecture, compute: ComputeConfig, params=None, config: ModelConfig = DEEP):
     """Parameters, and a loss and its gradient with dropout, of an encoder without heads, which compiles faster."""
-    model, batch = BertForPreTraining(DEEP, compute, (), architecture), make_batch()
+    model, batch = BertForPreTraining(config, compute, (), architecture), make_batch()
     inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
     params = params or perturbed(model)
 
@@ -103,6 +103,29 @@ def assert_gradients_close(actual, expected):
     assert actual.keys() == expected.keys()
     for path, leaf in expected.items():
         np.testing.assert_allclose(actual[path], leaf, rtol=1e-4, atol=2e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("own", ["attention", "feed_forward"])
+def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own):
+    """The gradient of a shared array is the sum of those of its copies in a model that shares nothing."""
+    common = {"attention": "feed_forward", "feed_forward": "attention"}[own]
+    config = dataclasses.replace(DEEP, sharing=common)
+    params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
+    one_set = {name: leaf.shape[0] == 1 for name, leaf in leaf_paths(params["encoder"]).items()}
+    assert one_set == {name: name.startswith(common) for name in one_set}
+    copies = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3 // leaf.shape[0], axis=0), params["encoder"])
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, LOOP, params | {"encoder": copies})
+    expected |= {
+        "encoder": jax.tree.map(
+            lambda leaf, ours: leaf if ours.shape == leaf.shape else leaf.sum(0, keepdims=True),
+            jax.device_get(expected["encoder"]),
+            params["encoder"],
+        )
+    }
+    others = [loss_and_gradient(bert_architecture, compute, config=config) for compute in OTHER_WAYS]
+    for _, found, slopes in ((params, loss, gradient), *others):
+        assert float(found) == pytest.approx(float(expected_loss), rel=1e-5)
+        assert_gradients_close(slopes, expected)
 
 
 @pytest.mark.parametrize("architecture, sharing", [(shared, (0, 1, 0)), (all_shared, (0, 0, 0))])

@@ -11,7 +11,7 @@ from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, Opti
 from bert_jax.config.presets import model_config
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import Axis, bert_parameters, linear, table, with_axis
+from bert_jax.models.parameters import Axis, bert_parameters, linear, pretraining_parts, table, total_size, with_axis
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.optim.optimizers import optimizer
@@ -67,6 +67,10 @@ PUBLISHED = [  # size, vocabulary, padded to a multiple of, encoder with pooler,
 ]
 
 
+ALBERT = dict(vocab_size=30_000, embedding_size=128, sharing="all")
+ALONE = dict(vocab_size=30_522, pair_head=False)
+
+
 def sized(name, vocab_size=UNCASED, **options):
     return dataclasses.replace(model_config(name), vocab_size=vocab_size, **options)
 
@@ -93,6 +97,58 @@ def test_parameter_counts_of_the_24_miniatures(layers, hidden):
     assert costs.parameter_counts(bert_parameters(config)).encoder == built(config)[0] == ENCODERS[layers, hidden]
 
 
+FAMILY = {  # transformers 5.23.0 on the meta device, unique arrays: encoder, with the heads of pre-training
+    "ALBERT base": (dict(**ALBERT), 11_683_584, 11_813_810),
+    "ALBERT large": (dict(**ALBERT, hidden_size=1024, num_layers=24, num_heads=16), 17_683_968, 17_847_474),
+    "ALBERT xlarge": (dict(**ALBERT, hidden_size=2048, num_layers=24, num_heads=16), 58_724_864, 59_021_490),
+    "ALBERT xxlarge": (dict(**ALBERT, hidden_size=4096, num_layers=12, num_heads=64), 222_595_584, 223_158_450),
+    "DistilBERT": (dict(**ALONE, num_layers=6, type_vocab_size=0), 66_362_880, 66_985_530),
+    "ELECTRA small generator": (
+        dict(**ALONE, embedding_size=128, hidden_size=64, num_heads=1, intermediate_size=256),
+        4_580_928,
+        4_620_026,
+    ),
+    "ELECTRA base generator": (
+        dict(**ALONE, embedding_size=768, hidden_size=256, num_heads=4, intermediate_size=1024),
+        33_511_168,
+        33_740_602,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_parameter_counts_of_the_family(name):
+    options, encoder, pretraining = FAMILY[name]
+    config = ModelConfig(**options)
+    counts = costs.parameter_counts(bert_parameters(config))
+    assert (counts.encoder, counts.pretraining) == (encoder, pretraining)
+    model = BertForPreTraining(config, parts=pretraining_parts(config))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == pretraining
+
+
+def test_a_discriminator_of_electra_has_the_published_size():
+    config = ModelConfig(**ALONE, embedding_size=128, hidden_size=256, num_heads=4, intermediate_size=1024)
+    parameters = bert_parameters(config, ("replaced_tokens",))
+    assert total_size(parameters) == 13_549_057
+    shapes = jax.eval_shape(BertForPreTraining(config, parts=("replaced_tokens",)).init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 13_549_057
+    assert total_size(bert_parameters(config, ())) == 13_483_008
+
+
+def test_layers_that_share_parameters_cost_what_others_do():
+    """A model that shares costs as many operations as one that does not, and a map of the embeddings adds its own."""
+    config = ModelConfig(vocab_size=1_000, hidden_size=48, num_layers=3, num_heads=4)
+    alone = costs.training_flops(config, bert_parameters(config), 16, 2)
+    for sharing in ("attention", "feed_forward", "all"):
+        shared = dataclasses.replace(config, sharing=sharing)
+        assert costs.training_flops(shared, bert_parameters(shared), 16, 2) == alone
+    narrow = dataclasses.replace(config, embedding_size=8)
+    flops = costs.training_flops(narrow, bert_parameters(narrow), 16, 2)
+    assert flops.kernels - alone.kernels == 6 * 16 * 8 * 48
+    assert alone.heads - flops.heads == 6 * 2 * (1_000 + 48) * 40  # word table and affine map, 40 features narrower
+
+
 def test_parameter_counts_by_part():
     base, large = (costs.parameter_counts(bert_parameters(sized(name))) for name in ("base", "large"))
     assert (base.embeddings, base.block, base.encoder_without_pooler) == (23_837_184, 7_087_872, 108_891_648)
@@ -108,6 +164,8 @@ def test_parameter_counts_by_part():
         dict(intermediate_size=100),
         dict(type_vocab_size=3, max_position_embeddings=64),
         dict(num_heads=1, vocab_pad_multiple=128),
+        dict(embedding_size=20, sharing="attention"),
+        dict(embedding_size=48, sharing="feed_forward"),
     ],
 )
 def test_closed_form_equals_the_model_away_from_the_defaults(options):

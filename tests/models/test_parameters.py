@@ -43,6 +43,11 @@ MODELS = {
     "padded": dataclasses.replace(SMALL, vocab_pad_multiple=16),
     "wide": dataclasses.replace(SMALL, intermediate_size=40, type_vocab_size=3),
     "one layer, one head": dataclasses.replace(SMALL, num_layers=1, num_heads=1),
+    "narrow": dataclasses.replace(SMALL, embedding_size=8, sharing="all", pooler="gelu_erf"),
+    "narrow as wide": dataclasses.replace(SMALL, embedding_size=24, sharing="attention"),
+    "no segments": dataclasses.replace(
+        SMALL, type_vocab_size=0, sharing="feed_forward", pair_head=False, pooler="relu"
+    ),
     "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
     "modern": dataclasses.replace(
         SMALL,
@@ -270,7 +275,10 @@ def test_a_misspelt_axis_is_an_error_and_names_those_there_are():
 def test_a_large_array_without_an_axis_that_is_split_gets_a_remark():
     mesh, one = sharding.make_mesh(MeshConfig(data=4, fsdp=2)), sharding.make_mesh(MeshConfig())
     large, small = (Parameter("x/kernel", (Axis("layer", 2), Axis("feature", size))) for size in (2**15 + 1, 2**15))
-    assert sharding.partition_spec(mesh, large) == (P(), ["no axis that is split (vocab, heads, intermediate, hidden)"])
+    assert sharding.partition_spec(mesh, large) == (
+        P(),
+        ["no axis that is split (vocab, heads, intermediate, hidden, embedding)"],
+    )
     assert sharding.partition_spec(mesh, small) == sharding.partition_spec(one, large) == (P(), [])
 
 
