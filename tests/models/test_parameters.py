@@ -132,7 +132,7 @@ RULES = (
     (r"feed_forward/(intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
     (r"feed_forward/(intermediate|gate)/bias$", P(None, "tensor")),
     (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),
-    (r"(pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),
+    (r"(embeddings/projection|pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),
     (r"mlm/bias$", P("tensor")),
     (r"", P()),
 )
