@@ -36,8 +36,8 @@ class ComputeConfig:
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
     """Form of matrix products, of sums over rows and of the loss over the vocabulary. plain: as the mathematics is
     written; cpu: what XLA computes fastest on a CPU, with the logits of 4,096 words at a time; tpu: with the gradients
-    of biases as products. auto: cpu on a single CPU device, tpu on TPUs, else plain. The results are equal up to
-    rounding."""
+    of biases as products, and kernels as matrices where fsdp splits them. auto: cpu on a single CPU device, tpu on
+    TPUs, else plain. The results are equal up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

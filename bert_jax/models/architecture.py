@@ -26,7 +26,7 @@ from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
-from bert_jax.models.products import Product, cpu_product, plain_product
+from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
 from bert_jax.models.relative_positions import Rotary, alibi_bias
 from bert_jax.models.stack import Stack
 from bert_jax.models.word_losses import BLOCK
@@ -104,7 +104,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         pooler=ACTIVATIONS[config.pooler],
         parameters=encoder_parameters(config),
         dtype=computation_dtype(compute),
-        product=cpu_product if form == "cpu" else plain_product,
+        product={"cpu": cpu_product, "tpu": tpu_product, "plain": plain_product}[form],
         add_bias=product_bias if form == "tpu" else plain_bias,
         word_block=BLOCK if form == "cpu" else None,
         attention_bias=functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None,

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 
-from bert_jax.config import ComputeConfig, Config
+from bert_jax.config import ComputeConfig, Config, MeshConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import plain_bias, product_bias
-from bert_jax.models.products import cpu_product, plain_product
+from bert_jax.models.products import cpu_product, plain_product, tpu_product
 from bert_jax.models.word_losses import word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.masked_language_model import loss_sums
@@ -50,6 +51,20 @@ def test_products_and_their_gradients_equal_numpy_in_bfloat16(axes):
     ):
         error = np.abs(np.asarray(found, float).reshape(expected.shape) - expected)
         assert (error <= rounding * np.abs(expected) + 1e-5 * np.abs(expected).max()).all()
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+@pytest.mark.parametrize("fsdp", [1, 4])
+def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
+    shapes = {1: ((8, 5, 32), (32, 4, 6)), 2: ((8, 5, 8, 4), (8, 4, 24))}[axes]
+    x, kernel = random_arrays(*shapes)
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=fsdp, tensor=4 // fsdp))
+    squares = lambda product: jax.grad(lambda x, k: jnp.sum(product(x, k, axes) ** 2), (0, 1))
+    found = jax.jit(sharding.under(mesh, squares(tpu_product)))
+    for got, want in zip(found(x, kernel), squares(plain_product)(x, kernel), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+    matrices = str(jax.make_jaxpr(sharding.under(mesh, lambda x, k: tpu_product(x, k, axes)))(x, kernel))
+    assert ("[32,24] = reshape" in matrices) == (fsdp > 1)
 
 
 def test_in_float32_the_product_is_the_plain_one():
@@ -166,7 +181,7 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert chosen().product is plain_product and chosen().add_bias is product_bias
+    assert chosen().product is tpu_product and chosen().add_bias is product_bias
 
 
 @pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])

@@ -1,9 +1,10 @@
 """The real TPU compiler on the real step, without a TPU; and the table of machines, which takes an hour.
 
-`pytest -m slow tests/planning` compiles three programs in about three minutes of processor time. With
+`pytest -m slow tests/planning` compiles four programs in about four minutes of processor time. With
 BERT_JAX_PLAN_TABLE=1 it also compiles base and large, both phases, for every machine of docs/planning.md.
 """
 
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -68,6 +69,18 @@ def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
     assert sum(each.bytes for each in across) <= table + (table + rest) / 4 + 1e6
     with pytest.raises(UserError, match="those of 2 TPU slices, but mesh.slice=4; set mesh.slice=2"):
         planned("tiny", "2xv5e:2x2", 64, mesh=MeshConfig(slice=4))
+
+
+def test_gradients_that_are_split_over_all_chips_of_a_square_slice_are_scattered():
+    """Without `sharding.split_coarsely` the compiler sums whole kernels and then cuts the sums."""
+    topology = find_topology("v5e:8x8")
+    model = dataclasses.replace(model_config("large"), num_layers=1, vocab_size=1024)
+    config = Config(model=model, phases=(PhaseConfig(batch_size=64),), mesh=MeshConfig(data=1, fsdp=64))
+    plan = plan_phase(resolved(config, topology), topology, 0, print)
+    scattered = sum(each.bytes for each in plan.collectives if each.kind == "reduce-scatter")
+    summed = sum(each.bytes for each in plan.collectives if each.kind == "all-reduce")
+    feed_forward = 2 * model.hidden_size * model.feed_forward_size * 2  # two kernels in bfloat16
+    assert scattered >= feed_forward and summed < feed_forward
 
 
 def test_a_batch_that_does_not_fit_is_an_answer():
