@@ -78,9 +78,10 @@ def test_gradients_that_are_split_over_all_chips_of_a_square_slice_are_scattered
     config = Config(model=model, phases=(PhaseConfig(batch_size=64),), mesh=MeshConfig(data=1, fsdp=64))
     plan = plan_phase(resolved(config, topology), topology, 0, print)
     scattered = sum(each.bytes for each in plan.collectives if each.kind == "reduce-scatter")
-    summed = sum(each.bytes for each in plan.collectives if each.kind == "all-reduce")
-    feed_forward = 2 * model.hidden_size * model.feed_forward_size * 2  # two kernels in bfloat16
-    assert scattered >= feed_forward and summed < feed_forward
+    size = (
+        model.hidden_size**2 * 12
+    )  # values of the kernels of a layer, four of attention and two of four times the size
+    assert scattered >= 2 * size
 
 
 def test_a_batch_that_does_not_fit_is_an_answer():
