@@ -17,11 +17,13 @@ class TrainVocabConfig:
     """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
     commas between several."""
     output: str
-    """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory."""
+    """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory, as byte_bpe needs for its
+    two files."""
     size: int = DEFAULT_VOCAB_SIZE
     """Number of entries of the vocabulary, special tokens included."""
-    method: Literal["frequency", "likelihood", "unigram", "bpe"] = "frequency"
-    """WordPiece by the frequency of pairs or by their likelihood score; unigram and bpe are SentencePiece."""
+    method: Literal["frequency", "likelihood", "unigram", "bpe", "byte_bpe"] = "frequency"
+    """WordPiece by the frequency of pairs or by their likelihood score; unigram and bpe are SentencePiece; byte_bpe is
+    byte-level BPE, as of RoBERTa, which keeps the case of text (lowercase=False)."""
     lowercase: bool = True
     """Whether text is lowercased and, for WordPiece, its accents are stripped."""
     min_pair_count: int = 100
@@ -49,7 +51,8 @@ class PrepareConfig:
     """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
     commas between several."""
     vocab: str
-    """Vocabulary to tokenize with: vocab.txt, a SentencePiece .model, or a directory that holds one."""
+    """Vocabulary to tokenize with: vocab.txt, a SentencePiece .model, the vocab.json of a byte-level BPE, or a
+    directory that holds one."""
     output: str
     """Directory of the token store to write."""
     format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"

@@ -1,4 +1,4 @@
-"""Published sizes of BERT, and the options of the original code; only the standard library is imported."""
+"""Published sizes of BERT and RoBERTa, and the options of the original code; only the standard library is imported."""
 
 import dataclasses
 import difflib
@@ -69,6 +69,25 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Mod
     )
 
 
+def roberta_config(name: str) -> ModelConfig:
+    """Return the ModelConfig of RoBERTa (Liu et al. 2019) in a published size of BERT, with vocab_size None.
+
+    The ids of special tokens are those of its vocabulary, in which <pad> is 1. GELU is exact, as in fairseq.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
+    """
+    return dataclasses.replace(
+        model_config(name),
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        activation="gelu_erf",
+        layer_norm_epsilon=1e-5,
+        padding_id=1,
+        pair_head=False,
+    )
+
+
 def google2018(config: Config) -> Config:
     """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 
@@ -95,6 +114,7 @@ def google2018(config: Config) -> Config:
             sharing="none",
             embedding_size=None,
             pooler="tanh",
+            padding_id=None,
             pair_head=True,
             vocab_pad_multiple=1,
         ),

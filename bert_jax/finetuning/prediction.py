@@ -129,7 +129,11 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     features = family.features(examples, first.need_tokenizer(), _options(members, task))
     for member in members if first.need_head().kind in ("classification", "regression") else ():
         check_pairs(
-            member.history, features, lambda number: f"example {number} of {config.input or '--text'}", member.path
+            member.history,
+            features,
+            first.need_tokenizer(),
+            lambda number: f"example {number} of {config.input or '--text'}",
+            member.path,
         )
     console = Console(highlight=False, stderr=not config.output)  # standard output may be for predictions alone
     _say_what_is_cut(features, "", console)

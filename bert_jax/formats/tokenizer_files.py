@@ -10,8 +10,10 @@ from tokenizers import decoders, models, processors
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats import sentencepiece_files
+from bert_jax.formats.byte_level_files import fast_byte_level, read_byte_level
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.tokenization import vocabulary_file
+from bert_jax.tokenization.byte_level import ByteLevelTokenizer
 from bert_jax.tokenization.tokenizer import (
     MAX_WORD_LENGTH,
     WORD_START,
@@ -27,11 +29,13 @@ ADDED_FILE = "added_tokens.json"
 
 
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
-    """Return the tokenizer of a directory with vocab.txt, tokenizer.json or a SentencePiece model, else None.
+    """Return the tokenizer of a directory with vocab.txt, vocab.json, tokenizer.json or a SentencePiece model, or None.
 
     Raises:
       UserError: a file is damaged, or its settings would give different ids than our tokenizer.
     """
+    if (byte_level := read_byte_level(directory)) is not None:
+        return byte_level
     files = {
         name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)
     }
@@ -73,7 +77,8 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     the file as it is: BertTokenizer would replace it with its own.
     """
     tokenizer.save(directory)
-    fast = _fast_tokenizer(tokenizer, directory)
+    byte_level = isinstance(tokenizer, ByteLevelTokenizer)
+    fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer, directory)
     names = dict(
         zip(
             ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
@@ -82,19 +87,21 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         )
     )
     cls, sep = names["cls_token"], names["sep_token"]
-    fast.add_special_tokens(list(names.values()))
-    fast.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-    )
+    if tokenizer.separators == 1:
+        fast.add_special_tokens(list(names.values()))
+        fast.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
+        )
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "kind": tokenizer.kind,
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *(["token_type_ids"] * (tokenizer.separators == 1)), "attention_mask"],
         "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
+        **({"add_prefix_space": tokenizer.spaced} if byte_level else {}),
         **names,
     }
     vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())

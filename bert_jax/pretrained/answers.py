@@ -117,7 +117,9 @@ def _numbers(model, texts, scores: Scores) -> list[float]:
 def _sequences(model, texts) -> Features:
     longest = model.config.longest_sequence
     features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
-    check_pairs(model.history, features, lambda number: f"text {number} of the list", model.path)
+    check_pairs(
+        model.history, features, model.need_tokenizer(), lambda number: f"text {number} of the list", model.path
+    )
     return features
 
 
@@ -166,7 +168,7 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
         first = tokenizer.encode(row[0])
         seconds = tokenizer.encode_batch(list(row[1]))
         pairs = [join(tokenizer, first, second, longest) for second in seconds]
-        lengths.append(max(sequence_length(first, second) for second in seconds))
+        lengths.append(max(sequence_length(tokenizer, first, second) for second in seconds))
         ids.append([pair[0] for pair in pairs])
         types.append([pair[1] for pair in pairs])
     _check(

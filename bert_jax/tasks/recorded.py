@@ -7,12 +7,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks.glue.facts import GLUE_TASKS
 from bert_jax.tasks.squad import tuned
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 def recorded_task(history: dict[str, Any]) -> str:
@@ -37,16 +40,20 @@ def recorded_pairs(history: dict[str, Any]) -> bool | None:
     return True if recorded_data(history).pair_column else recorded if isinstance(recorded, bool) else None
 
 
-def check_pairs(history: dict[str, Any], features: Features, named: Callable[[int], str], path: str) -> None:
+def check_pairs(
+    history: dict[str, Any], features: Features, tokenizer: Tokenizer, named: Callable[[int], str], path: str
+) -> None:
     """Raise a UserError about a pair for a model that was fine-tuned on single texts, and the reverse.
 
     Args:
-      features: features of texts, or of pairs, whose second segment is never empty because it has its [SEP].
+      features: features of texts, or of pairs, which have more than one [SEP].
+      tokenizer: the one that made them.
       named: returns how a message names the example of a number, from 0.
       path: path of the model.
     """
     pairs = recorded_pairs(history)
-    wrong = next((number for number, types in enumerate(features.token_type_ids) if types.any() != pairs), None)
+    ends = (np.count_nonzero(ids == tokenizer.sep_id) for ids in features.input_ids)
+    wrong = next((number for number, count in enumerate(ends) if (count > 1) != pairs), None)
     if pairs is not None and wrong is not None:
         seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
         raise UserError(

@@ -84,7 +84,7 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) ->
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second, strict=True)]
-    lengths = np.array([sequence_length(*pair) for pair in zip(first, second, strict=True)])
+    lengths = np.array([sequence_length(tokenizer, *pair) for pair in zip(first, second, strict=True)])
     answers = examples.answers
     labels = None if answers is None else answers.astype(np.int32 if examples.labels else np.float32)
     return Features(

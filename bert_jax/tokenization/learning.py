@@ -1,6 +1,6 @@
-"""Learning a vocabulary from a corpus: WordPiece by frequency or by likelihood, SentencePiece unigram or BPE.
+"""Learning a vocabulary from a corpus: WordPiece by frequency or likelihood, SentencePiece, or byte-level BPE.
 
-All four learn from the same counted words, so a corpus is read once and need not fit into memory. The same corpus and
+All learn from the same counted words, so a corpus is read once and need not fit into memory. The same corpus and
 options give an identical file.
 """
 
@@ -20,12 +20,14 @@ from bert_jax.console.progress_bar import progress_bar, track
 from bert_jax.data.held_out import held_out_documents
 from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
+from bert_jax.tokenization.byte_level import learn_byte_level
 from bert_jax.tokenization.likelihood import learn_pieces
 from bert_jax.tokenization.report import report
 from bert_jax.tokenization.tokenizer import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
+_BYTES = 256
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
 
@@ -74,6 +76,9 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     words = learned.words()
     if not words:
         raise UserError(f"{config.input} has no text to learn a vocabulary from")
+    if config.method == "byte_bpe":
+        learn_byte_level(_repeated(words), config.size).save(config.output)
+        return load_tokenizer(config.output), learned, held_out
     learn = _learn_sentencepiece if config.method in ("unigram", "bpe") else _learn_wordpiece
     contents = learn(words, config)
     return load_tokenizer(_write(contents, config)), learned, held_out
@@ -83,6 +88,12 @@ def check(config: TrainVocabConfig) -> None:
     """Raise a UserError about options that do not fit together, before any text is read."""
     if config.size < _SMALLEST:
         raise UserError(f"size={config.size} leaves no room for words beside the five special tokens; BERT has 30522")
+    if config.method == "byte_bpe" and (config.lowercase or config.size < _BYTES + _SMALLEST):
+        raise UserError(
+            f"method=byte_bpe with lowercase={config.lowercase}, size={config.size:,}: byte-level BPE keeps the case "
+            f"of text and has an entry for each of {_BYTES} bytes; set --lowercase=False and a size of "
+            f"{_BYTES + _SMALLEST} or more"
+        )
     if config.min_pair_count < 1:
         raise UserError(f"min_pair_count={config.min_pair_count} must be at least 1")
     if config.max_bytes < 1:
@@ -102,6 +113,10 @@ def check(config: TrainVocabConfig) -> None:
 def _output_file(config: TrainVocabConfig) -> epath.Path:
     """Return the file that config.output means: itself, or the usual name in a directory."""
     output, wordpiece = epath.Path(config.output), config.method in ("frequency", "likelihood")
+    if config.method == "byte_bpe":
+        if output.suffix in (".txt", ".model", ".json") or (output.exists() and not output.is_dir()):
+            raise UserError(f"output={output} does not fit method=byte_bpe, which writes two files; give a directory")
+        return output / vocabulary_file.BYTE_LEVEL_FILE
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
             raise UserError(

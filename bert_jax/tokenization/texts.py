@@ -43,8 +43,8 @@ def tokenize(
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
     pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds, strict=True)]
-    sizes = [sequence_length(*pair) for pair in pairs]
-    limit = max_length or longest or max(5, *sizes)
+    sizes = [sequence_length(tokenizer, *pair) for pair in pairs]
+    limit = max_length or longest or max(4 + tokenizer.separators, *sizes)
     if long := [number for number, size in enumerate(sizes) if size > limit]:
         if not truncate:
             raise UserError(

@@ -17,13 +17,15 @@ from bert_jax.files import read_object, write_atomically
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29, an uncased one may have a stray symbol
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
+BYTE_LEVEL_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 
 
 def find(path: epath.Path) -> epath.Path:
     """Return the vocabulary file that `path` is or, as a directory, holds; a UserError if that is not exactly one."""
     if not path.exists():
         raise UserError(
-            f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model or a directory that holds one; "
+            f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model, the vocab.json of a byte-level "
+            "BPE or a directory that holds one; "
             "`bert-jax train-vocab` makes one"
         )
     if not path.is_dir():
@@ -32,7 +34,8 @@ def find(path: epath.Path) -> epath.Path:
     if len(found) != 1:
         seen = ", ".join(file.name for file in found) or "neither"
         raise UserError(
-            f"{path} must hold one vocab.txt or one SentencePiece .model, but has {seen}; name the file itself"
+            f"{path} must hold one vocab.txt, one vocab.json or one SentencePiece .model, but has {seen}; name the "
+            "file itself"
         )
     return found[0]
 
@@ -41,7 +44,8 @@ def vocabularies(directory: epath.Path) -> list[epath.Path]:
     """Return the vocabulary files in `directory`, which need not exist."""
     if not directory.is_dir():
         return []
-    return sorted(file for file in directory.iterdir() if file.name == WORDPIECE_FILE or file.suffix == ".model")
+    names = (WORDPIECE_FILE, BYTE_LEVEL_FILE)
+    return sorted(file for file in directory.iterdir() if file.name in names or file.suffix == ".model")
 
 
 def parse(contents: bytes, file: epath.Path) -> list[str]:
@@ -142,9 +146,9 @@ def make_directory(directory: epath.Path) -> None:
         raise UserError(f"cannot make the directory {directory}: {error.strerror or error}; choose another") from None
 
 
-def write_config(directory: epath.Path, kind: str, lowercase: bool) -> None:
+def write_config(directory: epath.Path, kind: str, lowercase: bool, options: dict[str, bool] | None = None) -> None:
     """Write the tokenizer_config.json of the vocabulary in `directory`."""
-    config = {"kind": kind, "do_lower_case": lowercase}
+    config = {"kind": kind, "do_lower_case": lowercase, **(options or {})}
     write(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())
 
 

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
 import pytest
 import random_roberta
 import safetensors.numpy
+import small_roberta
 from roberta_directory import write
 
 import bert_jax
@@ -164,3 +166,46 @@ def test_ids_that_a_model_cannot_read_are_refused(masked, name):
     arguments, says = BAD_IDS[name]
     with pytest.raises(UserError, match=says):
         masked.encode_ids(**arguments)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A RoBERTa with a byte-level vocabulary, in our form and as it is exported."""
+    stored = small_roberta.stored_model()
+    directory = tmp_path_factory.mktemp("exported") / "model"
+    directory.mkdir()
+    write_huggingface(stored, directory, "small")
+    return stored, directory
+
+
+def test_an_export_has_the_tokenizer_and_loads_again(exported, tmp_path):
+    stored, directory = exported
+    model = bert_jax.load(directory)
+    assert model.tokenizer.fingerprint == stored.tokenizer.fingerprint
+    assert model.config == stored.model
+    candidates = model.fill_mask("The <mask> blooms <mask>.", top_k=3)
+    assert len(candidates) == 2 and len(candidates[0]) == 3
+    encoding = model.encode(("The rose", "a spade"))
+    assert (
+        encoding.tokens[0][0] == "<s>" and encoding.tokens[0].count("</s>") == 3 and not encoding.token_type_ids.any()
+    )
+    by_ids = model.encode_ids(encoding.input_ids, encoding.attention_mask)
+    np.testing.assert_allclose(by_ids.last_hidden_state, encoding.last_hidden_state, atol=1e-5)
+    (directory / "vocab.json").rename(tmp_path / "vocab.json")
+    (directory / "merges.txt").rename(tmp_path / "merges.txt")
+    assert open_huggingface(directory).tokenizer.fingerprint == stored.tokenizer.fingerprint
+
+
+def test_a_longest_text_is_cut_to_the_positions_of_real_tokens(exported):
+    model = bert_jax.load(exported[1])
+    encoding = model.encode("The rose blooms. " * 40)
+    assert encoding.input_ids.shape[1] == model.config.longest_sequence == model.config.max_position_embeddings - 2
+    assert np.isfinite(encoding.last_hidden_state).all()
+
+
+def test_two_vocabularies_that_differ_are_refused(exported, tmp_path):
+    shutil.copytree(exported[1], tmp_path / "model", dirs_exist_ok=True)
+    file = tmp_path / "model" / "merges.txt"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"vocab.json .* hold different vocabularies or merges"):
+        open_huggingface(tmp_path / "model")

@@ -24,6 +24,7 @@ def synthetic_tokenizer():
         cls_id=CLS,
         sep_id=SEP,
         mask_id=MASK,
+        separators=1,
         special_ids=(PAD, UNK, CLS, SEP, MASK),
         continues_word=lambda: (ids >= 5) & (ids % 4 == 3),
     )

@@ -18,6 +18,7 @@ from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.store import Store
 from bert_jax.data.store.token_rows import SPECIAL, Rows
 from bert_jax.errors import UserError
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
@@ -95,6 +96,7 @@ class Examples:
             assert isinstance(self.source, DocumentChunks)
             self.packing = Packing(self.source, self._texts, self.sequence_length, phase.max_texts, self.seed)
         tokenizer = store.tokenizer()
+        _check_tokenizer(tokenizer, config)
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = Masking(
             config.masking,
@@ -202,6 +204,23 @@ class Examples:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
             return list(self._epoch_ends)
+
+
+def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
+    """Raise a UserError if the store was prepared with a tokenizer that this model or objective cannot use."""
+    if tokenizer.separators > 1 and config.data.sentence_pairs != "none":
+        raise UserError(
+            f"data.sentence_pairs={config.data.sentence_pairs}, but {config.data.path} was prepared with a vocabulary "
+            f"whose pairs have two separators and one segment ({tokenizer.kind}), as of RoBERTa, which was pre-trained "
+            "without pairs: set data.sentence_pairs=none, or prepare the text with another vocabulary"
+        )
+    if config.model.padding_id not in (None, tokenizer.pad_id):
+        raise UserError(
+            f"model.padding_id={config.model.padding_id}, but {config.data.path} was prepared with a vocabulary in "
+            f"which {tokenizer.tokens[tokenizer.pad_id]} has id {tokenizer.pad_id}; set model.padding_id="
+            f"{tokenizer.pad_id} (and model.max_position_embeddings to {tokenizer.pad_id + 1} more than the longest "
+            "sequence)"
+        )
 
 
 def check_epoch(examples: Examples, batch_size: int) -> None:

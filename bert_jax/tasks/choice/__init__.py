@@ -85,7 +85,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
         [(context, second) for second in continued[i * count : (i + 1) * count]] for i, context in enumerate(contexts)
     ]
     joined = [[join(tokenizer, *pair, options.max_length) for pair in row] for row in pairs]
-    lengths = np.array([max(sequence_length(*pair) for pair in row) for row in pairs])
+    lengths = np.array([max(sequence_length(tokenizer, *pair) for pair in row) for row in pairs])
     answers = np.array([question.answer for question in examples.questions], np.int32) if examples.has_answers else None
     return Features(
         input_ids=[[ids for ids, _ in row] for row in joined],

@@ -149,7 +149,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     step = min(options.doc_stride, room // 2)
     pieces = [
         ids[:step] or [tokenizer.unk_id]
-        for ids in tokenizer.encode_batch([word for sentence in examples.sentences for word in sentence.words])
+        for ids in tokenizer.encode_words([word for sentence in examples.sentences for word in sentence.words])
     ]
     classes = {label: index for index, label in enumerate(examples.labels)}
     tags = np.array(

@@ -50,11 +50,12 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     Raises:
       UserError: max_length leaves no room for a context, or the tokenizer leaves nothing of a context.
     """
-    if options.max_length <= options.max_query_length + 3:
+    between = [tokenizer.sep_id] * tokenizer.separators
+    if options.max_length <= options.max_query_length + 2 + len(between):
         raise UserError(
             f"options.max_length={options.max_length} leaves no room beside a question of "
-            f"options.max_query_length={options.max_query_length} tokens, [CLS] and two [SEP]; "
-            f"it must be above {options.max_query_length + 3}"
+            f"options.max_query_length={options.max_query_length} tokens, [CLS] and {1 + len(between)} [SEP]; "
+            f"it must be above {options.max_query_length + 2 + len(between)}"
         )
     contexts = [encode(text, tokenizer) for text in examples.contexts]
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
@@ -67,10 +68,11 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
                 f"{examples.contexts[question.context]!r:.80}; an answer must be a part of the context"
             )
         span = answer_tokens(context, *question.span) if question.span else None
-        head = [tokenizer.cls_id, *query, tokenizer.sep_id]
+        head = [tokenizer.cls_id, *query, *between]
         for first, length in windows(len(context.ids), options.max_length - len(head) - 1, options.doc_stride):
             ids = np.concatenate([head, context.ids[first : first + length], [tokenizer.sep_id]]).astype(np.int32)
-            types, label = _segments(len(head), length + 1), _label(span, first, length, len(head))
+            types = _segments(len(head), length + 1, len(between) == 1)
+            label = _label(span, first, length, len(head))
             rows.append((ids, types, label, example, len(head), first))
     ids, types, labels, *columns = zip(*rows, strict=True)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
@@ -79,8 +81,8 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
         options.max_query_length,
         "questions",
         "max_query_length",
-        most=options.max_length - 4,
-    )  # beside [CLS], two [SEP] and one token of the context
+        most=options.max_length - 3 - len(between),
+    )  # beside [CLS], each [SEP] and one token of the context
     return SpanFeatures(
         list(ids),
         list(types),
@@ -157,8 +159,11 @@ def _label(span: tuple[int, int] | None, first: int, length: int, prefix: int) -
 
 
 @functools.cache
-def _segments(zeros: int, ones: int) -> np.ndarray:
-    """Return token_type_ids, shared by all windows with these lengths, which would otherwise double the memory."""
-    types = np.repeat(np.array([0, 1], np.int32), [zeros, ones])
+def _segments(first: int, second: int, two: bool) -> np.ndarray:
+    """Return token_type_ids, shared by all windows with these lengths, which would otherwise double the memory.
+
+    Without `two` segments all are 0.
+    """
+    types = np.repeat(np.array([0, int(two)], np.int32), [first, second])
     types.flags.writeable = False
     return types

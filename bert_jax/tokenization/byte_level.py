@@ -1,0 +1,192 @@
+"""Byte-level byte-pair encoding, as in GPT-2 and RoBERTa: pieces of UTF-8 bytes, with the space before a word in them.
+
+Every text can be spelled, so there is no unknown word. The files are vocab.json (piece → id, each byte written as one
+printable character) and merges.txt (pairs of pieces, the first to merge first).
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tokenizers
+from etils import epath
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
+from bert_jax.tokenization import vocabulary_file
+from bert_jax.tokenization.abstract_tokenizer import Tokenizer
+
+ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+"""Names of the special tokens in the order of vocabulary_file.SPECIAL_NAMES, which are the other possibility."""
+SPACES = tuple("ĠĊĉčċČ")
+"""What the bytes of white space are written as."""
+
+
+class ByteLevelTokenizer(Tokenizer):
+    """GPT-2's splitting of text, then byte-pair encoding of each part; no normalization."""
+
+    kind = "byte_level"
+
+    def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]], spaced: bool):
+        """Make a tokenizer of pieces in the order of their ids.
+
+        Args:
+          tokens: the pieces, with special tokens named as in RoBERTa or as in BERT.
+          merges: pairs of pieces, the first to merge first.
+          spaced: whether a text is read as if a space preceded it.
+        """
+        ids = {token: i for i, token in enumerate(tokens)}
+        names = next(each for each in (ROBERTA_NAMES, vocabulary_file.SPECIAL_NAMES) if each[2] in ids)
+        content = json.dumps([self.kind, spaced, list(tokens), [list(pair) for pair in merges]])
+        fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        super().__init__(list(tokens), tuple(ids[name] for name in names), False, fingerprint)
+        self.merges: list[tuple[str, str]] = [(left, right) for left, right in merges]
+        self.spaced: bool = spaced
+        self.separators = 2 if names is ROBERTA_NAMES else 1
+        self._alone, self._after_space = (fast_tokenizer(ids, self.merges, each) for each in (False, True))
+        self._encoder = self._after_space if spaced else self._alone
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return _ids(self._encoder, texts)
+
+    def encode_words(self, words: list[str]) -> list[list[int]]:
+        return _ids(self._after_space, words)
+
+    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        # The sentences of a corpus follow each other, so each is read after a space.
+        rows = _ids(self._after_space, texts)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def encode_masked(self, text: str) -> list[int]:
+        # The mask stands for a word with the space before it, as in `transformers`.
+        first, *rest = text.split(self.tokens[self.mask_id])
+        parts = [part.rstrip() if number < len(rest) else part for number, part in enumerate([first, *rest])]
+        ids = self.encode(parts[0])
+        for part in parts[1:]:
+            ids += [self.mask_id, *self.encode(part)]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        decoder, parts = decoders.ByteLevel(), []
+        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
+            pieces = [self.tokens[i] for i in run]
+            parts += pieces if special else [decoder.decode(pieces).strip()]
+        return " ".join(parts)
+
+    def continues_word(self) -> np.ndarray:
+        continues = np.array([not token.startswith(SPACES) for token in self.tokens])
+        continues[list(self.special_ids)] = False
+        return continues
+
+    def spell(self, token: str) -> list[int]:
+        return [piece.id for piece in self._alone.model.tokenize(token)] or [self.unk_id]
+
+    def _files(self) -> dict[str, bytes]:
+        vocabulary = {token: i for i, token in enumerate(self.tokens)}
+        merges = "".join(f"{left} {right}\n" for left, right in self.merges)
+        return {
+            vocabulary_file.BYTE_LEVEL_FILE: (json.dumps(vocabulary, ensure_ascii=False) + "\n").encode(),
+            vocabulary_file.MERGES_FILE: f"#version: 0.2\n{merges}".encode(),
+        }
+
+    def _options(self) -> dict[str, bool]:
+        return {"add_prefix_space": self.spaced}
+
+    def _encode_glued(self, text: str) -> list[int]:
+        return self.encode(text)
+
+
+def fast_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]], spaced: bool) -> tokenizers.Tokenizer:
+    """Return a tokenizer of Hugging Face `tokenizers`, without special tokens; its offsets leave out the space."""
+    fast = tokenizers.Tokenizer(models.BPE(ids, merges))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    fast.post_processor = processors.ByteLevel(trim_offsets=True)
+    fast.decoder = decoders.ByteLevel()
+    return fast
+
+
+def _ids(encoder: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in encoder.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def load_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLevelTokenizer:
+    """Read a vocab.json, the merges.txt beside it, and tokenizer_config.json, where there is one.
+
+    Raises:
+      UserError: a file is missing or damaged, or `lowercase` is asked for, which is not part of such a vocabulary.
+    """
+    if lowercase:
+        raise UserError(f"lowercase=True, but {file} is a byte-level vocabulary, which has no casing; leave it out")
+    merges_file, config_file = (
+        file.parent / name for name in (vocabulary_file.MERGES_FILE, vocabulary_file.CONFIG_FILE)
+    )
+    if not merges_file.exists():
+        raise UserError(f"{file} needs the {merges_file.name} that belongs to it beside it; copy both")
+    config = read_object(config_file) if config_file.exists() else {}
+    try:
+        lines = merges_file.read_bytes().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{merges_file} is not UTF-8 (byte {error.start}); fetch it again") from None
+    merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
+    return byte_level_tokenizer(read_object(file), merges, config.get("add_prefix_space") is True, file)
+
+
+def byte_level_tokenizer(
+    vocabulary: Mapping[str, object], merges: Sequence[object], spaced: bool, file: epath.Path
+) -> ByteLevelTokenizer:
+    """Return the tokenizer of a vocabulary (piece → id) and merges ("left right", or pairs), as `file` has them.
+
+    Raises:
+      UserError: ids are missing, a byte or a special token has no entry, or a merge does not make an entry.
+    """
+    by_id = {i: token for token, i in vocabulary.items() if isinstance(i, int) and not isinstance(i, bool)}
+    if not by_id or sorted(by_id) != list(range(len(vocabulary))):
+        raise UserError(
+            f"{file}: the ids of its {len(vocabulary):,} pieces must be 0 to {len(vocabulary) - 1:,}, each once"
+        )
+    if lacking := [byte for byte in pre_tokenizers.ByteLevel.alphabet() if byte not in vocabulary]:
+        raise UserError(
+            f"{file} has no piece for {len(lacking)} of the 256 bytes, first {min(lacking)!r}; it is not the "
+            "vocabulary of a byte-level BPE"
+        )
+    names = ROBERTA_NAMES if "<s>" in vocabulary else vocabulary_file.SPECIAL_NAMES
+    if missing := [name for name in names if name not in vocabulary]:
+        raise UserError(
+            f"{file} has no {', '.join(missing)}; it needs {' '.join(ROBERTA_NAMES)}, or "
+            f"{' '.join(vocabulary_file.SPECIAL_NAMES)}"
+        )
+    pairs = [_pair(merge, vocabulary, file) for merge in merges]
+    return ByteLevelTokenizer([by_id[i] for i in range(len(by_id))], pairs, spaced)
+
+
+def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> tuple[str, str]:
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    if isinstance(pair, list) and len(pair) == 2 and all(isinstance(piece, str) for piece in pair):
+        left, right = pair
+        if {left, right, left + right} <= vocabulary.keys():
+            return left, right
+    raise UserError(f"{file}: the merge {merge!r:.60} is not two entries of the vocabulary whose union is one too")
+
+
+def learn_byte_level(words: Iterable[str], size: int) -> ByteLevelTokenizer:
+    """Learn `size` pieces from an iterator over words, each as it stands after a space."""
+    learner = fast_tokenizer({}, [], True)
+    pad, unk, start, end, mask = ROBERTA_NAMES
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[start, pad, end, unk, mask],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learner.train_from_iterator(words, trainer)
+    model = json.loads(learner.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return ByteLevelTokenizer(tokens, [(left, right) for left, right in model["merges"]], spaced=True)
