@@ -1,7 +1,7 @@
 """RoBERTa-base as published (Liu et al. 2019): masked words alone, 500,000 steps of 8,192 sequences.
 
-    bert-jax train-vocab CORPUS --output=VOCAB --method=byte_bpe --size=50265 --lowercase=False
-    bert-jax prepare CORPUS --vocab=VOCAB --output=gs://BUCKET/store
+    bert-jax train-vocab --input=CORPUS --output=VOCAB --method=byte_bpe --size=50265 --lowercase=False
+    bert-jax prepare --input=CORPUS --vocab=VOCAB --output=gs://BUCKET/store
     bert-jax pretrain roberta_base --data.path=gs://BUCKET/store --workdir=gs://BUCKET/roberta-base
 
 Full sentences across documents fill every row of 512 tokens; new masks in every epoch; no pairs, no short sequences.

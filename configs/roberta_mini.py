@@ -1,11 +1,11 @@
 """RoBERTa's recipe at the size of BERT-mini (4 layers, hidden size 256), for one machine.
 
-    bert-jax train-vocab CORPUS --output=VOCAB --method=byte_bpe --size=8192 --lowercase=False
-    bert-jax prepare CORPUS --vocab=VOCAB --output=STORE
+    bert-jax train-vocab --input=CORPUS --output=VOCAB --method=byte_bpe --size=8192 --lowercase=False
+    bert-jax prepare --input=CORPUS --vocab=VOCAB --output=STORE
     bert-jax pretrain roberta_mini --data.path=STORE --workdir=WORKDIR
 
 Full sentences across documents fill every row of 128 tokens; new masks in every epoch; no pairs, no short sequences.
-The whole run is not measured; docs/family.md has the first steps of it on two CPU cores.
+Time and result of this configuration: not measured.
 """
 
 from bert_jax.config import Config, DataConfig, OptimizerConfig, PhaseConfig
