@@ -1,24 +1,19 @@
-"""The work directory: one writer at a time, changes with which a run may resume, refusals that leave nothing behind."""
+"""The work directory: changes with which a run may resume, refusals that leave nothing behind, loss during a run."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import pytest
 from etils import epath
-from held_workdir import HOLD, contents
-from processes import wait_until
+from held_workdir import HOLD, contents, no_locks
 
 from bert_jax.checkpoints import owner
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -312,82 +307,6 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
     assert not (tmp_path / "own").exists()
 
 
-def test_one_live_writer_and_takeover_after_kill(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        with pytest.raises(UserError, match=rf"written by process {process.pid} on {os.uname().nodename} since 20"):
-            Owner(epath.Path(tmp_path))
-        process.send_signal(signal.SIGKILL)
-    first = Owner(epath.Path(tmp_path))
-    with pytest.raises(UserError, match=f"process {os.getpid()} "):
-        Owner(epath.Path(tmp_path))
-    first.release()
-    Owner(epath.Path(tmp_path)).release()
-
-
-def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
-    file = tmp_path / "owner.json"
-
-    first = Owner(epath.Path(tmp_path))
-    with pytest.raises(UserError, match=f"process {os.getpid()} "):
-        Owner(epath.Path(tmp_path))
-    renewed = json.loads(file.read_text())["renewed"]
-    wait_until(lambda: json.loads(file.read_text())["renewed"] != renewed)
-    assert json.loads(file.read_text())["renewed"] > renewed
-    first.release()
-    assert not file.exists()
-
-    def left_behind(**facts):
-        file.write_text(
-            json.dumps({"host": os.uname().nodename, "since": "now", "id": "x", "renewed": time.time(), **facts})
-        )
-
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    for facts in ({"pid": gone.pid}, {"pid": 1, "host": "elsewhere", "renewed": time.time() - owner.STALE_SECONDS - 1}):
-        left_behind(**facts)
-        Owner(epath.Path(tmp_path)).release()
-    for facts in ({"pid": os.getppid()}, {"host": "elsewhere", "pid": gone.pid}):
-        left_behind(**facts)
-        with pytest.raises(UserError, match="is being written by"):
-            Owner(epath.Path(tmp_path))
-    file.write_text('{"pid"')  # torn
-    Owner(epath.Path(tmp_path)).release()
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b"7",
-        b'{"pid": 1' + b"0" * 400 + b', "host": [], "renewed": "now"}',
-        b'{"renewed": {}}',
-        json.dumps({"host": "two\nlines", "pid": "x", "since": "y" * 100_000}).encode(),
-    ],
-    ids=lambda facts: facts[:30],
-)
-def test_a_damaged_owner_file(tmp_path, monkeypatch, facts):
-    """With locks it only names who has the directory; without, it is one that a crash has torn."""
-    file = tmp_path / "owner.json"
-    file.write_bytes(facts)
-    with open(file) as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r"is being written by process \? on \? since \?; wait for it"):
-            Owner(epath.Path(tmp_path))
-    Owner(epath.Path(tmp_path)).release()
-    file.write_bytes(facts)
-    monkeypatch.setattr(owner.fcntl, "flock", mock.Mock(side_effect=OSError("no locks here")))
-    Owner(epath.Path(tmp_path)).release()
-    now = time.time()  # somebody renews it, though the rest is damaged
-    for left in ({}, {"host": os.uname().nodename}, {"host": 3, "pid": []}):
-        file.write_text(json.dumps({"renewed": now, **left}))
-        with pytest.raises(UserError, match="is being written by"):
-            Owner(epath.Path(tmp_path))
-
-
 @pytest.mark.parametrize("starts", [3, "text", {"a": 1}, None])
 def test_earlier_starts_that_are_no_list(run, tokenizer, starts):
     facts = json.loads((run / "run.json").read_text())
@@ -432,10 +351,6 @@ def taken(request, tmp_path, tokenizer, monkeypatch):
         monkeypatch.setattr(owner.fcntl, "flock", no_locks)
     with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         yield workdir
-
-
-def no_locks(*unused):
-    raise OSError("no locks here")
 
 
 LOSSES = {
@@ -487,24 +402,6 @@ def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(t
                 assert [(file.name, file.read_bytes()) for file in path.iterdir()] == [("owner.json", before)]
             finally:
                 process.kill()
-
-
-def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
-    ours, file, renewals = Owner(epath.Path(tmp_path)), tmp_path / "owner.json", []
-    theirs = json.dumps({"host": "elsewhere", "pid": 1, "since": "now", "id": "x", "renewed": time.time()})
-    with ours.renewing:  # not as ours is being written
-        file.write_text(theirs)
-        monkeypatch.setattr(
-            Owner, "holds", lambda self, holds=Owner.holds: renewals.append(holds(self)) or renewals[-1]
-        )
-    wait_until(lambda: len(renewals) >= 3)
-    assert not any(renewals) and file.read_text() == theirs
-    with pytest.raises(UserError, match="is being written by process 1 on elsewhere"):
-        ours.take()
-    ours.release()
-    assert file.read_text() == theirs
 
 
 @pytest.mark.parametrize("there", ["another run", "another program"])
