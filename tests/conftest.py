@@ -1,5 +1,6 @@
 """Runs before any test imports jax: eight virtual CPU devices replace a pod slice; compiled programs are shared."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -34,7 +35,29 @@ if jax.config.jax_compilation_cache_dir is not None:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "inf"
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
-LONGEST_FIRST = ("pretraining", "finetuning", "checkpoints/test_lost_workdir", "training", "pretrained", "models")
+LONGEST_FIRST = (
+    "pretraining",
+    "finetuning",
+    "checkpoints/test_lost_workdir",
+    "training",
+    "devices",
+    "pretrained",
+    "models",
+    "commands",
+    "planning",
+    "bench",
+    "project",
+    "checkpoints",
+)
+
+
+# Tracing makes many objects and little garbage; with Python's thresholds an eighth of the time goes to looking for it.
+gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector the modules and the collected tests, which live to the end."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -1,6 +1,7 @@
 """Fine-tuning as a whole: learning, grids, exact resume, what is chosen and left behind, prediction, ensembles."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -468,9 +469,11 @@ def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
     assert len(read_task(single, dataclasses.replace(MODEL, type_vocab_size=1), tokenizer).train.examples) == 320
 
 
-def test_command_line(two_seeds, pretrained, tmp_path, capsys):
+def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
     """A bare --grid, lists by commas, and predict; mistakes are one line each."""
-    config, _ = two_seeds
+    first = {"devices": jax.devices()[:1]}
+    monkeypatch.setattr(loop, "finetune", functools.partial(loop.finetune, **first))
+    monkeypatch.setattr(prediction, "run_predict", functools.partial(prediction.run_predict, **first))
     base = [
         "bert-jax",
         "finetune",

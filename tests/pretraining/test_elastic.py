@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import run_record
 from pod import finish, logs, start
-from small_pretraining import rows, run_config
+from small_pretraining import nothing_held_out, rows, run_config
 
 from bert_jax import pretraining
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig, ScheduleConfig, resolve_phases
@@ -42,7 +42,8 @@ def test_the_batch_size_may_change_between_starts(small_store, tmp_path, monkeyp
     """16 sequences on one device, 32 on two that share the parameters, 8 on one: no example is repeated or skipped."""
     run_record.record(tmp_path, monkeypatch.setattr)
     kept = CheckpointConfig(every_steps=100, keep_best=0)
-    config = run_config(small_store, tmp_path / "run", phases=(PHASE,), checkpoint=kept)
+    data = nothing_held_out(small_store)
+    config = run_config(small_store, tmp_path / "run", phases=(PHASE,), checkpoint=kept, data=data)
     pretraining.pretrain(config, devices=jax.devices()[:1])
     config = dataclasses.replace(config, elastic_batch=True, mesh=MeshConfig(fsdp=2))
     config = with_phase(config, steps=8, batch_size=32, learning_rate=2e-3)

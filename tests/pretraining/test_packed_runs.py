@@ -71,5 +71,5 @@ def test_auto_is_off_where_no_phase_is_long_and_for_objectives_that_may_not_know
     assert not resolve_phases(config)[0].packed
     longer = dataclasses.replace(config, phases=(dataclasses.replace(PHASE, sequence_length=256),))
     assert resolve_phases(longer)[0].packed and not resolve_phases(google2018(longer))[0].packed
-    pretrain(config, objective=lambda model, config: OutsideObjective(model))
+    pretrain(config, devices=jax.devices()[:1], objective=lambda model, config: OutsideObjective(model))
     assert read_config(config.workdir).data.packing == "off"

@@ -27,6 +27,11 @@ def run_config(store, workdir, **changes) -> Config:
     return dataclasses.replace(base, **changes)
 
 
+def nothing_held_out(store) -> DataConfig:
+    """For runs whose rows of training are what counts: an evaluation is one more program to compile per mesh."""
+    return DataConfig(path=str(store), held_out=0.0, loader="plain")
+
+
 def rows(workdir, kind="train"):
     """What was logged, without the clock's share of it."""
     return [
