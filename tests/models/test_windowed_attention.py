@@ -96,6 +96,8 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
     }
     assert paths.pop((8192, 64)) == "windowed" and set(paths.values()) == {"xla"}
     assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", shape) == "xla"
+    on_tpu = [dataclasses.replace(shape, length=length, dtype=jnp.dtype("bfloat16")) for length in (1024, 2048)]
+    assert [choice.attention_path(ComputeConfig(), "tpu", each) for each in on_tpu] == ["pallas", "windowed"]
 
 
 @pytest.mark.parametrize("layers", ["loop", "scan"])

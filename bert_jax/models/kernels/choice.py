@@ -16,6 +16,10 @@ PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 SHORTEST = 256
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
+LINEAR_FROM = 2_048
+"""Tokens of a row from which on blocks within a window are estimated to beat `pallas` on a TPU: there its products with
+all keys take longer than the transfers of the blocks' scores. Not measured."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -48,7 +52,7 @@ def automatic(
     collect: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; computed block by block in a window far shorter than the row, else by what is `_best`."""
-    if not collect and windowed.obstacle(mask, query.shape[1]) is None:
+    if not collect and _by_blocks(_platform(), mask, query.shape[1]):
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
     fused = _best(_platform(), query.shape[1]) == "pallas" and not mask.global_tokens
     attend = _pallas().attention if fused else xla.attention
@@ -58,6 +62,11 @@ def automatic(
 def _best(platform: str, length: int) -> str:
     # cudnn has not been measured, so nobody gets it without asking.
     return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
+
+
+def _by_blocks(platform: str, mask: AttentionMask, length: int) -> bool:
+    """Return whether attention within a window is computed block by block."""
+    return windowed.obstacle(mask, length) is None and (platform != "tpu" or length >= LINEAR_FROM)
 
 
 def _platform() -> str:
@@ -85,7 +94,7 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
     mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
-    if compute.attention == "auto" and windowed.obstacle(mask, shape.length) is None:
+    if compute.attention == "auto" and _by_blocks(platform, mask, shape.length):
         return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
     reason = None
