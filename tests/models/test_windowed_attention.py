@@ -12,10 +12,12 @@ import pytest
 from modern_model import MODERN, rows
 from small_model import compiled, perturbed
 
-from bert_jax.config import ComputeConfig
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels import choice, windowed, xla
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.parameters import entries
 
 HEADS, SIZE = 2, 4
 CASES = [  # length, window, global tokens, real positions of each row, whether there are segments
@@ -113,3 +115,24 @@ def test_a_model_with_local_layers_is_the_same_by_blocks(layers, monkeypatch):
         assert (len(calls) > 0) == (kernel == "auto")
         calls.clear()
     np.testing.assert_allclose(states["auto"], states["xla"], atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_model_with_local_layers_is_the_same_on_any_mesh():
+    config = dataclasses.replace(MODERN, hidden_size=32, num_heads=4, max_position_embeddings=128, num_layers=4)
+    model = BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan"), ())
+    params, batch = perturbed(model), rows(101, (101, 60, 101, 33))
+    real = jnp.asarray(batch[2])[:, :, None]
+
+    def loss(params, batch):
+        return jnp.sum(jnp.sin(model.encode(params, *batch).last_hidden_state) * real)
+
+    expected, slopes = compiled(jax.value_and_grad(loss))(params, batch)
+    for sizes in (MeshConfig(data=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8)):
+        mesh = sharding.make_mesh(sizes)
+        placed = jax.device_put(params, sharding.shardings(mesh, entries(model.parameters, params)))
+        step = compiled(sharding.under(mesh, jax.value_and_grad(loss)))
+        found, gradient = step(placed, batch)
+        assert float(found) == pytest.approx(float(expected), rel=1e-5)
+        for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(slopes), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
