@@ -147,7 +147,7 @@ def _check_data(config: Config) -> None:
             f"masking.mask_share={masking.mask_share} and masking.random_share={masking.random_share} add up to "
             "more than 1; the paper has 0.8 and 0.1"
         )
-    _positive(masking, "masking.", "span_max_words")
+    _positive(masking, "masking.", "span_max_words", "ngram_max")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     if config.data.copies < 0:

@@ -76,8 +76,8 @@ class DataConfig:
 class MaskingConfig:
     """Masked language modelling, paper section 3.1 and its table 8."""
 
-    unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: single tokens, whole words, or spans of words."""
+    unit: Literal["token", "whole_word", "span", "ngram"] = "token"
+    """What is masked together: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
     rate: float = 0.15
     """Share of the tokens of a sequence that are predicted."""
     mask_share: float = 0.8
@@ -90,6 +90,8 @@ class MaskingConfig:
     0.2 of SpanBERT, section 3.1)."""
     span_max_words: int = 10
     """Maximum length of a span, in words."""
+    ngram_max: int = 3
+    """Longest n-gram, in words; the probability of n is proportional to 1/n."""
     static_masks: int = 0
     """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e has masks
     number e mod N."""

@@ -88,6 +88,29 @@ def roberta_config(name: str) -> ModelConfig:
     )
 
 
+ALBERT_SIZES = {  # layers, hidden size, heads: Lan et al. 2020 (arXiv 1909.11942), table 1; xxlarge has 64 heads
+    "mini": (4, 256, 4),  # ours, of the width of BERT-mini
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+    "xlarge": (24, 2048, 16),
+    "xxlarge": (12, 4096, 64),
+}
+
+
+def albert_config(name: str) -> ModelConfig:
+    """Return the ModelConfig of an ALBERT in ALBERT_SIZES, without dropout as in version 2, with vocab_size None."""
+    num_layers, hidden_size, num_heads = ALBERT_SIZES[name]
+    return ModelConfig(
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        embedding_size=128,
+        sharing="all",
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+
+
 def google2018(config: Config) -> Config:
     """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 

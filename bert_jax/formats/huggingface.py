@@ -44,8 +44,11 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     kind = config.kind
     tensors, ignored = _known(stored, kind, directory)
     head = _head(config, tensors, directory)
-    layers = names.number_of_layers(tensors, kind)
-    if layers != config.model.num_layers:
+    layers, sets = (
+        names.number_of_layers(tensors, kind),
+        1 if config.model.sharing == "all" else config.model.num_layers,
+    )
+    if layers != sets:
         raise UserError(
             f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
             f"weights have {layers} layers"
@@ -190,6 +193,11 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     directory = epath.Path(destination)
     kind = _kind(stored)
     key = _class(stored)
+    if key not in kind.classes:
+        raise UserError(
+            f"transformers has no class for a model of type {kind.name} with {', '.join(stored.parts)}; use "
+            "--parts=mlm, --parts=encoder or --to=bert_jax"
+        )
     tokenizer = stored.tokenizer
     pad_id = tokenizer.pad_id if tokenizer else 0
     config = huggingface_config.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
@@ -252,6 +260,8 @@ def _class(stored: StoredModel) -> str:
     if stored.head is not None:
         return stored.head.kind
     has_mlm, has_pairs = "mlm" in stored.parts, "next_sentence" in stored.parts
+    if "replaced_tokens" in stored.parts:
+        return "replaced_tokens"
     if has_mlm:
         return "pretraining" if has_pairs else "mlm"
     return "pairs" if has_pairs else "encoder"

@@ -49,7 +49,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
                 f"{file} has {key}={values[key]!r:.60}, which a model of type {kind.name} does not have here; only "
                 f"{allowed[-1]!r} is supported"
             )
-    activation = values.get(kind.activation, "gelu")
+    activation = values.get(kind.activation, kind.usual_activation)
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has {kind.activation}={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
     sizes: dict[str, Any] = {o: _size(values.get(key, default), key, file) for key, (o, default) in kind.sizes.items()}
@@ -58,7 +58,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         raise UserError(
             f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
         )
-    dropout, pooling = values.get("classifier_dropout"), values.get("classifier_pooling", "cls")
+    dropout, pooling = values.get(kind.classifier_dropout), values.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
     architectures = values.get("architectures") or [None]
@@ -70,7 +70,9 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         labels=_labels(values.get("id2label") or {}, file),
         pooling=pooling if kind.classifier_pooling else "cls",
         tied=values.get("tie_word_embeddings", True) is not False,
-        classifier_dropout=_rate(rates["hidden_dropout"] if dropout is None else dropout, "classifier_dropout", file),
+        classifier_dropout=_rate(
+            rates["hidden_dropout"] if dropout is None else dropout, kind.classifier_dropout, file
+        ),
     )
 
 
@@ -153,7 +155,7 @@ def to_json(
     if head is not None and kind.classifier_pooling:
         values["classifier_pooling"] = head.pooling
     if head is not None:
-        values["classifier_dropout"] = head.dropout
+        values[kind.classifier_dropout] = head.dropout
         if head.kind == "regression":
             values |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         elif head.labels:

@@ -11,7 +11,7 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import BERT, ModelType
 from bert_jax.formats.places import Place, place
-from bert_jax.models.parameters import PRETRAINING_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.parameters import MODEL_PARTS, ParameterTable, bert_parameters
 
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019
@@ -51,7 +51,8 @@ def table(model: ModelConfig, head: HeadConfig | None = None, kind: ModelType = 
     """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
     taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
-    parts = tuple(part for part in PRETRAINING_PARTS if part in kind.modules and part not in there)
+    named = {ours.split("/")[0] for ours in kind.modules}
+    parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
     return places(bert_parameters(model, parts, head), head, kind)
 
 

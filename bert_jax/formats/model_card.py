@@ -16,6 +16,7 @@ CLASSES = {  # key of ModelType.classes: class that opens it, task on the hub
     "pretraining": ("AutoModelForPreTraining", "fill-mask"),
     "mlm": ("AutoModelForMaskedLM", "fill-mask"),
     "pairs": ("AutoModelForNextSentencePrediction", None),
+    "replaced_tokens": ("AutoModelForPreTraining", None),
     "encoder": ("AutoModel", "feature-extraction"),
     "classification": ("AutoModelForSequenceClassification", "text-classification"),
     "regression": ("AutoModelForSequenceClassification", "text-classification"),
@@ -57,6 +58,7 @@ def _summary(stored: StoredModel) -> str:
         "pooler": "pooler",
         "mlm": "masked-language-model head",
         "next_sentence": "next-sentence head",
+        "replaced_tokens": "replaced-token head",
         "head": f"head for {stored.head.kind}" if stored.head else "head",
     }
     having = ", ".join(parts[part] for part in stored.parts if part in parts)

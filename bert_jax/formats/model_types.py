@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats import modernbert_options
+from bert_jax.formats import modernbert_options, smaller_encoders
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
 
@@ -69,7 +69,8 @@ class ModelType:
     heads: Mapping[HeadKind, Mapping[str, str]]
     """Kind of task head → the modules that have other names then, "head" always among them."""
     classes: Mapping[str, str]
-    """Kind of task head, or "pretraining", "mlm", "pairs" or "encoder" for models without one → their class."""
+    """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
+    their class."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
     holds: Callable[[ModelConfig], bool]
@@ -88,6 +89,10 @@ class ModelType:
     """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
     activation: str = "hidden_act"
     """Key of the activation function in config.json."""
+    usual_activation: str = "gelu"
+    """What `transformers` takes where that key is absent."""
+    classifier_dropout: str = "classifier_dropout"
+    """Key of the dropout rate on the input of a task head."""
     classifier_pooling: bool = False
     """Whether config.json says what a task head reads: the first position or the mean."""
 
@@ -223,7 +228,121 @@ MODERNBERT = ModelType(
     classifier_pooling=True,
 )
 
-MODEL_TYPES = {each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT)}
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+ALBERT = ModelType(
+    name="albert",
+    prefix="albert.",
+    modules={
+        **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
+        "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
+        **{f"encoder/attention/{name}": f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")},
+        "encoder/attention/output": f"{_ALBERT_LAYER}.attention.dense",
+        "encoder/attention_norm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+        "encoder/feed_forward/intermediate": f"{_ALBERT_LAYER}.ffn",
+        "encoder/feed_forward/output": f"{_ALBERT_LAYER}.ffn_output",
+        "encoder/feed_forward_norm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
+        "pooler": "albert.pooler",
+        "mlm/dense": "predictions.dense",
+        "mlm/norm": "predictions.LayerNorm",
+        "mlm": "predictions",
+        "next_sentence": "sop_classifier.classifier",
+    },
+    heads=_HEADS,
+    classes={
+        **{kind: f"AlbertFor{theirs}" for kind, theirs in _TASKS.items()},
+        "pretraining": "AlbertForPreTraining",
+        "mlm": "AlbertForMaskedLM",
+        "encoder": "AlbertModel",
+    },
+    decoder="predictions.decoder",
+    holds=smaller_encoders.albert_holds,
+    sizes=smaller_encoders.ALBERT_SIZES,
+    rates=smaller_encoders.ALBERT_RATES,
+    unsupported=smaller_encoders.ALBERT_UNSUPPORTED,
+    read_options=smaller_encoders.read_albert,
+    written_options=smaller_encoders.written_albert,
+    usual_activation="gelu_new",
+    classifier_dropout="classifier_dropout_prob",
+)
+
+_DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
+_PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
+_DISTILBERT_HEADS: dict[HeadKind, dict[str, str]] = {
+    "classification": _PRE_CLASSIFIER,
+    "regression": _PRE_CLASSIFIER,
+    "choice": _PRE_CLASSIFIER,
+}
+DISTILBERT = ModelType(
+    name="distilbert",
+    prefix="distilbert.",
+    modules={
+        "embeddings/word": "distilbert.embeddings.word_embeddings",
+        "embeddings/position": "distilbert.embeddings.position_embeddings",
+        "embeddings/norm": "distilbert.embeddings.LayerNorm",
+        "encoder/attention/query": f"{_DISTILBERT_LAYER}.attention.q_lin",
+        "encoder/attention/key": f"{_DISTILBERT_LAYER}.attention.k_lin",
+        "encoder/attention/value": f"{_DISTILBERT_LAYER}.attention.v_lin",
+        "encoder/attention/output": f"{_DISTILBERT_LAYER}.attention.out_lin",
+        "encoder/attention_norm": f"{_DISTILBERT_LAYER}.sa_layer_norm",
+        "encoder/feed_forward/intermediate": f"{_DISTILBERT_LAYER}.ffn.lin1",
+        "encoder/feed_forward/output": f"{_DISTILBERT_LAYER}.ffn.lin2",
+        "encoder/feed_forward_norm": f"{_DISTILBERT_LAYER}.output_layer_norm",
+        "mlm/dense": "vocab_transform",
+        "mlm/norm": "vocab_layer_norm",
+        "mlm": "vocab_projector",
+    },
+    heads=_HEADS | _DISTILBERT_HEADS,
+    classes={
+        **{kind: f"DistilBertFor{theirs}" for kind, theirs in _TASKS.items()},
+        "mlm": "DistilBertForMaskedLM",
+        "encoder": "DistilBertModel",
+    },
+    decoder="vocab_projector",
+    holds=smaller_encoders.distilbert_holds,
+    sizes=smaller_encoders.DISTILBERT_SIZES,
+    rates=smaller_encoders.DISTILBERT_RATES,
+    unsupported=smaller_encoders.DISTILBERT_UNSUPPORTED,
+    read_options=smaller_encoders.read_distilbert,
+    activation="activation",
+    classifier_dropout="seq_classif_dropout",
+)
+
+_ELECTRA_CLASSIFIER = {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+_ELECTRA_HEADS: dict[HeadKind, dict[str, str]] = {
+    "classification": _ELECTRA_CLASSIFIER,
+    "regression": _ELECTRA_CLASSIFIER,
+    "choice": {"pooler": "sequence_summary.summary", "head": "classifier"},
+}
+ELECTRA = ModelType(
+    name="electra",
+    prefix="electra.",
+    modules={
+        **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},
+        "embeddings/projection": "electra.embeddings_project",
+        "mlm/dense": "generator_predictions.dense",
+        "mlm/norm": "generator_predictions.LayerNorm",
+        "mlm": "generator_lm_head",
+        "replaced_tokens/dense": "discriminator_predictions.dense",
+        "replaced_tokens/output": "discriminator_predictions.dense_prediction",
+    },
+    heads=_HEADS | _ELECTRA_HEADS,
+    classes={
+        **{kind: f"ElectraFor{theirs}" for kind, theirs in _TASKS.items()},
+        "mlm": "ElectraForMaskedLM",
+        "replaced_tokens": "ElectraForPreTraining",
+        "encoder": "ElectraModel",
+    },
+    decoder="generator_lm_head",
+    holds=smaller_encoders.electra_holds,
+    sizes=smaller_encoders.ELECTRA_SIZES,
+    unsupported=smaller_encoders.ELECTRA_UNSUPPORTED,
+    read_options=smaller_encoders.read_electra,
+    written_options=smaller_encoders.written_electra,
+)
+
+MODEL_TYPES = {
+    each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA)
+}
 """All that are known, by name; a model is written as the first that holds it."""
 
 

@@ -34,6 +34,9 @@ _FORM: dict[str, Any] = {
     "task_transform": True,
     "global_tokens": 0,
     "padding_id": None,
+    "embedding_size": None,
+    "sharing": "none",
+    "pooler": "tanh",
 }
 """Options of ModelConfig that every ModernBERT has."""
 

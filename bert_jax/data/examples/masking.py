@@ -40,7 +40,7 @@ class Masking:
             places = _random_places(is_text, keys, budget, self.max_predictions)
         else:
             words = Words.find(input_ids, is_text, self.continues_word)
-            choose = choose_words if self.config.unit == "whole_word" else choose_spans
+            choose = {"whole_word": choose_words, "ngram": choose_ngrams, "span": choose_spans}[self.config.unit]
             places = words.places(choose(words, keys, budget, self.config), self.max_predictions)
         used = places < input_ids.shape[1]
         positions = np.where(used, places, 0)
@@ -134,6 +134,31 @@ def choose_words(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
     return chosen
 
 
+def choose_ngrams(words: Words, keys: np.ndarray, budget: np.ndarray, config: MaskingConfig) -> np.ndarray:
+    """Return bool [B, W]: n-grams of words (Lan et al. 2020, section 4.1), n at most `ngram_max`, P(n) ∝ 1/n.
+
+    As in the published code, an n-gram starts at a random word; it gives up its last words until it fits the budget,
+    and is skipped if it has a word that is chosen already. Here it also ends at a [SEP].
+    """
+    order = _random_order(words.num_pieces > 0, keys)
+    lengths = ngram_lengths(uniform(bits(keys[:, None], Stream.SPAN_LENGTH, np.arange(order.shape[1]))), config)
+    rows, used, last = np.arange(len(order)), np.zeros_like(budget), words.num_pieces.shape[1] - 1
+    chosen = np.zeros(words.num_pieces.shape, bool)
+    for first, length in zip(order.T, lengths.T, strict=True):
+        end = np.minimum(first + length, words.segment_end[rows, first])
+        places = first[:, None] + np.arange(config.ngram_max)
+        columns, inside = np.minimum(places, last), places < end[:, None]
+        costs = np.cumsum(np.where(inside, words.num_pieces[rows[:, None], columns], 0), axis=1)
+        fits = inside & (words.num_pieces[rows, first] > 0)[:, None] & (used[:, None] + costs <= budget[:, None])
+        fits &= ~(fits & chosen[rows[:, None], columns]).any(axis=1, keepdims=True)
+        row, place = np.nonzero(fits)
+        chosen[row, columns[row, place]] = True
+        used += np.where(fits, costs, 0).max(axis=1)
+        if (used == budget).all():
+            break
+    return chosen
+
+
 def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: MaskingConfig) -> np.ndarray:
     """Return bool [B, W]: spans of words (Joshi et al. 2020, section 3.1) until the budget is used up.
 
@@ -158,6 +183,12 @@ def choose_spans(words: Words, keys: np.ndarray, budget: np.ndarray, config: Mas
         if (used == budget).all():
             break
     return chosen
+
+
+def ngram_lengths(draws: np.ndarray, config: MaskingConfig) -> np.ndarray:
+    """Return the words per n-gram for uniform `draws`: P(n) ∝ 1/n for n = 1 … ngram_max (6/11, 3/11, 2/11 for 3)."""
+    shares = np.cumsum(1 / np.arange(1, config.ngram_max + 1))
+    return 1 + np.searchsorted(shares[:-1] / shares[-1], draws, side="right")
 
 
 def span_lengths(draws: np.ndarray, config: MaskingConfig) -> np.ndarray:

@@ -10,15 +10,17 @@ from bert_jax.data.examples.masking import (
     Masking,
     Words,
     _random_order,
+    choose_ngrams,
     choose_spans,
     choose_words,
+    ngram_lengths,
     num_predictions,
     span_lengths,
 )
 from bert_jax.data.randomness import Stream, bits
 
 CONTINUES = synthetic_tokenizer().continues_word()
-UNITS = ("token", "whole_word", "span")
+UNITS = ("token", "whole_word", "ngram", "span")
 
 
 def make_rows(num_rows=400, length=128, seed=0, one_piece_words=False):
@@ -162,7 +164,7 @@ def test_whole_words_as_one_by_one():
         assert places[row, : len(expected)].tolist() == sorted(expected) and (places[row, len(expected) :] == 128).all()
 
 
-@pytest.mark.parametrize("unit", ["whole_word", "span"])
+@pytest.mark.parametrize("unit", ["whole_word", "ngram", "span"])
 def test_no_word_is_masked_in_part(unit):
     ids, is_text, lengths, keys = make_rows(300)
     out = masking(unit)(ids, is_text, lengths, keys)
@@ -194,6 +196,33 @@ def test_spans_as_one_by_one():
                 expected.add(number)
                 left -= cost
         assert set(np.flatnonzero(chosen[row]).tolist()) == expected
+
+
+def test_ngrams_as_one_by_one():
+    """The procedure of ALBERT's published code, on the same draws, with n-grams that end with their segment."""
+    ids, is_text, lengths, keys = make_rows(120)
+    config, words = MaskingConfig(unit="ngram"), Words.find(ids, is_text, CONTINUES)
+    budget = num_predictions(lengths, 0.15, 20)
+    chosen, order = choose_ngrams(words, keys, budget, config), _random_order(words.num_pieces > 0, keys)
+    draws = bits(keys[:, None], Stream.SPAN_LENGTH, np.arange(order.shape[1]))
+    for row in range(120):
+        by_hand, segments = words_by_hand(ids[row], is_text[row])
+        expected, masked = set(), 0
+        for first, n in zip(order[row], ngram_lengths((draws[row] >> np.uint64(11)) * 2.0**-53, config)):
+            ngram = [k for k in range(first, min(first + n, len(by_hand))) if segments[k] == segments[first]]
+            while ngram and masked + sum(len(by_hand[k]) for k in ngram) > budget[row]:
+                ngram.pop()
+            if ngram and not expected & set(ngram):
+                expected |= set(ngram)
+                masked += sum(len(by_hand[k]) for k in ngram)
+        assert set(np.flatnonzero(chosen[row]).tolist()) == expected
+
+
+def test_ngram_lengths_are_as_likely_as_their_inverse():
+    """Lan et al. 2020, section 4.1: p(n) = (1/n) / sum of 1/k, for n up to 3: 6/11, 3/11 and 2/11."""
+    lengths = ngram_lengths((np.arange(110_000) + 0.5) / 110_000, MaskingConfig())
+    assert np.bincount(lengths).tolist() == [0, 60_000, 30_000, 20_000]
+    assert set(ngram_lengths(np.array([0.0, 0.5, 0.999]), MaskingConfig(ngram_max=1))) == {1}
 
 
 def test_span_lengths_follow_the_clipped_geometric_law():

@@ -1,0 +1,145 @@
+"""ALBERT, DistilBERT and ELECTRA directories: smaller_encoders_oracle.npz has the outputs and names of transformers."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_smaller_encoders as drawn
+import safetensors.numpy
+
+import bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+
+ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "smaller_encoders_oracle.npz")
+FLOAT32 = ComputeConfig(dtype="float32")
+FIRST = ("albert", "distilbert", "electra")
+SIZES = [pytest.param(size, marks=() if size in FIRST else pytest.mark.slow) for size in drawn.SIZES]
+CASES = [pytest.param(*case, marks=() if case[0] in FIRST else pytest.mark.slow) for case in drawn.CASES]
+
+
+def write(directory: pathlib.Path, size: str, task: str, **config) -> pathlib.Path:
+    """The class as transformers would have saved it."""
+    directory.mkdir(parents=True)
+    shapes = json.loads(str(ORACLE[f"{size}/{task}/shapes"]))
+    state = {name: drawn.value(size, name, tuple(shape)) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(drawn.config_json(size, task) | config))
+    return directory
+
+
+def logits(stored, params, batch) -> dict[str, jax.Array]:
+    """What transformers calls so, at every position."""
+    if stored.head is not None:
+        return {"logits": BertForTask(stored.model, stored.head, FLOAT32).apply(params, batch)}
+    model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
+    if "replaced_tokens" in stored.parts:
+        return {"logits": model.replaced_token_logits(params, batch)}
+    rows, length = batch["input_ids"].shape
+    places = jnp.broadcast_to(jnp.arange(length), (rows, length))
+    found = {"logits": model.mlm_logits(params, batch | {"masked_positions": places})}
+    return found | (
+        {"pair_logits": model.next_sentence_logits(params, batch)} if "next_sentence" in stored.parts else {}
+    )
+
+
+@pytest.mark.parametrize("size, task", CASES)
+def test_logits_of_every_class_are_those_of_transformers(tmp_path, size, task):
+    stored, batch = open_huggingface(write(tmp_path / "model", size, task)), drawn.batch(size)
+    assert not stored.ignored
+    real = batch["attention_mask"].astype(bool)
+    for name, found in logits(stored, place(stored), batch).items():
+        expected = ORACLE[f"{size}/{task}/{name}"]
+        rows = real if found.shape[:2] == real.shape else slice(None)
+        np.testing.assert_allclose(np.asarray(found)[rows], expected[rows], atol=2e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_states_of_every_layer_are_those_of_transformers(tmp_path, size):
+    model, batch = bert_jax.load(write(tmp_path / "model", size, "MaskedLM")), drawn.batch(size)
+    types = None if size.startswith("distilbert") else batch["token_type_ids"]
+    found = model.encode_ids(batch["input_ids"], batch["attention_mask"], types)
+    real = batch["attention_mask"].astype(bool)
+    assert len(found.hidden_states) == len(model.layers) + 1
+    for index, state in enumerate(found.hidden_states):
+        expected = ORACLE[f"{size}/MaskedLM/hidden_states/{index}"]
+        np.testing.assert_allclose(state[real], expected[real], atol=2e-5)
+
+
+def theirs(stored, tree, directory: pathlib.Path) -> dict[str, np.ndarray]:
+    """A tree like the parameters under the names of transformers."""
+    arrays = {
+        path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
+        for path, leaf in leaf_paths(tree).items()
+    }
+    directory.mkdir()
+    write_huggingface(dataclasses.replace(stored, arrays=arrays), directory, "tree")
+    return safetensors.numpy.load_file(directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "size, task", [("albert", "PreTraining"), ("distilbert", "SequenceClassification"), ("electra", "PreTraining")]
+)
+def test_gradients_are_those_of_torch(tmp_path, size, task):
+    stored, batch = open_huggingface(write(tmp_path / "model", size, task)), drawn.batch(size)
+
+    def total(params):
+        found = logits(stored, params, batch).values()
+        return sum(
+            jnp.sum(each * jnp.cos(jnp.arange(each.size, dtype=jnp.float32)).reshape(each.shape)) for each in found
+        )
+
+    gradients = theirs(stored, jax.jit(jax.grad(total))(place(stored)), tmp_path / "gradients")
+    for name, values in gradients.items():
+        expected = ORACLE[f"{size}/{task}/gradients/{name}"]
+        if not name.endswith(("key.bias", "k_lin.bias")):  # zero in exact arithmetic
+            scale = np.abs(expected).max()
+            skipped = 1 if "word_embeddings" in name else 0  # torch keeps the row of the padding as it is
+            np.testing.assert_allclose(values[skipped:], expected[skipped:], atol=1e-4 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("size, task", CASES)
+def test_export_has_the_names_and_values_it_was_read_from(tmp_path, size, task):
+    source, out = write(tmp_path / "model", size, task), tmp_path / "out"
+    bert_jax.convert(source, tmp_path / "ours", to="bert_jax")
+    bert_jax.convert(tmp_path / "ours", out, to="huggingface")
+    original = safetensors.numpy.load_file(source / "model.safetensors")
+    written = safetensors.numpy.load_file(out / "model.safetensors")
+    assert set(written) == set(original)
+    for name, values in original.items():
+        np.testing.assert_array_equal(written[name], values, err_msg=name)
+    config, given = json.loads((out / "config.json").read_text()), drawn.config_json(size, task)
+    assert {key: config[key] for key in given} == given
+
+
+REFUSED = {
+    "groups": ("albert", dict(num_hidden_groups=2), "num_hidden_groups=2 of 3 layers"),
+    "inner groups": ("albert", dict(inner_group_num=2), "inner_group_num=2"),
+    "width": ("electra", dict(embedding_size=None), "embedding_size=None"),
+    "activation": ("electra", dict(hidden_act="relu"), "hidden_act='relu'"),
+    "layers": ("distilbert", dict(n_layers=3), "2 layers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, name):
+    size, config, message = REFUSED[name]
+    with pytest.raises(UserError, match=message):
+        open_huggingface(write(tmp_path / "model", size, "MaskedLM", **config))
+
+
+def test_layers_that_share_a_part_cannot_be_written_for_transformers(tmp_path):
+    stored = open_huggingface(write(tmp_path / "model", "albert", "MaskedLM"))
+    stored = dataclasses.replace(stored, model=dataclasses.replace(stored.model, sharing="attention"))
+    with pytest.raises(UserError, match="no model type of transformers"):
+        write_huggingface(stored, tmp_path, "model")

@@ -1,0 +1,92 @@
+"""Randomly initialised ALBERT, DistilBERT and ELECTRA as config.json describes them, and their inputs."""
+
+import zlib
+
+import numpy as np
+
+SIZES = {
+    "albert": dict(
+        vocab_size=53,
+        embedding_size=7,
+        hidden_size=15,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=23,
+        max_position_embeddings=13,
+        hidden_act="gelu_new",
+    ),
+    "albert unshared": dict(
+        vocab_size=41,
+        embedding_size=16,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_hidden_groups=2,
+        num_attention_heads=2,
+        intermediate_size=21,
+        max_position_embeddings=17,
+        type_vocab_size=3,
+        hidden_act="gelu_new",
+    ),
+    "distilbert": dict(
+        vocab_size=53, dim=15, n_layers=2, n_heads=3, hidden_dim=23, max_position_embeddings=13, activation="gelu"
+    ),
+    "distilbert deeper": dict(
+        vocab_size=41, dim=16, n_layers=3, n_heads=2, hidden_dim=21, max_position_embeddings=17, activation="gelu"
+    ),
+    "electra": dict(
+        vocab_size=53,
+        embedding_size=7,
+        hidden_size=15,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=23,
+        max_position_embeddings=13,
+    ),
+    "electra as wide": dict(
+        vocab_size=41,
+        embedding_size=16,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=21,
+        max_position_embeddings=17,
+        type_vocab_size=3,
+    ),
+}
+CLASSES = {
+    "albert": ("PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
+    "distilbert": ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
+    "electra": ("PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
+}
+PREFIXES = {"albert": "AlbertFor", "distilbert": "DistilBertFor", "electra": "ElectraFor"}
+CASES = [(size, task) for size in SIZES for task in CLASSES[size.split()[0]]]
+LABELS = 3
+
+
+def class_name(size: str, task: str) -> str:
+    return PREFIXES[size.split()[0]] + task
+
+
+def config_json(size: str, task: str) -> dict:
+    labels = {"id2label": {str(i): f"LABEL_{i}" for i in range(LABELS)}} if "Classification" in task else {}
+    return {"model_type": size.split()[0], "architectures": [class_name(size, task)], **SIZES[size], **labels}
+
+
+def value(size: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Values that depend on size and name alone, around 1 for the scales of norms."""
+    random = np.random.RandomState(zlib.crc32(f"{size}/{name}".encode()))
+    centre = 1 if name.lower().endswith("norm.weight") else 0
+    return (centre + 0.3 * random.standard_normal(shape)).astype(np.float32)
+
+
+def batch(size: str) -> dict[str, np.ndarray]:
+    """Three rows: a full one with two segments, and two with padding."""
+    length, random = SIZES[size]["max_position_embeddings"] - 2, np.random.RandomState(7)
+    real = np.arange(length) < np.array([length, 7, 4])[:, None]
+    ids = np.where(real, random.randint(1, SIZES[size]["vocab_size"], real.shape), 0)
+    segments = (np.arange(length) >= 3) & real & (not size.startswith("distilbert"))
+    return {
+        "input_ids": ids.astype(np.int32),
+        "token_type_ids": segments.astype(np.int32),
+        "attention_mask": real.astype(np.int32),
+    }
