@@ -23,6 +23,7 @@ RATES = {
 }
 UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,)}
 _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
+_TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _FORM: dict[str, Any] = {
     "type_vocab_size": 0,
@@ -139,6 +140,7 @@ def written(model: ModelConfig) -> dict[str, Any]:
     return {
         **dict.fromkeys(_BIASES, model.use_bias),
         "norm_bias": model.norm_bias,
+        **dict.fromkeys(_TOKENS),  # its defaults are ids of its own vocabulary; the tokenizer's files have those here
         "decoder_bias": True,
         "mlp_dropout": model.hidden_dropout,
         "classifier_activation": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
