@@ -156,7 +156,7 @@ def _scan(stack: Stack, run: Callable, x: jax.Array, layers: Any) -> tuple[jax.A
     """Run all layers, as one scan over those whose settings repeat, and return what they collect, one by one."""
     start, period, rounds = repeating(stack)
     if (start, period, rounds) == (0, 1, stack.num_layers):
-        x, collected = jax.lax.scan(_with_remat(run, stack, scanned=True), x, layers)
+        x, collected = jax.lax.scan(_with_remat(run, stack, scanned=True), x, layers, length=stack.num_layers)
         return x, unstack(collected, stack.num_layers)
     collected, end = [], start + period * rounds
     steps = [
@@ -177,7 +177,7 @@ def _scan(stack: Stack, run: Callable, x: jax.Array, layers: Any) -> tuple[jax.A
     for number in range(start):
         x, output = steps[number](x, jax.tree.map(lambda leaf, number=number: leaf[number], layers))
         collected.append(output)
-    x, outputs = jax.lax.scan(several, x, jax.tree.map(by_round, layers))
+    x, outputs = jax.lax.scan(several, x, jax.tree.map(by_round, layers), length=rounds)
     collected += [each for group in unstack(outputs, rounds) for each in group]
     for number in range(end, stack.num_layers):
         x, output = steps[number](x, jax.tree.map(lambda leaf, number=number: leaf[number], layers))

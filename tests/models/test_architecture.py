@@ -179,6 +179,21 @@ def rotated(x: jax.Array, base: jax.Array) -> jax.Array:
     )
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_scan_over_layers_that_are_one_needs_nothing_that_differs(layers):
+    """Without dropout there is not even a key per layer to scan over."""
+    config, ids = (
+        dataclasses.replace(DEEP, num_layers=layers, sharing="all"),
+        np.arange(12, dtype=np.int32).reshape(2, 6),
+    )
+    states = []
+    for compute in (ComputeConfig(dtype="float32", layers="scan"), ComputeConfig(dtype="float32", layers="loop")):
+        model = BertForPreTraining(config, compute, ())
+        encoded = compiled(functools.partial(model.encode, collect=True))(perturbed(model), ids, 0 * ids, 0 * ids + 1)
+        states.append(np.stack(encoded.hidden_states))
+    np.testing.assert_allclose(states[0], states[1], atol=1e-5)
+
+
 class RotaryBlock(Block):
     """BERT's block with rotary positions of a base that each layer is given: a kernel around the kernel."""
 
