@@ -111,6 +111,13 @@ def albert_config(name: str) -> ModelConfig:
     )
 
 
+_ARGUMENTS_2018 = (
+    *("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"),
+    *("type_vocab_size", "hidden_dropout", "attention_dropout", "initializer_range"),
+)
+"""Options of ModelConfig that were in the configuration file of 2018; the others are BERT's where they are defaults."""
+
+
 def google2018(config: Config) -> Config:
     """Return `config` with every option at the value that the code of 2018 fixes, on one replica.
 
@@ -119,28 +126,7 @@ def google2018(config: Config) -> Config:
     """
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(
-            config.model,
-            activation="gelu_tanh",
-            layer_norm_epsilon=1e-12,
-            norm_position="post",
-            position_init="random",
-            positions="learned",
-            local_window=None,
-            global_tokens=0,
-            feed_forward="plain",
-            norm="layer_norm",
-            norm_bias=True,
-            use_bias=True,
-            first_attention_norm=True,
-            task_transform=False,
-            sharing="none",
-            embedding_size=None,
-            pooler="tanh",
-            padding_id=None,
-            pair_head=True,
-            vocab_pad_multiple=1,
-        ),
+        model=ModelConfig(**{name: getattr(config.model, name) for name in _ARGUMENTS_2018}),
         data=dataclasses.replace(
             config.data,
             held_out=0.0,

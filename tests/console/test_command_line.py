@@ -97,7 +97,7 @@ def test_short_forms_are_refused_with_several_phases(name):
         (["--learing_rate=1"], "perhaps you meant --learning_rate"),
         (["--num_layers=4"], "perhaps you meant --model.num_layers"),
         (["--steps=many"], "invalid literal for int"),
-        (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span')"),
+        (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span', 'ngram')"),
         (["stray"], "unexpected word 'stray'"),
         (["--steps"], "--phases.0.steps"),
     ],

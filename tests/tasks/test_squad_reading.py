@@ -302,13 +302,15 @@ def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, 
         head=HeadConfig(kind="span"),
         history=history,
         need_tokenizer=lambda: TOKENIZER,
-        config=types.SimpleNamespace(max_position_embeddings=24),
+        config=types.SimpleNamespace(longest_sequence=24),
     )
 
-    def scores(features):
-        rows = np.zeros((1, len(features.input_ids[0]), 2), np.float32)
-        rows[0, 0], rows[0, features.prefix[0] + 3] = 5, (4, 3)  # null odds 3
+    def task_scores(batch):
+        rows = np.zeros((*batch["input_ids"].shape, 2), np.float32)
+        context = batch["token_type_ids"][0].argmax()
+        rows[0, 0], rows[0, context + 3] = 5, (4, 3)  # null odds 3
         return rows
 
-    (answer,) = answers.predict(model, ("a b?", "bad ab, ab"), scores)
+    runner = types.SimpleNamespace(task_scores=task_scores)
+    (answer,) = answers.predict(model, runner, ("a b?", "bad ab, ab"), batch_size=8, progress=False)
     assert answer.text == said and (answer.candidates[0][0] == "") == (task == "squad_v2")
