@@ -35,9 +35,13 @@ def encode_ids(
         types = _integers("token_type_ids", token_type_ids, bound, ids.shape)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     found = runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
-    return EncoderOutput(
-        found["last"], found["pooled"], tuple(found["layers"]), tuple(found["attentions"]) if attentions else None
+    number, last = model.config.num_layers, found["last"]
+    states = (
+        [last]
+        if chosen is None
+        else [last if index == number else state for index, state in zip(chosen, found["layers"], strict=True)]
     )
+    return EncoderOutput(last, found["pooled"], tuple(states), tuple(found["attentions"]) if attentions else None)
 
 
 def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | None) -> np.ndarray:

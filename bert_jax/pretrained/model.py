@@ -144,7 +144,8 @@ class PretrainedModel:
 
         Returns:
           last_hidden_state [B, L, H], pooled [B, H] or None, hidden_states, each [B, L, H], the embeddings first, and
-          attentions, each [B, A, L (query), L (key)], or None: float32 in NumPy, whatever they are at padding.
+          attentions, each [B, A, L (query), L (key)], or None: float32 in NumPy, whatever they are at padding. As in
+          transformers, and unlike in `encode`, the state of the last layer is after the final norm of a pre-LN model.
 
         Raises:
           UserError: an array has a wrong shape or type, or a value that the model has no row for.

@@ -89,7 +89,7 @@ def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: i
     if model.local_window is None:
         return path
     local = attention_path(compute, platform, dataclasses.replace(shape, window=model.local_window))
-    return f"{path}, in local layers by {local}"
+    return path if local == path else f"{path}, in local layers by {local}"
 
 
 def _announce_resumption(config: Config, step: int) -> None:

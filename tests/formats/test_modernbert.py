@@ -15,6 +15,7 @@ from huggingface_directory import refusal, whole
 from modern_model import MODERN
 from small_model import FLOAT32, compiled
 
+import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig
 from bert_jax.devices.placement import StoredArray
@@ -79,6 +80,18 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
         assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
         np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+
+
+def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
+    model = bert_jax.load(modernbert_cases.save(oracle, "words", tmp_path / "theirs"))
+    ids, mask = modernbert_cases.inputs("words")
+    found = model.encode_ids(ids, mask)
+    for index, state in enumerate(found.hidden_states):
+        np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"words/states/{index}"], atol=2e-5)
+    for layers, index in (("last", -1), ([1, 0], 1)):
+        np.testing.assert_array_equal(
+            model.encode_ids(ids, mask, layers=layers).hidden_states[0], found.hidden_states[index]
+        )
 
 
 @pytest.mark.parametrize(
