@@ -1,0 +1,52 @@
+"""Whole runs of the family's configurations, in small: resumed exactly, and the same on any mesh."""
+
+import dataclasses
+import os
+
+import jax
+import numpy as np
+import pytest
+from small_pretraining import rows, run_config
+
+from bert_jax.config import CheckpointConfig, Config, MeshConfig, PhaseConfig
+from bert_jax.console.command_line import load_config
+from bert_jax.pretraining import pretrain
+
+SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
+
+
+def small(name: str, store, workdir) -> Config:
+    """Return a shipped configuration with its recipe, its number of layers and the sizes of a test."""
+    config = load_config(name)
+    sizes = SMALLER | ({} if config.model.embedding_size is None else {"embedding_size": 16})
+    model = dataclasses.replace(config.model, **sizes)
+    if model.local_window is not None:
+        model = dataclasses.replace(model, local_window=8)
+    if model.padding_id is not None:
+        model = dataclasses.replace(model, padding_id=0)  # that of the vocabulary of tests
+    return run_config(
+        store,
+        workdir,
+        model=model,
+        masking=config.masking,
+        optimizer=config.optimizer,
+        data=dataclasses.replace(config.data, path=str(store), held_out=0.1),
+        phases=(PhaseConfig(steps=6, sequence_length=48, batch_size=8, learning_rate=1e-3, warmup_steps=2),),
+        checkpoint=CheckpointConfig(every_steps=3, keep_last=5, keep_best=0),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini"])
+def test_resumed_exactly_and_the_same_on_any_mesh(small_store, tmp_path, name):
+    config = small(name, small_store, tmp_path / "run")
+    pretrain(config, devices=jax.devices()[:1])
+    whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
+    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
+    pretrain(config, devices=jax.devices()[:1])
+    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    mesh = MeshConfig(data=2, fsdp=2, tensor=2)
+    split = dataclasses.replace(config, workdir=str(tmp_path / "split"), mesh=mesh)
+    pretrain(split, devices=jax.devices()[:8])
+    losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6)
