@@ -24,8 +24,8 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             )
         ],
         "models/architecture.py": [
-            ('"gelu_erf": gelu_erf}', '"gelu_erf": gelu_erf, "squared_relu": squared_relu}'),
-            ("gelu_erf, gelu_tanh\n", "gelu_erf, gelu_tanh, squared_relu\n"),
+            ('"tanh": jnp.tanh}', '"tanh": jnp.tanh, "squared_relu": squared_relu}'),
+            ("product_bias, relu\n", "product_bias, relu, squared_relu\n"),
         ],
     },
     "an attention kernel": {
@@ -50,8 +50,8 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
     },
     "an optimizer": {
         "config/options.py": [
-            ('Literal["adamw_bert", "adamw", "lamb"]', 'Literal["adamw_bert", "adamw", "lamb", "lion"]'),
-            ('"adamw": 2, "lamb": 2}', '"adamw": 2, "lamb": 2, "lion": 1}'),
+            ('"lamb", "stable_adamw"]', '"lamb", "stable_adamw", "lion"]'),
+            ('"stable_adamw": 2}', '"stable_adamw": 2, "lion": 1}'),
         ],
         "optim/optimizers.py": [
             (
