@@ -22,8 +22,8 @@ from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.planning.advice import memory_error, phase_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
 from bert_jax.pretrained.source import open_source, source_fingerprint

@@ -14,7 +14,7 @@ from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import create_state
 

@@ -15,8 +15,8 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.objectives.bert_pretraining import MakeObjective, default_objective
 from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.evaluation import Evaluation

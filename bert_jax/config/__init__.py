@@ -5,6 +5,7 @@ Only the standard library is imported here, so that `--help` is instant.
 
 from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.faults import FaultsConfig
+from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.options import (
     CheckpointConfig,
     ComputeConfig,
@@ -13,7 +14,6 @@ from bert_jax.config.options import (
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     ScheduleConfig,

@@ -8,6 +8,7 @@ import math
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.config.faults import check_faults
+from bert_jax.config.objective_checks import check_objective
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
@@ -16,7 +17,7 @@ def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
     _check_model(config)
     _check_data(config)
-    _check_objective(config)
+    check_objective(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
@@ -159,19 +160,6 @@ def _check_data(config: Config) -> None:
         )
     if not 0 <= masking.loss_epsilon < math.inf:
         raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
-
-
-def _check_objective(config: Config) -> None:
-    weights = dataclasses.asdict(config.objective)
-    for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
-            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
-    pairs = config.data.sentence_pairs
-    if not weights["mlm_weight"] and (pairs == "none" or not weights["next_sentence_weight"]):
-        raise UserError(
-            f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
-            f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
-        )
 
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.faults import FaultsConfig
+from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 
@@ -98,17 +99,6 @@ class MaskingConfig:
     loss_epsilon: float = 0.0
     """Added to the sum of weights that the loss is divided by. The original adds 1e-5, which changes a float32 result
     if a batch has fewer than 256 predictions."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
-    """Weights of the losses in the sum that is minimized; the paper adds them without weights."""
-
-    mlm_weight: float = 1.0
-    """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
-    lowest loss of the second objective."""
-    next_sentence_weight: float = 1.0
-    """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

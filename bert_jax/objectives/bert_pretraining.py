@@ -1,17 +1,16 @@
 """The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.objectives import masked_language_model, next_sentence
-from bert_jax.objectives.objective import Batch, Objective, Sums, Term
+from bert_jax.objectives.objective import Batch, Sums, Term
 
 MASKED_WORDS = Term(
     name="mlm",
@@ -70,12 +69,3 @@ class PretrainingObjective:
             return masked_language_model.weighted_sums(*self.model.word_losses(params, batch, encoded), weights)
         logits = self.model.mlm_logits(params, batch, encoded)
         return masked_language_model.loss_sums(logits, batch["masked_ids"], weights)
-
-
-MakeObjective = Callable[[BertForPreTraining, Config], Objective]
-"""Makes what is trained for, or measured, from the model and the configuration."""
-
-
-def default_objective(model: BertForPreTraining, config: Config) -> PretrainingObjective:
-    """Return the objective of `pretrain`, unless it is given a different one."""
-    return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)

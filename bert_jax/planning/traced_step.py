@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.topology import Topology
 from bert_jax.training.learner import Learner
 

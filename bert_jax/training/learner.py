@@ -13,8 +13,8 @@ from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import pretraining_parts
-from bert_jax.objectives.bert_pretraining import MakeObjective
 from bert_jax.objectives.objective import Objective, main_term
+from bert_jax.objectives.objective_choice import MakeObjective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.recomputation import Load, remat_policy

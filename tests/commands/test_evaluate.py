@@ -19,7 +19,7 @@ from bert_jax.formats import conversion
 from bert_jax.formats.huggingface import write_huggingface
 from bert_jax.formats.writing import write_bert_jax
 from bert_jax.models.parameters import entries
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 

@@ -13,7 +13,7 @@ from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import Axis, bert_parameters, linear, pretraining_parts, table, total_size, with_axis
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128

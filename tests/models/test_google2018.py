@@ -20,7 +20,7 @@ from bert_jax.config.presets import google2018, model_config
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.state import abstract_state, state_shardings

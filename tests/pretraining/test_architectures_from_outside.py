@@ -14,7 +14,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.blocks import Block
 from bert_jax.models.feed_forward import FeedForward
 from bert_jax.models.layers import gelu_tanh
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.sinks import read_rows
 
 

@@ -40,7 +40,7 @@ from bert_jax.data.store.prepare import run_prepare
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load

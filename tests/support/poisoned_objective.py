@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.examples.corpus import open_corpus
-from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.objectives.objective import Batch, Objective, Sums, Term
+from bert_jax.objectives.objective_choice import default_objective
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,9 +33,9 @@ from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_language_model
-from bert_jax.objectives.bert_pretraining import default_objective
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Term
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.sinks import read_rows

@@ -10,7 +10,7 @@ from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.models.costs import state_bytes
 from bert_jax.models.parameters import bert_parameters
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 
 MODEL = dataclasses.replace(model_config("mini"), vocab_size=1_000)

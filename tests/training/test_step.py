@@ -16,7 +16,7 @@ from tiny_run import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.objectives.bert_pretraining import default_objective
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_forward_step

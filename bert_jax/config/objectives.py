@@ -1,0 +1,17 @@
+"""What pre-training trains for, as frozen dataclasses; the standard library only, as in `config.options`."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
+
+    name: Literal["masked_words"] = "masked_words"
+    """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs."""
+    mlm_weight: float = 1.0
+    """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
+    lowest loss of the second objective."""
+    next_sentence_weight: float = 1.0
+    """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""

@@ -1,0 +1,21 @@
+"""The one place where the objective of pre-training is chosen from the configuration."""
+
+from collections.abc import Callable
+
+from bert_jax.config import Config
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.objective import Objective
+
+MakeObjective = Callable[[BertForPreTraining, Config], Objective]
+"""Makes what is trained for, or measured, from the model and the configuration."""
+
+
+def default_objective(model: BertForPreTraining, config: Config) -> Objective:
+    """Return the objective of `pretrain`, unless it is given a different one.
+
+    `model` has the parts of BERT's pre-training; an objective that needs others replaces them.
+    """
+    match config.objective.name:
+        case "masked_words":
+            return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
