@@ -81,7 +81,7 @@ def flops_table(config: Config) -> Table:
         "attention's share",
     )
     for length in LENGTHS:
-        predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
+        predicted = max_predictions(PhaseConfig(sequence_length=length), config)
         flops = costs.training_flops(config.model, bert_parameters(config.model), length, predicted)
         table.add_row(
             f"{length:,}",
@@ -105,7 +105,7 @@ def memory_table(config: Config) -> Table:
         "remat=full",
     )
     for length in LENGTHS:
-        predicted = max_predictions(PhaseConfig(sequence_length=length), config.masking)
+        predicted = max_predictions(PhaseConfig(sequence_length=length), config)
         none, *less = (
             costs.activation_bytes(config.model, length, predicted, remat) for remat in ("none", "sel", "full")
         )

@@ -29,7 +29,7 @@ Combination = Literal[
 
 FORM = (
     *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
-    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler"),
+    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler", "direction"),
 )
 """Options of ModelConfig that later encoders brought; at their defaults the mathematics is BERT's."""
 
@@ -99,6 +99,10 @@ class ModelConfig:
     rope_scale: float = 1.0
     """By how much positions are divided in layers that see the whole sequence, so that a model reads sequences longer
     than it was trained on (position interpolation, Chen et al. 2023)."""
+    direction: Literal["both", "left_to_right"] = "both"
+    """Which tokens a token sees: those on both sides (BERT), or itself and those before it, as the model without
+    bidirectionality that the paper compares BERT with (section 5.1), and as GPT. Poolers and classifiers then read the
+    last token of a text, the only one that sees all of it."""
     local_window: int | None = None
     """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
     global_every: int = 3
@@ -135,6 +139,11 @@ class ModelConfig:
             None if self.local_window is None or layer % self.global_every == 0 else self.local_window
             for layer in range(self.num_layers)
         )
+
+    @property
+    def reads_last_token(self) -> bool:
+        """Whether poolers and classifiers read the last token of a text instead of the first."""
+        return self.direction == "left_to_right"
 
     @property
     def head_size(self) -> int:

@@ -20,3 +20,32 @@ def check_objective(config: Config) -> None:
             f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
             f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
         )
+    if config.objective.name == "left_to_right":
+        _check_left_to_right(config)
+
+
+def _check_left_to_right(config: Config) -> None:
+    """Raise a UserError if a token could see what it has to predict, or an option would be ignored."""
+    why = "objective.name=left_to_right predicts each token from those before it"
+    if config.model.direction != "left_to_right":
+        raise UserError(
+            f"{why}, but with model.direction={config.model.direction} it would see the answer; set "
+            "model.direction=left_to_right"
+        )
+    if config.data.sentence_pairs != "none":
+        raise UserError(
+            f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            "data.sentence_pairs=none"
+        )
+    for name in ("mlm_weight", "next_sentence_weight"):
+        if getattr(config.objective, name) != 1:
+            raise UserError(
+                f"{why}, which is its only loss, so objective.{name}={getattr(config.objective, name):g} has no "
+                "effect; leave it out"
+            )
+    for index, phase in enumerate(config.phases):
+        if phase.max_predictions is not None:
+            raise UserError(
+                f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
+                "it out"
+            )

@@ -8,8 +8,9 @@ from typing import Literal
 class ObjectiveConfig:
     """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
 
-    name: Literal["masked_words"] = "masked_words"
-    """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs."""
+    name: Literal["masked_words", "left_to_right"] = "masked_words"
+    """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs.
+    left_to_right: each token of a text, from those before it; the model needs direction=left_to_right."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
     lowest loss of the second objective."""

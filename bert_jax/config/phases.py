@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_jax.config.options import Config, DataConfig, MaskingConfig, PhaseConfig
+from bert_jax.config.options import Config, DataConfig, PhaseConfig
 
 PACKED_FROM = 256
 """Sequence length from which data.packing=auto packs."""
@@ -66,7 +66,7 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
                 sequence_length=phase.sequence_length,
                 batch_size=phase.batch_size,
                 micro_batches=phase.micro_batches,
-                max_predictions=max_predictions(phase, config.masking),
+                max_predictions=max_predictions(phase, config),
                 learning_rate=phase.learning_rate,
                 schedule_begin=schedule_begin,
                 schedule_length=schedule_length(config, first),
@@ -101,11 +101,14 @@ def warmup_steps(config: Config, first: int) -> int:
     return schedule_length(config, first) // 100 if given is None else given
 
 
-def max_predictions(phase: PhaseConfig, masking: MaskingConfig) -> int:
+def max_predictions(phase: PhaseConfig, config: Config) -> int:
     """Return the width of the masked-position arrays.
 
-    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512).
+    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); from left to
+    right, every token but the first is predicted.
     """
+    if config.objective.name == "left_to_right":
+        return phase.sequence_length - 1
     if phase.max_predictions is not None:
         return phase.max_predictions
-    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * masking.rate)))
+    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * config.masking.rate)))

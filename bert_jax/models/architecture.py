@@ -27,7 +27,7 @@ from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm
 from bert_jax.models.parameters import ParameterTable, encoder_parameters
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
-from bert_jax.models.relative_positions import Rotary, alibi_bias
+from bert_jax.models.relative_positions import Rotary, alibi_bias, causal_bias
 from bert_jax.models.stack import Stack
 from bert_jax.models.word_losses import BLOCK
 
@@ -107,8 +107,16 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         product={"cpu": cpu_product, "tpu": tpu_product, "plain": plain_product}[form],
         add_bias=product_bias if form == "tpu" else plain_bias,
         word_block=BLOCK if form == "cpu" else None,
-        attention_bias=functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None,
+        attention_bias=_attention_bias(config),
     )
+
+
+def _attention_bias(config: ModelConfig) -> Callable[[int], jax.Array] | None:
+    """Return what makes the bias of every layer, see `Architecture.attention_bias`."""
+    alibi = functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None
+    if config.direction == "both":
+        return alibi
+    return causal_bias if alibi is None else lambda length: alibi(length) + causal_bias(length)
 
 
 def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:

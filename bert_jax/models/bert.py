@@ -13,7 +13,7 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.costs import training_flops
-from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions
+from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
 from bert_jax.models.packed_texts import PackedTexts
@@ -45,6 +45,7 @@ class Bert(nnx.Module):
     def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
+        self.reads_last = config.reads_last_token
         self.embeddings = architecture.embeddings(embeddings_key)
         self.encoder = stacked_blocks(architecture.stack, encoder_key)
         self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
@@ -73,12 +74,19 @@ class Bert(nnx.Module):
         embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
         x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
         x = x if self.final_norm is None else self.final_norm(x)
-        first = x[:, 0] if texts is None else gather_positions(x, texts.starts)
-        pooled = None if self.pooler is None else architecture.pooler(self.pooler(first))
+        pooled = None
+        if self.pooler is not None:
+            pooled = architecture.pooler(self.pooler(self._read(x, mask, texts)))
         if collected is None:
             return EncoderOutput(x, pooled)
         outputs, attentions = zip(*collected, strict=True)
         return EncoderOutput(x, pooled, (embedded, *outputs), attentions)
+
+    def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
+        """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts."""
+        if texts is not None:
+            return gather_positions(x, texts.ends() if self.reads_last else texts.starts)
+        return gather_positions(x, last_positions(mask.padding)[:, None])[:, 0] if self.reads_last else x[:, 0]
 
     def mlm_logits(self, output: EncoderOutput, masked_positions: jax.Array) -> jax.Array:
         """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""

@@ -23,6 +23,12 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="fill")
 
 
+def last_positions(mask: jax.Array) -> jax.Array:
+    """Return int32 [B]: the position of the last real token of rows whose mask [B, L] is 1 there, on any side; or 0."""
+    positions = jnp.arange(mask.shape[1], dtype=jnp.int32)
+    return jnp.max(jnp.where(mask > 0, positions, 0), axis=1)
+
+
 class MaskedLanguageModelHead(nnx.Module):
     """dense → activation → norm → product with the word table (tied) → + bias."""
 

@@ -30,6 +30,10 @@ class PackedTexts:
         """Return int32 [B, T]: number of tokens of each text; 0 if there is no such text."""
         return jnp.sum(self._belongs(), axis=1)
 
+    def ends(self) -> jax.Array:
+        """Return int32 [B, T]: position of the last token of each text; 0 if there is no such text."""
+        return jnp.maximum(self.starts + self.lengths() - 1, 0)
+
     def _belongs(self) -> jax.Array:
         """Return bool [B, L, T]: whether the position belongs to the text."""
         number = 1 + jnp.arange(self.starts.shape[1], dtype=self.ids.dtype)

@@ -1,6 +1,6 @@
-"""Positions that enter inside attention: turned queries and keys (RoPE), and scores that fall with distance (ALiBi).
+"""Positions that enter inside attention: turned queries and keys (RoPE), scores that fall with distance (ALiBi), order.
 
-Both depend on distances alone. So a text in a packed row is computed as if it stood alone, without restarting
+All depend on distances alone. So a text in a packed row is computed as if it stood alone, without restarting
 positions, and no length needs a table.
 """
 
@@ -10,6 +10,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from bert_jax.models.kernels.contract import MASKED_SCORE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,12 @@ def alibi_bias(heads: int, length: int) -> jax.Array:
     positions = jnp.arange(length, dtype=jnp.float32)
     distance = jnp.abs(positions[:, None] - positions[None, :])
     return -jnp.asarray(alibi_slopes(heads))[None, :, None, None] * distance[None, None]
+
+
+def causal_bias(length: int) -> jax.Array:
+    """Return what hides the tokens after a token from it: float32 [1, 1, L, L], 0 or MASKED_SCORE."""
+    position = jnp.arange(length)
+    return jnp.where(position[:, None] >= position[None, :], 0.0, MASKED_SCORE)[None, None]
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.protocol import EncoderOutput
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Sums, Term
 
@@ -55,17 +54,10 @@ class PretrainingObjective:
         encoded = model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
         sums = {}
         if "mlm" in model.parts:
-            sums[MASKED_WORDS.name] = self._word_sums(params, batch, encoded)
+            sums[MASKED_WORDS.name] = masked_language_model.model_sums(model, params, batch, encoded)
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)
             sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(
                 logits, batch["next_sentence_labels"], batch.get("next_sentence_weights")
             )
         return sums
-
-    def _word_sums(self, params, batch: Batch, encoded: EncoderOutput) -> Sums:
-        weights = batch["masked_weights"]
-        if self.model.has_word_losses:
-            return masked_language_model.weighted_sums(*self.model.word_losses(params, batch, encoded), weights)
-        logits = self.model.mlm_logits(params, batch, encoded)
-        return masked_language_model.loss_sums(logits, batch["masked_ids"], weights)

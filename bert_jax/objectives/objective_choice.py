@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bert_jax.config import Config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
@@ -19,3 +20,5 @@ def default_objective(model: BertForPreTraining, config: Config) -> Objective:
     match config.objective.name:
         case "masked_words":
             return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
+        case "left_to_right":
+            return LeftToRightObjective(model)

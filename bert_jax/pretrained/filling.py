@@ -40,7 +40,7 @@ def fill_mask(model: Any, texts: Iterable[str], top_k: int = 5, batch_size: int 
 def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
     """Return the `top_k` most likely pieces for each [MASK], in order, of one text, or of each of several.
 
-    Every mask is predicted with the other masks in place.
+    Every mask is predicted with the other masks in place; from left to right, from the words before it alone.
 
     Args:
       model: a PretrainedModel.
@@ -60,7 +60,8 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
             "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
     features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.longest_sequence)
-    masks = [np.flatnonzero(row == tokenizer.mask_id) for row in ids]
+    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
+    masks = [np.flatnonzero(row == tokenizer.mask_id) - before for row in ids]
     width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
     filled: list[Filled] = [[] for _ in ids]
     for numbers, batch in batches(features, batch_size):

@@ -79,7 +79,9 @@ class Samples:
 def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store: Store) -> Samples | None:
     """Return what notes predictions at evaluations; None if nobody asked, or no part of the model predicts words."""
     model = learner.objective.model
-    if not config.evaluation.samples or not isinstance(model, BertForPreTraining) or "mlm" not in model.parts:
+    if not config.evaluation.samples or config.objective.name != "masked_words":
+        return None
+    if not isinstance(model, BertForPreTraining) or "mlm" not in model.parts:
         return None
     return Samples(model, evaluation, store.tokenizer(), learner.shardings.params, config.evaluation.samples)
 

@@ -113,7 +113,7 @@ def test_differences_names_nested_leaves():
 def test_the_papers_recipe_has_the_papers_numbers():
     config = Config(phases=(PhaseConfig(steps=900_000), PhaseConfig(steps=100_000, sequence_length=512)))
     assert schedule_length(config, 0) == 1_000_000 and warmup_steps(config, 0) == 10_000
-    assert [max_predictions(phase, config.masking) for phase in config.phases] == [20, 77]
+    assert [max_predictions(phase, config) for phase in config.phases] == [20, 77]
 
 
 def test_a_restart_cuts_the_schedule():

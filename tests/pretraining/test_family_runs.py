@@ -29,6 +29,7 @@ def small(name: str, store, workdir) -> Config:
         workdir,
         model=model,
         masking=config.masking,
+        objective=config.objective,
         optimizer=config.optimizer,
         data=dataclasses.replace(config.data, path=str(store), held_out=0.1),
         phases=(PhaseConfig(steps=6, sequence_length=48, batch_size=8, learning_rate=1e-3, warmup_steps=2),),
@@ -37,7 +38,7 @@ def small(name: str, store, workdir) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini"])
+@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini", "gpt_mini"])
 def test_resumed_exactly_and_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])

@@ -10,6 +10,7 @@ from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.full_sentences import FullSentences
 from bert_jax.data.examples.masking import Masking
+from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows
@@ -98,13 +99,7 @@ class Examples:
         tokenizer = store.tokenizer()
         _check_tokenizer(tokenizer, config)
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = Masking(
-            config.masking,
-            phase.max_predictions,
-            store.vocab_size,
-            tokenizer.mask_id,
-            np.asarray(tokenizer.continues_word(), bool),
-        )
+        self._masking = _predictions(config, phase, store, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()
 
@@ -204,6 +199,14 @@ class Examples:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
             return list(self._epoch_ends)
+
+
+def _predictions(config: Config, phase: Phase, store: Store, tokenizer: Tokenizer) -> Masking | NextWords:
+    """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
+    if config.objective.name == "left_to_right":
+        return NextWords(phase.max_predictions, tokenizer.cls_id)
+    begins = np.asarray(tokenizer.continues_word(), bool)
+    return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
