@@ -13,7 +13,8 @@ from bert_jax.files import write_atomically
 from bert_jax.formats import huggingface_config, safetensors_files
 from bert_jax.formats import huggingface_names as names
 from bert_jax.formats.model_card import model_card
-from bert_jax.formats.model_types import MODEL_TYPES, HeadKind, ModelType, type_to_write
+from bert_jax.formats.model_types import MODEL_TYPES, type_to_write
+from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.places import Place
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding

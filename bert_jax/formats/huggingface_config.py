@@ -10,7 +10,9 @@ from etils import epath
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.formats.model_types import BERT, HeadKind, ModelType, model_type
+from bert_jax.formats.model_types import model_type
+from bert_jax.formats.model_types.bert_type import BERT
+from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.models.parameters import POOLED
 

@@ -9,7 +9,8 @@ import re
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types import BERT, ModelType
+from bert_jax.formats.model_types.bert_type import BERT
+from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.places import Place, place
 from bert_jax.models.parameters import MODEL_PARTS, ParameterTable, bert_parameters
 
@@ -40,7 +41,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
         if module not in modules:
             raise UserError(
                 f"transformers has no name for the parameter {path} of a model of type {kind.name}, so this model "
-                "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types.py"
+                "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types"
             )
         name = f"{modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
         found[path] = place(parameter, name, outputs_first=leaf == "kernel")

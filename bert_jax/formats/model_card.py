@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.store.manifest import Manifest, read_manifest
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types import ModelType
+from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.stored import StoredModel
 
 CLASSES = {  # key of ModelType.classes: class that opens it, task on the hub

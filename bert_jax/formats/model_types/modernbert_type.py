@@ -1,4 +1,4 @@
-"""What ModernBERT's config.json says beside its sizes: rotary bases, which layers are local, biases."""
+"""ModernBERT: rotary bases, which layers are local, biases, fused arrays."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.formats.model_types.definition import TASKS, ModelType
 
-SIZES = {
+_SIZES = {
     "vocab_size": ("vocab_size", 50_368),
     "hidden_size": ("hidden_size", 768),
     "num_hidden_layers": ("num_layers", 22),
@@ -15,13 +16,13 @@ SIZES = {
     "intermediate_size": ("intermediate_size", 1_152),
     "max_position_embeddings": ("max_position_embeddings", 8_192),
 }
-RATES = {
+_RATES = {
     "embedding_dropout": ("hidden_dropout", 0.0),
     "attention_dropout": ("attention_dropout", 0.0),
     "norm_eps": ("layer_norm_epsilon", 1e-5),
     "initializer_range": ("initializer_range", 0.02),
 }
-UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,)}
+_UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,)}
 _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 _TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -42,12 +43,12 @@ _FORM: dict[str, Any] = {
 """Options of ModelConfig that every ModernBERT has."""
 
 
-def holds(model: ModelConfig) -> bool:
+def _holds(model: ModelConfig) -> bool:
     """Return whether ModernBERT computes what a model of this configuration does."""
     return all(getattr(model, name) == value for name, value in _FORM.items())
 
 
-def read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the fields of ModelConfig that follow from the contents of config.json, the file.
 
     Raises:
@@ -133,7 +134,7 @@ def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     }
 
 
-def written(model: ModelConfig) -> dict[str, Any]:
+def _written(model: ModelConfig) -> dict[str, Any]:
     """Return what config.json says of a model beside its sizes."""
     scaled = {"rope_type": "linear", "factor": model.rope_scale} if model.rope_scale != 1 else {"rope_type": "default"}
     local_theta = model.rope_theta if model.rope_local_theta is None else model.rope_local_theta
@@ -151,3 +152,43 @@ def written(model: ModelConfig) -> dict[str, Any]:
             _LOCAL: {"rope_theta": local_theta, "rope_type": "default"},
         },
     }
+
+
+_HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
+MODERNBERT = ModelType(
+    name="modernbert",
+    prefix="model.",
+    modules={
+        "embeddings/word": "model.embeddings.tok_embeddings",
+        "embeddings/norm": "model.embeddings.norm",
+        "encoder/attention/query": "model.layers.{}.attn.Wqkv:0",
+        "encoder/attention/key": "model.layers.{}.attn.Wqkv:1",
+        "encoder/attention/value": "model.layers.{}.attn.Wqkv:2",
+        "encoder/attention/output": "model.layers.{}.attn.Wo",
+        "encoder/attention_norm": "model.layers.{}.attn_norm",
+        "encoder/feed_forward/gate": "model.layers.{}.mlp.Wi:0",
+        "encoder/feed_forward/intermediate": "model.layers.{}.mlp.Wi:1",
+        "encoder/feed_forward/output": "model.layers.{}.mlp.Wo",
+        "encoder/feed_forward_norm": "model.layers.{}.mlp_norm",
+        "final_norm": "model.final_norm",
+        "mlm/dense": "head.dense",
+        "mlm/norm": "head.norm",
+        "mlm": "decoder",
+    },
+    heads=dict.fromkeys(TASKS, _HEAD),
+    classes={
+        **{kind: f"ModernBertFor{theirs}" for kind, theirs in TASKS.items()},
+        "mlm": "ModernBertForMaskedLM",
+        "encoder": "ModernBertModel",
+    },
+    decoder="decoder",
+    holds=_holds,
+    sizes=_SIZES,
+    rates=_RATES,
+    unsupported=_UNSUPPORTED,
+    read_options=_read,
+    written_options=_written,
+    fused={"Wqkv": 3, "Wi": 2},
+    activation="hidden_activation",
+    classifier_pooling=True,
+)

@@ -1,0 +1,38 @@
+"""The model types of `transformers` that are read and written: what config.json says, and the names of the arrays.
+
+A further one is a `ModelType` in a file here and an entry of MODEL_TYPES; reading, writing, checks and messages follow.
+"""
+
+from typing import Any
+
+from etils import epath
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.model_types.albert_type import ALBERT
+from bert_jax.formats.model_types.bert_type import BERT
+from bert_jax.formats.model_types.definition import ModelType
+from bert_jax.formats.model_types.distilbert_type import DISTILBERT
+from bert_jax.formats.model_types.electra_type import ELECTRA
+from bert_jax.formats.model_types.modernbert_type import MODERNBERT
+from bert_jax.formats.model_types.roberta_type import CAMEMBERT, ROBERTA, XLM_ROBERTA
+
+MODEL_TYPES = {
+    each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA)
+}
+"""All that are known, by name; a model is written as the first that holds it."""
+
+
+def model_type(values: dict[str, Any], file: epath.Path) -> ModelType:
+    """Return the model type of the contents of a config.json; raise a UserError that names those that are known."""
+    name = values.get("model_type", "bert")
+    if not isinstance(name, str) or name not in MODEL_TYPES:
+        raise UserError(
+            f"{file} describes a model of type {name!r:.40}; the types that can be loaded are {', '.join(MODEL_TYPES)}"
+        )
+    return MODEL_TYPES[name]
+
+
+def type_to_write(model: ModelConfig) -> ModelType | None:
+    """Return the model type of `transformers` that computes what `model` does; None if there is none."""
+    return next((each for each in MODEL_TYPES.values() if each.holds(model)), None)

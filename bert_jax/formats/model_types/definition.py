@@ -1,0 +1,105 @@
+"""What is said of one model type of `transformers`: its names of arrays, and the keys of its config.json."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from etils import epath
+
+from bert_jax.config import ModelConfig
+
+HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
+
+TASKS: dict[HeadKind, str] = {
+    "classification": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "choice": "MultipleChoice",
+    "span": "QuestionAnswering",
+    "tagging": "TokenClassification",
+}
+_CLASSIFIER, _SPAN = {"head": "classifier"}, {"head": "qa_outputs"}
+HEADS: dict[HeadKind, dict[str, str]] = {**dict.fromkeys(TASKS, _CLASSIFIER), "span": _SPAN}
+
+SIZES = {
+    "vocab_size": ("vocab_size", 30_522),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+}
+RATES = {
+    "hidden_dropout_prob": ("hidden_dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
+UNSUPPORTED = {
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+    "embedding_size": (None,),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelType:
+    """One value of `model_type` in config.json."""
+
+    name: str
+    prefix: str
+    """Beginning of the names of the encoder's arrays, with a dot; those of a bare encoder lack it."""
+    modules: Mapping[str, str]
+    """Our modules → theirs, with {} for the layer."""
+    heads: Mapping[HeadKind, Mapping[str, str]]
+    """Kind of task head → the modules that have other names then, "head" always among them."""
+    classes: Mapping[str, str]
+    """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
+    their class."""
+    decoder: str
+    """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
+    holds: Callable[[ModelConfig], bool]
+    """Whether it computes what a model of this configuration does."""
+    sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
+    """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
+    rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
+    """The same for numbers from 0 to 1."""
+    unsupported: Mapping[str, tuple] = dataclasses.field(default_factory=lambda: UNSUPPORTED)
+    """Key → values that mean this model; with any other the directory is refused."""
+    read_options: Callable[[dict[str, Any], epath.Path], dict[str, Any]] = lambda values, file: {}
+    """Returns the further fields of ModelConfig, from the contents of config.json, the file."""
+    written_options: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
+    """Returns the further contents of config.json."""
+    fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
+    activation: str = "hidden_act"
+    """Key of the activation function in config.json."""
+    usual_activation: str = "gelu"
+    """What `transformers` takes where that key is absent."""
+    classifier_dropout: str = "classifier_dropout"
+    """Key of the dropout rate on the input of a task head."""
+    classifier_pooling: bool = False
+    """Whether config.json says what a task head reads: the first position or the mean."""
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Second names of one array → the first."""
+        return {
+            f"{self.decoder}.weight": f"{self.modules['embeddings/word']}.weight",
+            f"{self.decoder}.bias": f"{self.modules['mlm']}.bias",
+        }
+
+    @property
+    def layer(self) -> re.Pattern[str]:
+        """Matches the names of a layer's arrays; group 1 is its number."""
+        before, _, _ = self.modules["encoder/attention/query"].partition("{}")
+        return re.compile(rf"{re.escape(before)}(\d+)\.")
+
+
+def like_bert(model: ModelConfig, *differing: str) -> bool:
+    """Return whether a model differs from BERT in no options other than these."""
+    return model.padding_id is None and set(model.beyond_bert) <= set(differing) and model.norm_position == "post"
