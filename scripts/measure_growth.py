@@ -24,7 +24,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.models import costs
 from bert_jax.models.architecture import computation_dtype
-from bert_jax.models.parameters import bert_parameters
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import create_state

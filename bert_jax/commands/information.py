@@ -9,7 +9,7 @@ from rich.table import Table
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
-from bert_jax.models.parameters import bert_parameters
+from bert_jax.models.bert_parameters import bert_parameters
 
 SHARED = {
     "none": "",

@@ -17,7 +17,8 @@ from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import Parameter, ParameterTable, entries, reads_pooler
+from bert_jax.models.bert_parameters import reads_pooler
+from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth

@@ -20,7 +20,7 @@ from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.models.parameters import reads_pooler
+from bert_jax.models.bert_parameters import reads_pooler
 
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 

@@ -14,7 +14,7 @@ from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert_type import BERT
 from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.safetensors_files import inside
-from bert_jax.models.parameters import POOLED
+from bert_jax.models.bert_parameters import POOLED
 
 FILE = "config.json"
 ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {

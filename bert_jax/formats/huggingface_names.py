@@ -12,7 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import BERT
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.places import Place, place
-from bert_jax.models.parameters import MODEL_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.bert_parameters import MODEL_PARTS, bert_parameters
+from bert_jax.models.parameters import ParameterTable
 
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019

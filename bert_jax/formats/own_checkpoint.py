@@ -18,7 +18,8 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.postprocess_files import read_postprocesses
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import bert_parameters, row_tables
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.parameters import row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
 

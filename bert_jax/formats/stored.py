@@ -13,7 +13,8 @@ from absl import logging
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import MODEL_PARTS, TASK_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.bert_parameters import MODEL_PARTS, TASK_PARTS, bert_parameters
+from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.tokenization.tokenizer import Tokenizer
 

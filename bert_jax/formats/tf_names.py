@@ -3,7 +3,8 @@
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.places import Place, place
-from bert_jax.models.parameters import PRETRAINING_PARTS, ParameterTable, bert_parameters
+from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
+from bert_jax.models.parameters import ParameterTable
 
 MODULES = {
     "embeddings/word": "bert/embeddings/word_embeddings",

@@ -19,12 +19,13 @@ import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
+from bert_jax.models.bert_parameters import encoder_parameters
 from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
-from bert_jax.models.parameters import ParameterTable, encoder_parameters
+from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
 from bert_jax.models.relative_positions import Rotary, alibi_bias, causal_bias

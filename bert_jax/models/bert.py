@@ -12,19 +12,13 @@ from flax import nnx
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
+from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
 from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import (
-    MODEL_PARTS,
-    PRETRAINING_PARTS,
-    Axis,
-    ParameterTable,
-    pretraining_parameters,
-    with_axis,
-)
+from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.stack import run_stack, stacked_blocks
 from bert_jax.models.word_losses import WordLosses

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.models.bert_parameters import POOLED
 from bert_jax.models.layers import Linear, affine, dropout, like, make_norm, truncated_normal
-from bert_jax.models.parameters import POOLED
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.word_losses import WordLosses, word_losses

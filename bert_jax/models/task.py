@@ -11,13 +11,14 @@ from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import reads_pooler, task_parameters
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import ParameterTable, reads_pooler, task_parameters
+from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 
 Head = TaskHead | TransformedTaskHead | BiLstmTagger

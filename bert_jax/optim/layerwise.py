@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import TASK_PARTS, Parameter, ParameterTable, entries
+from bert_jax.models.bert_parameters import TASK_PARTS
+from bert_jax.models.parameters import Parameter, ParameterTable, entries
 
 
 def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) -> optax.GradientTransformation:

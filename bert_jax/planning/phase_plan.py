@@ -8,7 +8,8 @@ from typing import Any
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.models import costs
-from bert_jax.models.parameters import FLOAT32, bert_parameters
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.parameters import FLOAT32
 from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
 from bert_jax.planning.compilation import compile_phase
 from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput

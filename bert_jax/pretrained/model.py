@@ -14,8 +14,8 @@ from bert_jax.data.sequences.batching import Batch
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import MODEL_PARTS
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.models.parameters import MODEL_PARTS
 from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.models.protocol import EncoderOutput

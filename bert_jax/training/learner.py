@@ -12,7 +12,7 @@ from bert_jax.data.examples.examples import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import pretraining_parts
+from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.objectives.objective_choice import MakeObjective
 from bert_jax.optim.optimizers import optimizer as make_optimizer

@@ -7,7 +7,8 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface_names, tf_names
 from bert_jax.formats.places import place
-from bert_jax.models.parameters import PRETRAINING_PARTS, Axis, Parameter, bert_parameters, table
+from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
+from bert_jax.models.parameters import Axis, Parameter, table
 
 LABELS = ("O", "B-X", "I-X")
 HEADS = [

@@ -11,7 +11,8 @@ from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, Opti
 from bert_jax.config.presets import model_config
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import Axis, bert_parameters, linear, pretraining_parts, table, total_size, with_axis
+from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
+from bert_jax.models.parameters import Axis, linear, table, total_size, with_axis
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer

@@ -18,11 +18,12 @@ from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.feed_forward import GatedFeedForward
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import LayerNorm, RmsNorm
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import bert_parameters, total_size
+from bert_jax.models.parameters import total_size
 from bert_jax.models.relative_positions import Rotary, alibi_bias, alibi_slopes
 from bert_jax.models.stack import repeating
 from bert_jax.models.task import BertForTask

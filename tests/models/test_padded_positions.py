@@ -11,8 +11,8 @@ from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import bert_parameters, pretraining_parts
 from bert_jax.pretrained.row_sources import position_sources
 
 SMALL = ModelConfig(

@@ -18,11 +18,10 @@ from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
 from bert_jax.models.parameters import (
-    PRETRAINING_PARTS,
     Axis,
     Parameter,
-    bert_parameters,
     entries,
     linear,
     norm,

@@ -11,9 +11,10 @@ from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
 from bert_jax.data.sequences.batching import ladder
 from bert_jax.errors import UserError
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.xla import attention
-from bert_jax.models.parameters import bert_parameters, total_size
+from bert_jax.models.parameters import total_size
 from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.pretrained.model import PretrainedModel
 

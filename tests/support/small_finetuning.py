@@ -13,7 +13,7 @@ from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptio
 from bert_jax.config.json_form import to_dict
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import pretraining_parts
+from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

@@ -8,8 +8,8 @@ import pytest
 from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.costs import state_bytes
-from bert_jax.models.parameters import bert_parameters
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 

@@ -1,0 +1,148 @@
+"""The one table of the arrays of BERT and its kin: embeddings, layers, the heads of pre-training and of tasks.
+
+Nothing outside the standard library is imported at the top, so `bert-jax info` reads it without loading jax.
+"""
+
+import dataclasses
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
+
+PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens")
+"""Parts that a model can have on its encoder; the last is the head of ELECTRA's discriminator."""
+TASK_PARTS = ("head", "crf")
+POOLED = ("classification", "regression", "choice")
+"""Kinds of heads that read the pooled first position; the others read every position."""
+
+
+def pretraining_parts(config: ModelConfig) -> tuple[str, ...]:
+    """Return those of PRETRAINING_PARTS that a run of pre-training has."""
+    return PRETRAINING_PARTS if config.pair_head else ("mlm",)
+
+
+def bert_parameters(
+    config: ModelConfig, parts: tuple[str, ...] | None = None, head: HeadConfig | None = None
+) -> ParameterTable:
+    """Return the table of a BERT.
+
+    Args:
+      config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
+      parts: those of MODEL_PARTS that the model has; a head that reads the pooler adds it. None: `pretraining_parts`.
+      head: the head of a fine-tuned model.
+    """
+    parts = pretraining_parts(config) if parts is None else parts
+    if head is not None and reads_pooler(config, head):
+        parts = (*parts, "pooler")
+    task = {} if head is None else task_parameters(config, head)
+    return {**encoder_parameters(config), **pretraining_parameters(config, parts), **task}
+
+
+def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
+    """Return whether the head of a task reads BERT's pooler."""
+    return head.kind in POOLED and not config.task_transform
+
+
+def encoder_parameters(config: ModelConfig) -> ParameterTable:
+    """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
+    hidden = Axis("hidden", config.hidden_size)
+    final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
+    return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
+
+
+def word_axis(config: ModelConfig) -> Axis:
+    """Return the axis of the features of the embedding tables."""
+    return Axis("hidden" if config.embedding_size is None else "embedding", config.word_size)
+
+
+def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> ParameterTable:
+    """Return the entries of those of MODEL_PARTS that are in `parts`."""
+    hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
+    entries: list[Parameter] = []
+    if "pooler" in parts:
+        entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias)
+    if "mlm" in parts:
+        entries += linear("mlm/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
+        entries += norm("mlm/norm", word_axis(config), bias=_norm_bias(config))
+        entries += [Parameter("mlm/bias", (vocab,), decays=False)]
+    if "next_sentence" in parts:
+        entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
+    if "replaced_tokens" in parts:
+        entries += linear("replaced_tokens/dense", (hidden,), (hidden,))
+        entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
+    return table(entries)
+
+
+def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
+    """Return the entries of the head of a fine-tuned model and of its CRF."""
+    return table(_head(config, head))
+
+
+def _embeddings(config: ModelConfig, hidden: Axis):
+    tables, width = [("word", Axis("vocab", config.padded_vocab_size))], word_axis(config)
+    if config.positions == "learned":
+        tables.append(("position", Axis("position", config.max_position_embeddings)))
+    if config.type_vocab_size:
+        tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
+    for name, rows in tables:
+        yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
+    yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
+    if config.embedding_size is not None:
+        for entry in linear("embeddings/projection", (width,), (hidden,)):
+            yield dataclasses.replace(entry, embedding=True)
+
+
+def _encoder(config: ModelConfig, hidden: Axis):
+    attention, feed_forward = (
+        (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
+        for part in ("attention", "feed_forward")
+    )
+    heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
+    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
+    normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
+    for name in ("query", "key", "value"):
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, bias)
+    yield from linear("encoder/attention/output", heads, (hidden,), attention, bias)
+    yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
+    if config.feed_forward != "plain":
+        yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), feed_forward, bias)
+    yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)
+    yield from linear("encoder/feed_forward/output", (wide,), (hidden,), feed_forward, bias)
+    yield from norm("encoder/feed_forward_norm", hidden, feed_forward, bias=norm_bias)
+
+
+def _norm_bias(config: ModelConfig) -> bool:
+    return config.norm == "layer_norm" and config.norm_bias
+
+
+def _head(config: ModelConfig, head: HeadConfig):
+    label = Axis("label", head.outputs)
+    if head.features:
+        yield from _bilstm(config, head, label)
+    else:
+        hidden = Axis("feature", config.hidden_size)  # not "hidden": the head is small and stays whole on every device
+        if config.task_transform:
+            yield from linear("head/dense", (hidden,), (hidden,), bias=config.use_bias)
+            yield from norm("head/norm", hidden, bias=_norm_bias(config))
+        yield from linear("head", (hidden,), (label,))
+    if head.crf:
+        yield Parameter("crf/transitions", (label, label))
+        yield Parameter("crf/start", (label,))
+        yield Parameter("crf/end", (label,))
+
+
+def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
+    features = Axis("feature", config.hidden_size * (4 if head.features == "concat_last_four" else 1))
+    state, both = Axis("lstm_state", head.lstm_size), Axis("feature", 2 * head.lstm_size)
+    gates = Axis("gate", 4 * head.lstm_size)
+    for layer, inputs in enumerate((features, both)):
+        for direction in ("forward", "backward"):
+            path = f"head/layer_{layer}/{direction}"
+            yield Parameter(f"{path}/kernel", (inputs, gates))
+            yield Parameter(f"{path}/recurrent", (state, gates))
+            yield Parameter(f"{path}/bias", (gates,), decays=False)
+    yield from linear("head", (both,), (label,))
+    if head.features.startswith("weighted"):
+        count = 4 if head.features == "weighted_last_four" else config.num_layers
+        yield Parameter("head/mix/weights", (Axis("mixed_layer", count),))
+        yield Parameter("head/mix/scale", ())
