@@ -20,6 +20,7 @@ from bert_jax.config.options import (
 )
 from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
+from bert_jax.config.relative_attention import DisentangledConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ComputeConfig",
     "Config",
     "DataConfig",
+    "DisentangledConfig",
     "EmbeddingConfig",
     "EvaluationConfig",
     "FaultsConfig",

@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
+from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
 from bert_jax.config.objective_checks import check_objective
 from bert_jax.config.watching import traced_steps
@@ -92,6 +93,7 @@ def _check_model(config: Config) -> None:
         )
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
     _check_positions(config)
+    check_disentangled(model)
 
 
 def _check_positions(config: Config) -> None:

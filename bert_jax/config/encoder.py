@@ -6,6 +6,8 @@ Only the standard library is imported here, as in `config.options`.
 import dataclasses
 from typing import Literal
 
+from bert_jax.config.relative_attention import DisentangledConfig
+
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
 
 LayersRead = Literal[
@@ -29,7 +31,7 @@ Combination = Literal[
 
 FORM = (
     *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
-    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler", "direction"),
+    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler", "direction", "disentangled"),
 )
 """Options of ModelConfig that later encoders brought; at their defaults the mathematics is BERT's."""
 
@@ -126,6 +128,8 @@ class ModelConfig:
     task_transform: bool = False
     """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
     norm), as in ModernBERT, and there is no pooler."""
+    disentangled: DisentangledConfig = DisentangledConfig()
+    """Attention whose scores depend on relative positions (DeBERTa)."""
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:

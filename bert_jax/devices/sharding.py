@@ -106,7 +106,11 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
 
     These are axes that the mesh does not divide, and arrays of more than LARGE values without an axis that is split.
     """
-    others = [axis.name for place, axis in enumerate(parameter.axes) if place != parameter.layer_axis]
+    others = [
+        axis.name
+        for place, axis in enumerate(parameter.axes)
+        if place != parameter.layer_axis and axis.name != "every_layer"
+    ]
     if others in (["hidden"], ["embedding"]):
         return P(), []  # norms and biases: too small to be worth gathering
     axes, remarks = [], []

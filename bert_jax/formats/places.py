@@ -99,7 +99,7 @@ def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place
     axes = parameter.axes[1:] if stacked else parameter.axes
     groups: list[list[int]] = []
     for number, axis in enumerate(axes):
-        if axis.name == "head_size":
+        if axis.name == "head_size" or (number and axes[number - 1].name == "every_layer"):
             groups[-1].append(number)
         else:
             groups.append([number])

@@ -23,6 +23,7 @@ from bert_jax.models.bert_parameters import encoder_parameters
 from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
+from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
 from bert_jax.models.parameters import ParameterTable
@@ -73,6 +74,12 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
             f"compute.attention=pallas does not know model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"
         )
+    disentangled = config.disentangled.terms != "none"
+    if disentangled and compute.attention not in ("auto", "xla"):
+        raise UserError(
+            f"compute.attention={compute.attention} is not for model.disentangled.terms={config.disentangled.terms}, "
+            "whose scores have a bias that depends on queries and keys; set compute.attention=auto"
+        )
     form = _form_of_products(compute)
     activation = ACTIVATIONS[config.activation]
     if config.feed_forward == "plain":
@@ -83,16 +90,13 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     stack = Stack(
         block=functools.partial(Block, config, feed_forward=feed_forward),
         num_layers=config.num_layers,
-        attend=attention_kernel(compute),
+        attend=xla.attention if disentangled else attention_kernel(compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
         from_second=() if config.first_attention_norm else ("attention_norm",),
         sharing=(0,) * config.num_layers if config.sharing == "all" else None,
-        shared={
-            "attention": ("attention", "attention_norm"),
-            "feed_forward": ("feed_forward", "feed_forward_norm"),
-        }.get(config.sharing, ()),
+        shared=_shared(config),
     )
     table = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
     positions = table if config.positions == "learned" else None
@@ -118,6 +122,16 @@ def _attention_bias(config: ModelConfig) -> Callable[[int], jax.Array] | None:
     if config.direction == "both":
         return alibi
     return causal_bias if alibi is None else lambda length: alibi(length) + causal_bias(length)
+
+
+def _shared(config: ModelConfig) -> tuple[str, ...]:
+    """Return the parts of the blocks that are the same in all layers, while others are each layer's own."""
+    shared = {
+        "attention": ("attention", "attention_norm"),
+        "feed_forward": ("feed_forward", "feed_forward_norm"),
+    }.get(config.sharing, ())
+    relative = config.disentangled.terms != "none" and config.sharing != "all"
+    return (*shared, "relative") if relative else shared
 
 
 def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:

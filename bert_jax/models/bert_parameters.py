@@ -100,8 +100,11 @@ def _encoder(config: ModelConfig, hidden: Axis):
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
     wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
     normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
+    if config.disentangled.terms != "none":
+        yield from _relative_positions(config, hidden, heads, attention)
     for name in ("query", "key", "value"):
-        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, bias)
+        biased = bias and (name != "key" or config.disentangled.key_bias)
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased)
     yield from linear("encoder/attention/output", heads, (hidden,), attention, bias)
     yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
@@ -109,6 +112,19 @@ def _encoder(config: ModelConfig, hidden: Axis):
     yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)
     yield from linear("encoder/feed_forward/output", (wide,), (hidden,), feed_forward, bias)
     yield from norm("encoder/feed_forward_norm", hidden, feed_forward, bias=norm_bias)
+
+
+def _relative_positions(config: ModelConfig, hidden: Axis, heads: tuple[Axis, ...], layers: tuple[Axis, ...]):
+    """Yield the entries of the table of relative positions, and of its maps to queries and keys."""
+    options, once = config.disentangled, (Axis("every_layer", 1),)
+    rows = Axis("distance", 2 * options.reach)
+    yield Parameter("encoder/relative/table", (*once, rows, hidden), embedding=True)
+    if options.table_norm:
+        yield from norm("encoder/relative/norm", hidden, once, embedding=True)
+    if options.c2p and not options.shared_projections:
+        yield from linear("encoder/attention/position_key", (hidden,), heads, layers, options.key_bias)
+    if options.p2c and not options.shared_projections:
+        yield from linear("encoder/attention/position_query", (hidden,), heads, layers)
 
 
 def _norm_bias(config: ModelConfig) -> bool:

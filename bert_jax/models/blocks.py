@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.attention import SelfAttention
+from bert_jax.models.disentangled import DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layers import dropout, make_norm
 from bert_jax.models.relative_positions import Rotary
@@ -28,7 +29,10 @@ class Block(nnx.Module):
     ):
         attention_key, feed_forward_key = jax.random.split(key)
         self.rate, self.pre_norm = config.hidden_dropout, config.norm_position == "pre"
-        self.attention = SelfAttention(config, attention_key)
+        disentangled = config.disentangled.terms != "none"
+        self.relative = RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
+        attention = DisentangledAttention if disentangled else SelfAttention
+        self.attention: Callable[..., tuple[jax.Array, jax.Array | None]] = attention(config, attention_key)
         self.attention_norm = make_norm(config, config.hidden_size)
         self.feed_forward = feed_forward(feed_forward_key)
         self.feed_forward_norm = make_norm(config, config.hidden_size)
@@ -60,7 +64,8 @@ class Block(nnx.Module):
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         mask = mask if window is None else dataclasses.replace(mask, window=window)
         y = self.attention_norm(x) if self.pre_norm and attention_norm else x
-        y, weights = self.attention(y, mask, keys[0], attend, collect, rotary)
+        positions = rotary if self.relative is None else self.relative
+        y, weights = self.attention(y, mask, keys[0], attend, collect, positions)
         x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")
         x = x if self.pre_norm else self.attention_norm(x)
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)

@@ -9,6 +9,9 @@ import dataclasses
 from bert_jax.config import ModelConfig
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable, total_size
 
+ONCE_PER_STEP = tuple(f"encoder/attention/position_{name}/kernel" for name in ("key", "query"))
+"""Kernels that map a table instead of tokens: their products do not grow with the batch, and are not counted."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCounts:
@@ -16,9 +19,9 @@ class ParameterCounts:
 
     embeddings: int
     block: int
-    """Of one layer; the first may have less (model.first_attention_norm)."""
+    """Of one layer, without a table that all use; the first may have less (model.first_attention_norm)."""
     layers: int
-    """Of all layers; what they share is counted once."""
+    """Of all layers; what they share is counted once, and so is a table of relative positions."""
     final_norm: int
     pooler: int
     mlm_head: int
@@ -45,7 +48,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     layers = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
     return ParameterCounts(
         embeddings=sizes["embeddings"],
-        block=sum(parameter.size // _sets(parameter) for parameter in layers),
+        block=sum(parameter.size // _sets(parameter) for parameter in layers if parameter.layer_axis is not None),
         layers=sizes["encoder"],
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes.get("pooler", 0),
@@ -61,7 +64,8 @@ class Flops:
     kernels: int
     """Products with the kernels of the layers, and of a map of the embeddings; linear in the length."""
     attention: int
-    """Scores and weighted values; quadratic in the length."""
+    """Scores and weighted values; quadratic in the length. Of disentangled attention a score has a product per term;
+    that all distances meet all positions first, twice as many products, is not counted."""
     heads: int
     """Pooler, next-sentence head, and the masked-language-model or task head at the predicted positions."""
 
@@ -85,10 +89,11 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     every_layer = sum(
         each.size // _sets(each) * config.num_layers
         for each in parameters.values()
-        if each.part == "encoder" and each.path.endswith("/kernel")
+        if each.part == "encoder" and each.path.endswith("/kernel") and each.path not in ONCE_PER_STEP
     )
     kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
-    attention = 4 * seen_positions(config, length) * config.num_heads * config.head_size
+    products = 1 + config.disentangled.count  # of a pair of positions: the terms of its score, and the value
+    attention = 2 * products * seen_positions(config, length) * config.num_heads * config.head_size
     predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + _kernel_size(parameters, "head"))
     if "mlm/bias" in parameters:  # the head multiplies by the word table, which it shares
         predicted += 2 * predictions * parameters["embeddings/word/table"].size

@@ -17,10 +17,11 @@ from bert_jax.errors import UserError
 
 FLOAT32 = 4  # bytes of a value
 AXIS_NAMES = (
+    "every_layer",  # one entry, which all layers use
     "later_layer",  # one entry per layer but the first
     "layer",  # one entry per layer
     *("hidden", "intermediate", "heads", "vocab", "embedding"),  # devices/sharding.py splits these
-    *("head_size", "position", "token_type"),
+    *("head_size", "position", "distance", "token_type"),
     *("feature", "label", "pair_class", "mixed_layer", "lstm_state", "gate"),
 )
 """The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" is

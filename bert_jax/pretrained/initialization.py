@@ -1,12 +1,13 @@
 """Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest stays fresh."""
 
 import dataclasses
+import operator
 
 import jax
 import numpy as np
 from rich.table import Table
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
@@ -34,6 +35,7 @@ ARCHITECTURE = {
             "pooler",
         )
     },
+    **{f"disentangled.{field.name}": f"disentangled.{field.name}" for field in dataclasses.fields(DisentangledConfig)},
 }
 """Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
 compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
@@ -80,9 +82,10 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
     differing = {
-        option: (getattr(config, name), getattr(stored.model, name))
+        option: (ours, theirs)
         for option, name in ARCHITECTURE.items()
-        if getattr(config, name) != getattr(stored.model, name) and not (longer and option in REACH)
+        if (ours := operator.attrgetter(name)(config)) != (theirs := operator.attrgetter(name)(stored.model))
+        and not (longer and option in REACH)
     }
     if differing:
         shown = "; ".join(

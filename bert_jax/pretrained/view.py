@@ -119,6 +119,9 @@ def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[
         return jax.tree.map(lambda leaf: leaf[min(index, len(leaf) - 1)], stacked)
     found, num_layers = {}, config.num_layers
     for name, tree in stacked.items():
+        if name == "relative":  # the table that every layer reads
+            found[name] = jax.tree.map(lambda leaf: leaf[0], tree)
+            continue
         lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]
         if index >= lacking:
             found[name] = jax.tree.map(lambda leaf, row=index - lacking: leaf[row], tree)

@@ -83,6 +83,7 @@ def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: i
         size=model.head_size,
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
+        disentangled=model.disentangled.terms != "none",
     )
     platform = mesh.devices.flat[0].platform
     path = attention_path(compute, platform, shape)

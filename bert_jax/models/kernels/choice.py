@@ -33,6 +33,8 @@ class Shape:
     dtype: jnp.dtype
     window: int | None = None
     """Positions that a layer sees to either side; None: all."""
+    disentangled: bool = False
+    """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
 
 
 def attention_kernel(compute: ComputeConfig) -> AttentionKernel:
@@ -94,11 +96,13 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
     mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
-    if compute.attention == "auto" and _by_blocks(platform, mask, shape.length):
+    if compute.attention == "auto" and _by_blocks(platform, mask, shape.length) and not shape.disentangled:
         return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
     reason = None
-    if name == "pallas":
+    if shape.disentangled and name != "xla":
+        reason = "scores have a bias that depends on queries and keys (model.disentangled)"
+    elif name == "pallas":
         reason = _pallas().obstacle(shape.batch, shape.length, shape.heads, shape.size)
     elif name == "cudnn":
         reason = cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)

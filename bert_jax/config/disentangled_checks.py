@@ -1,0 +1,40 @@
+"""What the options of disentangled attention must satisfy, before anything heavy is loaded."""
+
+from bert_jax.config.encoder import ModelConfig
+from bert_jax.errors import UserError
+
+
+def check_disentangled(model: ModelConfig) -> None:
+    """Raise a UserError if disentangled attention cannot have these options, or another one of the model."""
+    options = model.disentangled
+    if options.terms == "none":
+        changed = [name for name in vars(options) if getattr(options, name) != getattr(type(options), name)]
+        if changed:
+            raise UserError(
+                f"model.disentangled.{changed[0]}={getattr(options, changed[0])} does nothing without "
+                "model.disentangled.terms; set that to c2p+p2c, as in DeBERTa, or leave both out"
+            )
+        return
+    if model.positions not in ("none", "learned"):
+        raise UserError(
+            f"model.positions={model.positions} is another way to know distances than model.disentangled.terms="
+            f"{options.terms}; set model.positions=none, as in DeBERTa, or learned"
+        )
+    if not model.use_bias:
+        raise UserError(
+            "model.use_bias=False with model.disentangled.terms is a form that no DeBERTa has; set model.use_bias=True"
+        )
+    if options.max_distance < 1:
+        raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")
+    if options.buckets is None:
+        return
+    if options.buckets < 4 or options.buckets % 2:
+        raise UserError(
+            f"model.disentangled.buckets={options.buckets} must be an even number of at least 4, for half of them are "
+            "one distance each; DeBERTa-v3 has 256, and None is one for every distance"
+        )
+    if options.max_distance < options.buckets // 2 + 2:
+        raise UserError(
+            f"model.disentangled.max_distance={options.max_distance} leaves nothing for the wider half of "
+            f"model.disentangled.buckets={options.buckets}; it must be at least {options.buckets // 2 + 2}"
+        )

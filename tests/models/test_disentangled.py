@@ -1,0 +1,244 @@
+"""Disentangled attention against what the paper writes, position by position; its rows, its counts, its other forms."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from deberta_model import FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD
+from modern_model import rows
+from small_model import FLOAT32, compiled, perturbed
+
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, ModelConfig, PhaseConfig
+from bert_jax.config.checks import check
+from bert_jax.errors import UserError
+from bert_jax.models import costs
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.disentangled import DisentangledAttention, RelativePositions, along_diagonals, relative_rows
+from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.choice import Shape, attention_path
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.parameters import total_size
+
+ONE_TERM = {
+    name: dataclasses.replace(FIRST, disentangled=dataclasses.replace(FIRST.disentangled, terms=name))
+    for name in ("c2p", "p2c")
+}
+MODELS = {"v1": FIRST, "v3": THIRD, **ONE_TERM}
+
+
+def row_by_hand(distance: int, options: DisentangledConfig) -> int:
+    """The row of the table for query minus key, from the text of the papers."""
+    reach = options.reach
+    if options.buckets is None:
+        if distance <= -reach:
+            return 0
+        return 2 * reach - 1 if distance >= reach else distance + reach
+    half = options.buckets // 2
+    if abs(distance) <= half:
+        return distance + reach
+    grown = math.log(abs(distance) / half) / math.log((options.max_distance - 1) / half) * (half - 1)
+    bucket = min(half + math.ceil(grown), reach)
+    return min(max(reach + (bucket if distance > 0 else -bucket), 0), 2 * reach - 1)
+
+
+@pytest.mark.parametrize(
+    "max_distance, buckets", [(5, None), (1, None), (512, None), (512, 256), (12, 6), (33, 10), (6, 4)]
+)
+def test_rows_are_those_of_the_papers(max_distance, buckets):
+    options = DisentangledConfig(max_distance=max_distance, buckets=buckets)
+    for length in (1, 2, 7, 700):
+        found = relative_rows(length, max_distance, buckets)
+        assert found.tolist() == [row_by_hand(distance, options) for distance in range(1 - length, length)]
+    assert np.all(np.diff(found) >= 0) and found[length - 1] == options.reach
+
+
+def test_entries_are_read_along_the_diagonals():
+    for length in (1, 2, 5, 8):
+        scores = np.random.default_rng(length).standard_normal((2, 3, length, 2 * length - 1)).astype(np.float32)
+        found = along_diagonals(jnp.asarray(scores))
+        for i in range(length):
+            for j in range(length):
+                np.testing.assert_array_equal(found[:, :, i, j], scores[:, :, i, j - i + length - 1])
+
+
+def scores_by_hand(attention, relative, x: np.ndarray, options: DisentangledConfig) -> np.ndarray:
+    """Scores [B, A, L, L] of the paper's equation 4, one pair of positions at a time, in float64."""
+
+    def mapped(module, values):
+        bias = 0 if module.bias is None else np.asarray(module.bias[...], np.float64)
+        return np.einsum("...h,had->...ad", values, np.asarray(module.kernel[...], np.float64)) + bias
+
+    table = np.asarray(relative.table[...], np.float64)
+    if options.table_norm:
+        normed = (table - table.mean(-1, keepdims=True)) / np.sqrt(table.var(-1, keepdims=True) + 1e-7)
+        table = normed * np.asarray(relative.norm.scale[...]) + np.asarray(relative.norm.bias[...])
+    query, key = mapped(attention.query, x), mapped(attention.key, x)
+    own = not options.shared_projections
+    position_key = mapped(attention.position_key if own else attention.key, table) if options.c2p else None
+    position_query = mapped(attention.position_query if own else attention.query, table) if options.p2c else None
+    batch, length, heads, size = query.shape
+    found = np.zeros((batch, heads, length, length))
+    for i in range(length):
+        for j in range(length):
+            row = row_by_hand(i - j, options)
+            terms = query[:, i] * key[:, j]
+            terms = terms + query[:, i] * position_key[row] if options.c2p else terms
+            terms = terms + key[:, j] * position_query[row] if options.p2c else terms
+            found[:, :, i, j] = terms.sum(-1) / math.sqrt(options.count * size)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_of_the_paper(name):
+    config, random = MODELS[name], np.random.default_rng(3)
+    attention = DisentangledAttention(config, jax.random.key(0))
+    relative = RelativePositions(config, jax.random.key(1))
+    for module in (attention.query, attention.key, attention.value, attention.position_key, attention.position_query):
+        if module is not None:
+            module.kernel[...] = jnp.asarray(random.standard_normal(module.kernel.shape) * 0.3, jnp.float32)
+        if module is not None and module.bias is not None:
+            module.bias[...] = jnp.asarray(random.standard_normal(module.bias.shape), jnp.float32)
+    relative.table[...] = jnp.asarray(random.standard_normal(relative.table.shape), jnp.float32)
+    if relative.norm is not None:
+        relative.norm.scale[...] = jnp.asarray(random.standard_normal(config.hidden_size), jnp.float32)
+        relative.norm.bias[...] = jnp.asarray(random.standard_normal(config.hidden_size), jnp.float32)
+    x = random.standard_normal((2, 17, config.hidden_size)).astype(np.float32)
+    mask = AttentionMask(padding=jnp.ones((2, 17)))
+    _, weights = attention(jnp.asarray(x), mask, None, xla.attention, True, relative)
+    scores = scores_by_hand(attention, relative, x.astype(np.float64), config.disentangled)
+    expected = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(weights, expected / expected.sum(-1, keepdims=True), atol=2e-5)
+
+
+def counted_by_hand(config: ModelConfig, maps: int, biases: int) -> int:
+    """Parameters of an encoder with so many [H, H] maps and biases [H] in the attention of a layer."""
+    hidden, wide, reach = config.hidden_size, config.feed_forward_size, config.disentangled.reach
+    norms = 2 * hidden
+    layer = maps * hidden * hidden + biases * hidden + 2 * hidden * wide + wide + hidden + 2 * norms
+    table = 2 * reach * hidden + (norms if config.disentangled.table_norm else 0)
+    return config.need_vocab_size() * hidden + norms + config.num_layers * layer + table
+
+
+@pytest.mark.parametrize(
+    "config, maps, biases, encoder, with_head",
+    [(PUBLISHED_FIRST, 6, 4, 138_601_728, 139_244_121), (PUBLISHED_THIRD, 4, 4, 183_831_552, 184_551_780)],
+    ids=["v1", "v3"],
+)
+def test_published_parameter_counts(config, maps, biases, encoder, with_head):
+    model = BertForPreTraining(config, FLOAT32, ("mlm",))
+    made = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(made)) == total_size(model.parameters) == with_head
+    counts = costs.parameter_counts(bert_parameters(config))
+    assert counts.encoder_without_pooler == counted_by_hand(config, maps, biases) == encoder
+    assert counts.encoder_without_pooler + counts.mlm_head == with_head
+    table = 2 * config.disentangled.reach * 768 + (2 * 768 if config.disentangled.table_norm else 0)
+    assert counts.layers == 12 * counts.block + table
+
+
+def test_flops_count_a_product_for_each_term_and_no_map_of_the_table():
+    plain = dataclasses.replace(FIRST, disentangled=DisentangledConfig())
+    with_terms, without = (costs.training_flops(config, bert_parameters(config), 16, 3) for config in (FIRST, plain))
+    assert with_terms.kernels == without.kernels and with_terms.attention == 2 * without.attention
+
+
+def losses(config: ModelConfig, compute: ComputeConfig, params=None, batch=None, texts=None):
+    """Parameters, loss and gradients, with dropout, of an encoder without heads."""
+    model, batch = BertForPreTraining(config, compute, ()), batch or rows(13, (13, 9))
+    params = params or perturbed(model)
+
+    def loss(params):
+        output = model.encode(params, *batch, dropout_key=jax.random.key(5), texts=texts)
+        return jnp.sum(jnp.sin(output.last_hidden_state))
+
+    return params, *compiled(jax.value_and_grad(loss))(params)
+
+
+@pytest.mark.parametrize(
+    "name, remat", [("v3", "sel"), *(pytest.param("v1", remat, marks=pytest.mark.slow) for remat in ("none", "full"))]
+)
+def test_scan_and_loop_and_what_they_compute_again_give_one_model(name, remat):
+    params, loss, slopes = losses(MODELS[name], ComputeConfig(dtype="float32", layers="loop"))
+    _, found, gradient = losses(MODELS[name], ComputeConfig(dtype="float32", layers="scan", remat=remat), params)
+    assert float(found) == pytest.approx(float(loss), rel=1e-5)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), gradient, slopes)
+    assert slopes["encoder"]["relative"]["table"].shape == (1, 2 * MODELS[name].disentangled.reach, 24)
+
+
+def test_the_gradient_is_the_slope_of_the_loss():
+    """By central differences along a random direction of the table, its norm and the maps that read it."""
+    model, batch = BertForPreTraining(THIRD, FLOAT32, ()), rows(9, (9, 6))
+    params, random = perturbed(model), np.random.default_rng(0)
+    parts = {"relative": params["encoder"]["relative"], "query": params["encoder"]["attention"]["query"]}
+    ways = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape).astype(np.float32), parts)
+
+    def loss(parts):
+        attention = params["encoder"]["attention"] | {"query": parts["query"]}
+        encoder = params["encoder"] | {"relative": parts["relative"], "attention": attention}
+        return jnp.sum(jnp.sin(model.encode(params | {"encoder": encoder}, *batch).last_hidden_state))
+
+    slope = compiled(jax.grad(loss))(parts)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(slope["relative"]))
+    expected = sum(np.vdot(a, b) for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(ways), strict=True))
+    value, step = compiled(loss), 1e-3
+    more, less = (
+        float(value(jax.tree.map(lambda leaf, way, sign=sign: leaf + sign * step * way, parts, ways)))
+        for sign in (1, -1)
+    )
+    assert (more - less) / (2 * step) == pytest.approx(float(expected), rel=5e-3)
+
+
+def test_a_text_in_a_packed_row_is_computed_as_if_alone():
+    model = BertForPreTraining(THIRD, FLOAT32, ())
+    params, (ids, types, mask) = perturbed(model), rows(20, (20,))
+    numbers = np.repeat([1, 2, 0], [11, 7, 2])[None]
+    mask = (numbers > 0).astype(np.int32)
+    texts = PackedTexts(jnp.asarray(numbers), jnp.asarray([[0, 11]]))
+    packed = compiled(lambda p: model.encode(p, ids, types, mask, texts=texts).last_hidden_state)(params)
+    for start, end in ((0, 11), (11, 18)):
+        alone = compiled(lambda p, ids: model.encode(p, ids, ids * 0, ids * 0 + 1).last_hidden_state)(
+            params, ids[:, start:end]
+        )
+        np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+
+
+def test_attention_is_announced_as_it_is_computed():
+    shape = Shape(batch=8, length=512, heads=12, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"), disentangled=True)
+    assert attention_path(ComputeConfig(), "cpu", shape) == "xla"
+    assert attention_path(ComputeConfig(), "tpu", shape).startswith("xla, not pallas: scores have a bias that depends")
+    with pytest.raises(UserError, match=r"compute.attention=pallas is not for model.disentangled.terms=c2p\+p2c"):
+        BertForPreTraining(FIRST, ComputeConfig(attention="pallas")).parameters
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(terms="none", buckets=8), "model.disentangled.buckets=8 does nothing without model.disentangled.terms"),
+        (dict(max_distance=0), "model.disentangled.max_distance=0 must be positive"),
+        (dict(buckets=7), "model.disentangled.buckets=7 must be an even number"),
+        (dict(buckets=8, max_distance=5), "max_distance=5 leaves nothing for the wider half .* at least 6"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_one_line(changes, message):
+    options = dataclasses.replace(DisentangledConfig(terms="c2p+p2c"), **changes)
+    refused(dataclasses.replace(FIRST, disentangled=options), message)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [(dict(positions="rope"), "model.positions=rope is another way"), (dict(use_bias=False), "model.use_bias=False")],
+)
+def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
+    refused(dataclasses.replace(FIRST, **changes), message)
+
+
+def refused(model: ModelConfig, message: str) -> None:
+    phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=2, learning_rate=1e-3),)
+    with pytest.raises(UserError, match=message) as raised:
+        check(Config(model=model, data=DataConfig(sentence_pairs="none"), phases=phases))
+    assert "\n" not in str(raised.value)
