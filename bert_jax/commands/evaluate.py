@@ -25,6 +25,8 @@ LABELS = {
     "mlm_loss": "MLM loss (nats)",
     "perplexity": "MLM perplexity",
     "mlm_accuracy": "MLM accuracy",
+    "span_boundary_loss": "span boundary loss (nats)",
+    "span_boundary_accuracy": "span boundary accuracy",
     "next_sentence_loss": "sentence pair loss",
     "next_sentence_accuracy": "sentence pair accuracy",
 }

@@ -9,7 +9,8 @@ from rich.table import Table
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
-from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
+from bert_jax.models.parameters import ParameterTable
 
 SHARED = {
     "none": "",
@@ -39,7 +40,7 @@ def run_info(config: Config) -> None:
 
 
 def parameter_table(config: Config) -> Table:
-    counts = costs.parameter_counts(bert_parameters(config.model))
+    counts = costs.parameter_counts(_parameters(config))
     table = _table("Parameters", "part", "number")
     rows = [
         ("embeddings", counts.embeddings),
@@ -57,13 +58,15 @@ def parameter_table(config: Config) -> Table:
         rows.insert(-2, ("pooler", counts.pooler))
         rows.insert(-2, ("encoder with pooler", counts.encoder))
         rows.insert(-1, ("next-sentence head", counts.next_sentence))
+    if counts.span_boundary:
+        rows.insert(-1, ("span boundary head (table shared)", counts.span_boundary))
     for name, number in rows:
         table.add_row(name, f"{number:,}")
     return table
 
 
 def state_line(config: Config) -> str:
-    state = costs.state_bytes(bert_parameters(config.model), config.optimizer.moments)
+    state = costs.state_bytes(_parameters(config), config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
@@ -82,7 +85,7 @@ def flops_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        flops = costs.training_flops(config.model, bert_parameters(config.model), length, predicted)
+        flops = costs.training_flops(config.model, _parameters(config), length, predicted)
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
@@ -120,9 +123,8 @@ def phase_table(config: Config) -> Table:
     totals = [0, 0, 0, 0]
     for phase in resolve_phases(config):
         sequences = phase.steps * phase.batch_size
-        flops = costs.training_flops(
-            config.model, bert_parameters(config.model), phase.sequence_length, phase.max_predictions
-        ).total
+        sizes = phase.sequence_length, phase.max_predictions
+        flops = costs.training_flops(config.model, _parameters(config), *sizes).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
@@ -134,6 +136,10 @@ def phase_table(config: Config) -> Table:
 def _run_cells(row, shape: str) -> tuple[str, ...]:
     steps, sequences, tokens, flops = row
     return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}", f"{flops:.3g}"
+
+
+def _parameters(config: Config) -> ParameterTable:
+    return bert_parameters(config.model, pretraining_parts(config.model, config.objective))
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:

@@ -15,7 +15,8 @@ def check_objective(config: Config) -> None:
         if not 0 <= weight < math.inf:
             raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
     pairs = config.data.sentence_pairs
-    if not weights["mlm_weight"] and (pairs == "none" or not weights["next_sentence_weight"]):
+    others = weights["span_boundary_weight"] or (pairs != "none" and weights["next_sentence_weight"])
+    if not weights["mlm_weight"] and not others:
         raise UserError(
             f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
             f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
@@ -37,8 +38,8 @@ def _check_left_to_right(config: Config) -> None:
             f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
-    for name in ("mlm_weight", "next_sentence_weight"):
-        if getattr(config.objective, name) != 1:
+    for name, alone in (("mlm_weight", 1), ("next_sentence_weight", 1), ("span_boundary_weight", 0)):
+        if getattr(config.objective, name) != alone:
             raise UserError(
                 f"{why}, which is its only loss, so objective.{name}={getattr(config.objective, name):g} has no "
                 "effect; leave it out"

@@ -86,6 +86,9 @@ class MaskingConfig:
     random_share: float = 0.1
     """Share of the predicted tokens that are replaced by a random entry of the vocabulary. The rest stay as they
     are."""
+    replacement: Literal["token", "span"] = "token"
+    """What one decision between [MASK], a random entry and no change is made for: each predicted token, or each run of
+    adjacent ones (span, as in SpanBERT), whose random entries still differ."""
     span_continue: float = 0.8
     """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p =
     0.2 of SpanBERT, section 3.1)."""

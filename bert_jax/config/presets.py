@@ -88,6 +88,15 @@ def roberta_config(name: str) -> ModelConfig:
     )
 
 
+def spanbert_config(name: str) -> ModelConfig:
+    """Return the ModelConfig of SpanBERT (Joshi et al. 2020) in a published size of BERT, with vocab_size None.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
+    """
+    return dataclasses.replace(model_config(name), activation="gelu_erf", pair_head=False)
+
+
 ALBERT_SIZES = {  # layers, hidden size, heads: Lan et al. 2020 (arXiv 1909.11942), table 1; xxlarge has 64 heads
     "mini": (4, 256, 4),  # ours, of the width of BERT-mini
     "base": (12, 768, 12),

@@ -48,13 +48,13 @@ def convert(
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers do not have one together with
-    such a head, and would report it as unexpected.
+    Only bert_jax knows a span boundary head. Google's run_squad.py leaves a pooler that nothing reads. The classes of
+    transformers do not have one together with such a head, and would report it as unexpected.
     """
+    if to != "bert_jax":
+        stored = _without(stored, "span_boundary")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
-        return dataclasses.replace(
-            stored, arrays={path: array for path, array in stored.arrays.items() if not path.startswith("pooler/")}
-        )
+        return _without(stored, "pooler")
     if parts == "all":
         return stored
     if parts == "mlm" and "mlm" not in stored.parts:
@@ -65,6 +65,11 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
     kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
     arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
     return dataclasses.replace(stored, arrays=arrays, head=None)
+
+
+def _without(stored: StoredModel, part: str) -> StoredModel:
+    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(f"{part}/")}
+    return dataclasses.replace(stored, arrays=arrays)
 
 
 def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:

@@ -18,7 +18,7 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.postprocess_files import read_postprocesses
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.bert_parameters import MODEL_PARTS, bert_parameters
 from bert_jax.models.parameters import row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
@@ -99,7 +99,7 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     config = content["config"]
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
-    for name in row_tables(bert_parameters(model), "vocab"):
+    for name in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
         if name in arrays:
             arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
     run = _run(home)

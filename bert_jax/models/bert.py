@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,12 @@ from bert_jax.models.layers import Linear
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
+from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
 from bert_jax.models.stack import run_stack, stacked_blocks
 from bert_jax.models.word_losses import WordLosses
+
+WordPart = Literal["mlm", "span_boundary"]
+"""Parts that predict the words at masked positions: from the states there, or from those beside the span."""
 
 
 class PretrainingOutput(NamedTuple):
@@ -48,6 +52,8 @@ class Bert(nnx.Module):
         self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
         replaced = functools.partial(ReplacedTokenHead, config, jax.random.fold_in(key, 0), architecture.activation)
         self.replaced_tokens = replaced() if "replaced_tokens" in parts else None
+        spans = functools.partial(SpanBoundaryHead, config, jax.random.fold_in(key, 1), architecture.activation)
+        self.span_boundary = spans() if "span_boundary" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias
@@ -82,17 +88,25 @@ class Bert(nnx.Module):
             return gather_positions(x, texts.ends() if self.reads_last else texts.starts)
         return gather_positions(x, last_positions(mask.padding)[:, None])[:, 0] if self.reads_last else x[:, 0]
 
-    def mlm_logits(self, output: EncoderOutput, masked_positions: jax.Array) -> jax.Array:
+    def word_logits(self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
         """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""
-        assert self.mlm is not None, "require('mlm') comes first"
-        masked = gather_positions(output.last_hidden_state, masked_positions)
-        return self.mlm(masked, self.embeddings.word.table[...])
+        head, states = self._word_head(output, batch, part)
+        return head(states, self.embeddings.word.table[...])
 
-    def word_losses(self, output: EncoderOutput, positions: jax.Array, labels: jax.Array, block: int) -> WordLosses:
-        """Return the losses [B, M] of predicting labels [B, M] at positions [B, M]."""
-        assert self.mlm is not None, "require('mlm') comes first"
-        masked = gather_positions(output.last_hidden_state, positions)
-        return self.mlm.losses(masked, self.embeddings.word.table[...], labels, block)
+    def word_losses(self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart, block: int) -> WordLosses:
+        """Return the losses [B, M] of predicting masked_ids [B, M] at masked_positions [B, M]."""
+        head, states = self._word_head(output, batch, part)
+        return head.losses(states, self.embeddings.word.table[...], batch["masked_ids"], block)
+
+    def _word_head(
+        self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart
+    ) -> tuple[MaskedLanguageModelHead, jax.Array]:
+        """Return the head that predicts words, and what it reads for each prediction: [B, M, H]."""
+        if part == "span_boundary":
+            assert self.span_boundary is not None, "require(part) comes first"
+            return self.span_boundary.words, self.span_boundary(output.last_hidden_state, SpanBoundaries.of(batch))
+        assert self.mlm is not None, "require(part) comes first"
+        return self.mlm, gather_positions(output.last_hidden_state, batch["masked_positions"])
 
     def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
         """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""
@@ -170,7 +184,7 @@ class BertForPreTraining:
         self.require("mlm", "pooler", "next_sentence")
         bert = self._module(params)
         output = self._encode(bert, *_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
-        return PretrainingOutput(bert.mlm_logits(output, batch["masked_positions"]), bert.next_sentence_logits(output))
+        return PretrainingOutput(bert.word_logits(output, batch, "mlm"), bert.next_sentence_logits(output))
 
     def mlm_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
@@ -179,24 +193,34 @@ class BertForPreTraining:
 
         `encoded` is the output of `encode` for the batch, which then needs only masked_positions; None: it is computed.
         """
-        self.require("mlm")
+        return self.word_logits(params, batch, "mlm", encoded)
+
+    def word_logits(
+        self, params: Params, batch: dict[str, jax.Array], part: WordPart, encoded: EncoderOutput | None = None
+    ) -> jax.Array:
+        """Return [B, M, V] float32: the logits of the head for masked words, or of that for spans from their boundary.
+
+        The latter needs masked_weights too. `encoded` is as above.
+        """
+        self.require(part)
         bert = self._module(params)
-        return bert.mlm_logits(encoded or self._of(bert, batch), batch["masked_positions"])
+        return bert.word_logits(encoded or self._of(bert, batch), batch, part)
 
     @property
     def has_word_losses(self) -> bool:
-        """Whether `word_losses` takes less time and memory than `mlm_logits`."""
+        """Whether `word_losses` takes less time and memory than `word_logits`."""
         return "mlm" in self.parts and self._pieces.word_block is not None
 
-    def word_losses(self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput) -> WordLosses:
+    def word_losses(
+        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput, part: WordPart = "mlm"
+    ) -> WordLosses:
         """Return the losses [B, M] of predicting the masked_ids of a batch at its masked_positions, and no logits.
 
         They are those of `objectives.masked_language_model.loss_sums`, block by block over the vocabulary.
         """
-        self.require("mlm")
+        self.require(part)
         block = self._pieces.word_block or self.config.need_vocab_size()
-        bert = self._module(params)
-        return bert.word_losses(encoded, batch["masked_positions"], batch["masked_ids"], block)
+        return self._module(params).word_losses(encoded, batch, part, block)
 
     def next_sentence_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None

@@ -5,20 +5,23 @@ Nothing outside the standard library is imported at the top, so `bert-jax info` 
 
 import dataclasses
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens")
-"""Parts that a model can have on its encoder; the last is the head of ELECTRA's discriminator."""
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary")
+"""Parts that a model can have on its encoder; the last two are the heads of ELECTRA's discriminator and of SpanBERT."""
+SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
+"""Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
 POOLED = ("classification", "regression", "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
 
 
-def pretraining_parts(config: ModelConfig) -> tuple[str, ...]:
-    """Return those of PRETRAINING_PARTS that a run of pre-training has."""
-    return PRETRAINING_PARTS if config.pair_head else ("mlm",)
+def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
+    """Return those of MODEL_PARTS that a run of pre-training on masked words has."""
+    parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
+    return (*parts, "span_boundary") if objective is not None and objective.span_boundary_weight else parts
 
 
 def bert_parameters(
@@ -62,15 +65,27 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
     if "pooler" in parts:
         entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias)
     if "mlm" in parts:
-        entries += linear("mlm/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
-        entries += norm("mlm/norm", word_axis(config), bias=_norm_bias(config))
-        entries += [Parameter("mlm/bias", (vocab,), decays=False)]
+        entries += _word_head("mlm", config, hidden, vocab)
     if "next_sentence" in parts:
         entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
     if "replaced_tokens" in parts:
         entries += linear("replaced_tokens/dense", (hidden,), (hidden,))
         entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
+    if "span_boundary" in parts:
+        places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
+        beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)
+        entries += [Parameter("span_boundary/place/table", (places, place))]
+        entries += linear("span_boundary/dense", (beside,), (hidden,), bias=config.use_bias)
+        entries += norm("span_boundary/norm", hidden, bias=_norm_bias(config))
+        entries += _word_head("span_boundary/words", config, hidden, vocab)
     return table(entries)
+
+
+def _word_head(path: str, config: ModelConfig, hidden: Axis, vocab: Axis):
+    """Return the entries of a head that predicts words with the word table."""
+    yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
+    yield from norm(f"{path}/norm", word_axis(config), bias=_norm_bias(config))
+    yield Parameter(f"{path}/bias", (vocab,), decays=False)
 
 
 def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:

@@ -26,6 +26,7 @@ class ParameterCounts:
     pooler: int
     mlm_head: int
     next_sentence: int
+    span_boundary: int
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -37,7 +38,7 @@ class ParameterCounts:
 
     @property
     def pretraining(self) -> int:
-        return self.encoder + self.mlm_head + self.next_sentence
+        return self.encoder + self.mlm_head + self.next_sentence + self.span_boundary
 
 
 def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
@@ -54,6 +55,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         pooler=sizes.get("pooler", 0),
         mlm_head=sizes["mlm"],
         next_sentence=sizes.get("next_sentence", 0),
+        span_boundary=sizes.get("span_boundary", 0),
     )
 
 
@@ -94,9 +96,9 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
     products = 1 + config.disentangled.count  # of a pair of positions: the terms of its score, and the value
     attention = 2 * products * seen_positions(config, length) * config.num_heads * config.head_size
-    predicted = 2 * predictions * (_kernel_size(parameters, "mlm") + _kernel_size(parameters, "head"))
-    if "mlm/bias" in parameters:  # the head multiplies by the word table, which it shares
-        predicted += 2 * predictions * parameters["embeddings/word/table"].size
+    predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
+    predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
+    predicted = 2 * predictions * predicting
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
 
@@ -112,6 +114,11 @@ def seen_positions(config: ModelConfig, length: int) -> int:
             farther = sum(max(0, length - 1 - window - position) for position in range(first))
             total += near + 2 * farther
     return total
+
+
+def word_heads(parameters: ParameterTable) -> tuple[str, ...]:
+    """Return the paths of the heads that predict words with the word table."""
+    return tuple(path for path in ("mlm", "span_boundary/words") if f"{path}/bias" in parameters)
 
 
 def _sets(parameter: Parameter) -> int:
@@ -234,7 +241,7 @@ def step_bytes(
     """
     state = state_bytes(parameters, moments)
     gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
-    sizes = (config, sequence_length, predictions)
+    sizes = (config, sequence_length, predictions * max(1, len(word_heads(parameters))))
     kept = activation_bytes(*sizes, remat, value_bytes).total
     everything = activation_bytes(*sizes, "none", value_bytes)
     of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // config.num_layers

@@ -1,4 +1,7 @@
-"""The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has."""
+"""The objective of BERT's pre-training: masked words and, with pairs of segments, which of two classes a pair has.
+
+With a weight, SpanBERT's too: the words of each span from the states beside it.
+"""
 
 import dataclasses
 
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Sums, Term
 
@@ -19,6 +23,7 @@ MASKED_WORDS = Term(
     perplexity="perplexity",
     of_words=True,
 )
+SPAN_BOUNDARY = Term(name="span_boundary", label="SBO", title="Span boundary objective", unit="nats per token")
 SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs", panels=("accuracy",))
 
 
@@ -36,13 +41,17 @@ class PretrainingObjective:
 
     @property
     def terms(self) -> tuple[Term, ...]:
+        spans = dataclasses.replace(SPAN_BOUNDARY, weight=self.weights.span_boundary_weight)
         return (
             dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight),
+            *((spans,) if spans.weight else ()),
             dataclasses.replace(SENTENCE_PAIRS, weight=self.weights.next_sentence_weight),
         )
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         found = {MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon}
+        if self.weights.span_boundary_weight:
+            found[SPAN_BOUNDARY.name] = jnp.sum(SpanBoundaries.of(batch).weights)
         if "next_sentence_weights" in batch:  # of packed rows
             found[SENTENCE_PAIRS.name] = jnp.sum(batch["next_sentence_weights"])
         elif "next_sentence_labels" in batch:
@@ -55,6 +64,9 @@ class PretrainingObjective:
         sums = {}
         if "mlm" in model.parts:
             sums[MASKED_WORDS.name] = masked_language_model.model_sums(model, params, batch, encoded)
+        if "span_boundary" in model.parts and self.weights.span_boundary_weight:
+            spans = masked_language_model.model_sums(model, params, batch, encoded, "span_boundary")
+            sums[SPAN_BOUNDARY.name] = spans
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)
             sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining, WordPart
 from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives.objective import Batch, Sums
 
 
@@ -30,12 +31,14 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
     return weighted_sums(losses, correct, masked_weights)
 
 
-def model_sums(model: BertForPreTraining, params: Params, batch: Batch, encoded: EncoderOutput) -> Sums:
-    """Return `loss_sums` of what the head of a model predicts for the masked_ids of a batch, the way it is fastest."""
-    weights = batch["masked_weights"]
+def model_sums(
+    model: BertForPreTraining, params: Params, batch: Batch, encoded: EncoderOutput, part: WordPart = "mlm"
+) -> Sums:
+    """Return `loss_sums` of what a head of a model predicts for the masked_ids of a batch, the way it is fastest."""
+    weights = batch["masked_weights"] if part == "mlm" else SpanBoundaries.of(batch).weights
     if model.has_word_losses:
-        return weighted_sums(*model.word_losses(params, batch, encoded), weights)
-    return loss_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
+        return weighted_sums(*model.word_losses(params, batch, encoded, part), weights)
+    return loss_sums(model.word_logits(params, batch, part, encoded), batch["masked_ids"], weights)
 
 
 def weighted_sums(losses: jax.Array, correct: jax.Array, masked_weights: jax.Array) -> Sums:

@@ -50,9 +50,8 @@ class Learner:
         Raises:
           UserError: the model's table of parameters and what it initializes differ.
         """
-        objective = make_objective(
-            BertForPreTraining(config.model, config.compute, pretraining_parts(config.model)), config
-        )
+        parts = pretraining_parts(config.model, config.objective)
+        objective = make_objective(BertForPreTraining(config.model, config.compute, parts), config)
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         main = main_term(objective.terms).loss
         abstract = abstract_state(objective.model, optimizer, mesh)
@@ -81,7 +80,8 @@ class Learner:
         if compute == self.config.compute:
             return self.objective
         config = dataclasses.replace(self.config, compute=compute)
-        return self.make_objective(BertForPreTraining(config.model, compute, pretraining_parts(config.model)), config)
+        parts = pretraining_parts(config.model, config.objective)
+        return self.make_objective(BertForPreTraining(config.model, compute, parts), config)
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""

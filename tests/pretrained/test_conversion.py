@@ -62,6 +62,21 @@ def test_to_our_own_layout_and_back(tmp_path, name):
     assert_same(stored, open_stored(tmp_path))
 
 
+def test_a_span_boundary_head_is_left_out_by_name(tmp_path, capsys):
+    config = dataclasses.replace(CONFIG, pair_head=False, vocab_pad_multiple=8)
+    with new_directory(tmp_path / "ours") as directory:
+        write_bert_jax(stored_model(config, ("mlm", "span_boundary")), directory)
+    ours = open_stored(tmp_path / "ours")
+    check_fit(ours)  # without the rows that pad the vocabulary, also those of this head's bias
+    convert(tmp_path / "ours", tmp_path / "theirs", to="huggingface")
+    assert "left out: span_boundary" in capsys.readouterr().out
+    there = open_stored(tmp_path / "theirs")
+    assert (ours.parts, there.parts) == (("mlm", "span_boundary"), ("mlm",))
+    assert contents(there) == {
+        path: values for path, values in contents(ours).items() if not path.startswith("span_boundary/")
+    }
+
+
 def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, capsys):
     sizes = random_bert.sizes("tiny")
     state = random_bert.to_hugging_face(random_bert.draw_parameters(sizes))

@@ -38,7 +38,9 @@ def small(name: str, store, workdir) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini", "gpt_mini"])
+@pytest.mark.parametrize(
+    "name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini", "gpt_mini", "spanbert_mini"]
+)
 def test_resumed_exactly_and_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])

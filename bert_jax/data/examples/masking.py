@@ -45,7 +45,7 @@ class Masking:
         used = places < input_ids.shape[1]
         positions = np.where(used, places, 0)
         originals = np.where(used, np.take_along_axis(input_ids, positions, 1), 0).astype(np.int32)
-        replaced = self._replace(originals, keys)
+        replaced = self._replace(originals, places, keys)
         masked = input_ids.copy()
         rows, slots = np.nonzero(used)
         masked[rows, positions[rows, slots]] = replaced[rows, slots]
@@ -56,11 +56,17 @@ class Masking:
             "masked_weights": used.astype(np.float32),
         }
 
-    def _replace(self, ids: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return [MASK], a random entry of the vocabulary (uniform) or the same id, drawn per piece for every unit."""
+    def _replace(self, ids: np.ndarray, places: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Return [MASK], a random entry of the vocabulary (uniform) or the same id, for ids [B, M] at `places` [B, M].
+
+        Which of the three is drawn for each piece, whatever the unit, or once for a run of adjacent places.
+        """
         slots = np.arange(ids.shape[1])
-        draw = uniform(bits(keys[:, None], Stream.REPLACEMENT, slots))
         words = integers(bits(keys[:, None], Stream.RANDOM_WORD, slots), self.vocab_size)
+        if self.config.replacement == "span":
+            begins = np.diff(places, axis=1, prepend=-2) != 1
+            slots = np.maximum.accumulate(np.where(begins, slots, 0), axis=1)
+        draw = uniform(bits(keys[:, None], Stream.REPLACEMENT, slots))
         to_random = draw < self.config.mask_share + self.config.random_share
         return np.where(draw < self.config.mask_share, self.mask_id, np.where(to_random, words, ids)).astype(np.int32)
 

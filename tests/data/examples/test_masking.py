@@ -98,6 +98,30 @@ def test_shares_of_table_8(unit, mask, same, random):
     assert within((now == before).mean(), same + chance, used.sum())
 
 
+def test_one_decision_for_each_run_of_masked_pieces():
+    """Shares of runs are those of the options; a random run has different entries, with the draws of single pieces."""
+    ids, is_text, lengths, keys = make_rows(1500)
+    options = {"mask_share": 0.5, "random_share": 0.3}
+    whole = masking("span", replacement="span", **options)(ids, is_text, lengths, keys)
+    pieces = masking("span", **options)(ids, is_text, lengths, keys)
+    for name in ("masked_positions", "masked_ids", "masked_weights"):
+        np.testing.assert_array_equal(whole[name], pieces[name])
+    counts, lengths_of_random = {"mask": 0, "same": 0, "random": 0}, []
+    for row in range(len(ids)):
+        positions = whole["masked_positions"][row, whole["masked_weights"][row] > 0]
+        for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
+            now, before = whole["input_ids"][row, run], ids[row, run]
+            kind = "mask" if (now == MASK).all() else "same" if (now == before).all() else "random"
+            counts[kind] += 1
+            if kind == "random":
+                assert (now == before).sum() < 2 and (len(run) < 3 or len(set(now.tolist())) > 1)
+                lengths_of_random.append(len(run))
+    number = sum(counts.values())
+    assert number > 3000 and max(lengths_of_random) > 5
+    for kind, share in (("mask", 0.5), ("random", 0.3), ("same", 0.2)):
+        assert within(counts[kind] / number, share, number), kind
+
+
 def test_selected_share_and_places_are_uniform():
     full = np.full((1, 128), 5, np.int32)
     is_text, count = np.ones((1, 128), bool), 20_000
