@@ -79,7 +79,8 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
     if isinstance(features, SpanFeatures):
         # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
         places = {
-            tuple(row[prefix:-1].argmax(axis=0).tolist()) for row, prefix in zip(logits, features.prefix, strict=True)
+            tuple(row[prefix : -features.suffix].argmax(axis=0).tolist())
+            for row, prefix in zip(logits, features.prefix, strict=True)
         }
         return "tokens {} to {} of the window".format(*places.pop()) if len(places) == 1 else None
     if head.kind == "tagging" and features.labels is not None:

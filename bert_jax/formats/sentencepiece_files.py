@@ -1,23 +1,26 @@
-"""Reads from a SentencePiece model what a tokenizer.json needs to split text in the same way.
+"""Makes of a SentencePiece model what a tokenizer.json needs to split text in the same way."""
 
-The file is a protocol buffer of a few fields. They are parsed here because the generated classes would bind us to one
-version of the library.
-"""
-
-import collections
-import struct
+import functools
+import itertools
+import sys
+import unicodedata
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import WORD_START
+from bert_jax.tokenization.cleaning import Cleaning
+from bert_jax.tokenization.piece_families import OURS
+from bert_jax.tokenization.piece_files import UNUSED, Piece, fields, read_pieces
+from bert_jax.tokenization.sentence_pieces import WORD_START
+from bert_jax.tokenization.tokenizer import final_sigma
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType of sentencepiece_model.proto
 APART = "\1"  # a control character, which SentencePiece's own tables drop
+NEVER = 100.0  # less than the score of any text, as `transformers` writes pieces that are not used
 
 
-def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
+def fast_tokenizer(model: bytes, unknown: int, cleaning: Cleaning = OURS.cleaning) -> tokenizers.Tokenizer:
     """Return a tokenizer of Hugging Face `tokenizers` for a SentencePiece model, without special tokens.
 
     It gives the same ids except for a letter with several separate combining marks: everything that can be composed is,
@@ -26,12 +29,13 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
     Args:
       model: contents of the .model file.
       unknown: id of [UNK].
+      cleaning: what is done to a text first.
 
     Raises:
       UserError: the model has options that a tokenizer.json cannot express.
     """
-    fields = _fields(model)
-    trainer, normalizer = (_fields(fields[number][-1]) if number in fields else {} for number in (2, 3))
+    parts = fields(model)
+    trainer, normalizer = (fields(parts[number][-1]) if number in parts else {} for number in (2, 3))
 
     def option(spec, number, default):
         return spec[number][-1] if number in spec else default
@@ -43,10 +47,11 @@ def fast_tokenizer(model: bytes, unknown: int) -> tokenizers.Tokenizer:
             "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
             "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
         )
-    pieces = [_piece(_fields(message)) for message in fields[1]]
+    pieces = [(piece.text, _score(piece)) for piece in read_pieces(model)]
     fast = tokenizers.Tokenizer(models.Unigram(pieces, unknown, False) if kind == UNIGRAM else _bpe(pieces, unknown))
     fast.normalizer = normalizers.Sequence(
         [
+            *_cleaning(cleaning),
             *_by_characters(option(normalizer, 2, b"")),
             normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
@@ -74,8 +79,32 @@ def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
     ]
 
 
-def _piece(fields: dict[int, list]) -> tuple[str, float]:
-    return fields[1][-1].decode(), struct.unpack("<f", fields[2][-1])[0] if 2 in fields else 0.0
+def _cleaning(cleaning: Cleaning) -> list[normalizers.Normalizer]:
+    """Return the steps of `cleaning`; spaces are tidied afterwards in every case."""
+    steps = []
+    if cleaning.tidies:
+        steps += [
+            normalizers.Replace(tokenizers.Regex(r"[\s\x{1C}-\x{1F}]"), " "),
+            normalizers.Replace(tokenizers.Regex("``|''"), '"'),
+        ]
+    if cleaning.strips_accents:
+        steps += [normalizers.NFKD(), normalizers.Replace(tokenizers.Regex(_combining()), "")]
+    if cleaning.lowercase:
+        steps += [final_sigma(), normalizers.Lowercase()]
+    return steps
+
+
+@functools.cache
+def _combining() -> str:
+    """Return a regular expression of the characters that `Cleaning` drops; \\p{M} has more than these."""
+    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+    runs = itertools.groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
+    ranges = [[code for _, code in run] for _, run in runs]
+    return "[" + "".join(f"\\x{{{run[0]:X}}}-\\x{{{run[-1]:X}}}" for run in ranges) + "]"
+
+
+def _score(piece: Piece) -> float:
+    return piece.score - NEVER * (piece.kind == UNUSED)
 
 
 def _bpe(pieces: list[tuple[str, float]], unknown: int) -> models.BPE:
@@ -87,31 +116,3 @@ def _bpe(pieces: list[tuple[str, float]], unknown: int) -> models.BPE:
         known = [(ids[left], ids[right]) for left, right in halves if left in ids and right in ids]
         merges += [(pieces[left][0], pieces[right][0]) for left, right in sorted(known)]
     return models.BPE(ids, merges, unk_token=pieces[unknown][0], fuse_unk=True)
-
-
-def _fields(message: bytes) -> dict[int, list]:
-    """Return field number → its values in a protocol buffer's message: integers, or bytes for everything else."""
-    fields, position = collections.defaultdict(list), 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        number, kind = key >> 3, key & 7
-        size = {1: 8, 5: 4}.get(kind)
-        if size is None:
-            size, position = _varint(message, position)
-        if kind == 0:
-            fields[number].append(size)
-        else:
-            fields[number].append(message[position : position + size])
-            position += size
-    return dict(fields)
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position after it) of a number in groups of seven bits, the lowest first."""
-    value = shift = 0
-    while True:
-        byte = message[position]
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 128:
-            return value, position

@@ -18,8 +18,9 @@ from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-PADDED_TO = (8, 16, 32, 64, 128)
-"""Multiples to which the rows of a word table are rounded up for accelerators' matrix units; 128 is Megatron's."""
+PADDED_TO = (8, 16, 32, 64, 100, 128)
+"""Multiples to which the rows of a word table are rounded up: for accelerators' matrix units, where 128 is Megatron's,
+and 100 in DeBERTa v3."""
 PARTS = (*MODEL_PARTS, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 

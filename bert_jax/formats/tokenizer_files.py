@@ -14,9 +14,10 @@ from bert_jax.formats.byte_level_files import fast_byte_level, read_byte_level
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer
+from bert_jax.tokenization.segments import CLASS_SEGMENT
+from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenization.tokenizer import (
     MAX_WORD_LENGTH,
-    WORD_START,
     Tokenizer,
     WordPieceTokenizer,
     basic_normalizer,
@@ -78,7 +79,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     """
     tokenizer.save(directory)
     byte_level = isinstance(tokenizer, ByteLevelTokenizer)
-    fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer, directory)
+    fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
     names = dict(
         zip(
             ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
@@ -86,14 +87,9 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
             strict=True,
         )
     )
-    cls, sep = names["cls_token"], names["sep_token"]
-    if tokenizer.separators == 1:
+    if not byte_level or tokenizer.separators == 1:
         fast.add_special_tokens(list(names.values()))
-        fast.post_processor = processors.TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-            special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-        )
+        fast.post_processor = _template(tokenizer)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "kind": tokenizer.kind,
@@ -101,7 +97,8 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *(["token_type_ids"] * (tokenizer.separators == 1)), "attention_mask"],
         "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
-        **({"add_prefix_space": tokenizer.spaced} if byte_level else {}),
+        **tokenizer.options(),
+        **({"padding_side": "left"} if tokenizer.class_last else {}),
         **names,
     }
     vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
@@ -109,10 +106,23 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def _fast_tokenizer(tokenizer: Tokenizer, directory: epath.Path) -> tokenizers.Tokenizer:
-    if tokenizer.kind == "sentencepiece":
-        model = (directory / vocabulary_file.SENTENCEPIECE_FILE).read_bytes()
-        fast = sentencepiece_files.fast_tokenizer(model, tokenizer.unk_id)
+def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
+    """Return how one or two texts become a sequence, as tokenization/segments.py does it."""
+    cls, sep = (tokenizer.tokens[i] for i in (tokenizer.cls_id, tokenizer.sep_id))
+    second = 1 if tokenizer.separators == 1 else 0
+    head = "" if tokenizer.class_last else f"{cls}:0 "
+    tail = f" {cls}:{CLASS_SEGMENT}" if tokenizer.class_last else ""
+    between = " ".join([f"{sep}:0"] * tokenizer.separators)
+    return processors.TemplateProcessing(
+        single=f"{head}$A:0 {sep}:0{tail}",
+        pair=f"{head}$A:0 {between} $B:{second} {sep}:{second}{tail}",
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
+    )
+
+
+def _fast_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        fast = sentencepiece_files.fast_tokenizer(tokenizer.model, tokenizer.unk_id, tokenizer.cleaning)
         fast.decoder = decoders.Metaspace(WORD_START, "always")
         return fast
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}

@@ -9,6 +9,7 @@ import numpy as np
 from bert_jax.data.sequences.text_batches import as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.pretrained.runner import softmax
+from bert_jax.tokenization.segments import assembled
 from bert_jax.tokenization.texts import check_utf8
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -80,7 +81,7 @@ def _masked_ids(model, text: str) -> np.ndarray:
     if not isinstance(text, str):
         raise UserError(f"fill_mask takes a text or a list of texts, each a str, not {text!r:.60}")
     check_utf8(text)
-    ids = np.array([tokenizer.cls_id, *tokenizer.encode_masked(text), tokenizer.sep_id], np.int32)
+    ids, _ = assembled(tokenizer, tokenizer.encode_masked(text))
     if tokenizer.mask_id not in ids:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:

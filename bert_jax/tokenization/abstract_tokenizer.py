@@ -29,6 +29,9 @@ class Tokenizer(abc.ABC):
     separators: int = 1
     """Number of separators between the texts of a pair: 1 as in BERT, or 2 as in RoBERTa, which has one segment."""
 
+    class_last: bool = False
+    """Whether the class token is the last of a sequence, as in XLNet, and in a segment of its own."""
+
     def __init__(self, tokens: list[str], special_ids: tuple[int, ...], lowercase: bool, fingerprint: str):
         self.tokens: list[str] = tokens
         self.special_ids: tuple[int, ...] = special_ids
@@ -135,8 +138,8 @@ class Tokenizer(abc.ABC):
         vocabulary_file.make_directory(directory)
         for name, contents in self._files().items():
             vocabulary_file.write(directory / name, contents)
-        vocabulary_file.write_config(directory, self.kind, self.lowercase, self._options())
+        vocabulary_file.write_config(directory, self.kind, self.lowercase, self.options())
 
-    def _options(self) -> dict[str, bool]:
-        """Return further entries of tokenizer_config.json."""
+    def options(self) -> dict[str, bool | str]:
+        """Return the further entries of tokenizer_config.json that belong to this kind of vocabulary."""
         return {}

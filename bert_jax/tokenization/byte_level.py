@@ -97,7 +97,7 @@ class ByteLevelTokenizer(Tokenizer):
             vocabulary_file.MERGES_FILE: f"#version: 0.2\n{merges}".encode(),
         }
 
-    def _options(self) -> dict[str, bool]:
+    def options(self) -> dict[str, bool | str]:
         return {"add_prefix_space": self.spaced}
 
     def _encode_glued(self, text: str) -> list[int]:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import rich.table
 
-from bert_jax.tokenization.tokenizer import WORD_START, Tokenizer
+from bert_jax.tokenization.sentence_pieces import WORD_START
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.words import Sample, basic_words
 
 

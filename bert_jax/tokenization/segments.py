@@ -1,11 +1,17 @@
 """One or two texts as the ids that a model reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
-With two separators, as in RoBERTa, a pair is <s> A </s></s> B </s>, and all of it is in segment 0.
+With two separators, as in RoBERTa, a pair is <s> A </s></s> B </s>, and all of it is in segment 0. XLNet's is
+A <sep> B <sep> <cls>, and the class token alone is in segment 2.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_jax.errors import UserError
+
+CLASS_SEGMENT = 2
+"""Segment of a class token that comes last, in the published code of XLNet."""
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
@@ -31,20 +37,33 @@ def sequence_length(tokenizer, first: list[int], second: list[int] | None) -> in
 
 def join(tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
-    between = [tokenizer.sep_id] * tokenizer.separators
-    if max_length < 4 + len(between):
+    specials = 2 + tokenizer.separators
+    if max_length < specials + 2:
         raise UserError(
             f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; the minimum is "
-            f"{4 + len(between)}"
+            f"{specials + 2}"
         )
     if second is None:
-        segments = [[tokenizer.cls_id, *first[: max_length - 2], tokenizer.sep_id]]
+        return assembled(tokenizer, first[: max_length - 2])
+    keep_first, keep_second = truncate_pair(len(first), len(second), max_length - specials)
+    return assembled(tokenizer, first[:keep_first], second[:keep_second])
+
+
+def assembled(tokenizer, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return input_ids and token_type_ids, int32 [L], of one or two segments of any length."""
+    classes, separator = [tokenizer.cls_id], [tokenizer.sep_id]
+    segments = [[*first, *separator]]
+    if second is not None:
+        segments = [[*first, *separator * tokenizer.separators], [*second, *separator]]
+    numbers = [number * (tokenizer.separators == 1) for number in range(len(segments))]
+    if tokenizer.class_last:
+        segments, numbers = [*segments, classes], [*numbers, CLASS_SEGMENT]
     else:
-        keep_first, keep_second = truncate_pair(len(first), len(second), max_length - 2 - len(between))
-        segments = [
-            [tokenizer.cls_id, *first[:keep_first], *between],
-            [*second[:keep_second], tokenizer.sep_id],
-        ]
-    numbers = np.arange(len(segments)) * (len(between) == 1)
+        segments[0] = classes + segments[0]
     types = np.repeat(numbers, [len(segment) for segment in segments])
-    return np.array(sum(segments, []), np.int32), types.astype(np.int32)
+    return np.concatenate(segments).astype(np.int32), types.astype(np.int32)
+
+
+def text_start(tokenizer) -> int:
+    """Return the position of the first token of the first segment."""
+    return 0 if tokenizer.class_last else 1

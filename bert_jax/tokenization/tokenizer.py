@@ -8,26 +8,23 @@ this one from the table in `tokenizers`, which is the same on every Python.
 """
 
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Iterable
 
 import numpy as np
-import sentencepiece
 import tokenizers
 from etils import epath
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.abstract_tokenizer import Tokenizer
 from bert_jax.tokenization.byte_level import load_byte_level
+from bert_jax.tokenization.sentence_pieces import load_sentence_pieces
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from bert_jax.tokenization.word_ids import SEPARATOR, WordIds
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
-WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 
 _CONTROL = r"[[\p{Cc}\p{Cf}\x{FFFD}]&&[^\t\n\r]]"
 _FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
@@ -35,6 +32,11 @@ _IDEOGRAPHS = (
     r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
     r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
 )
+
+
+def final_sigma() -> normalizers.Normalizer:
+    """Return a normalizer that lowercases the sigmas that Python lowercases to ς, so that others become σ."""
+    return normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς")
 
 
 def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
@@ -45,7 +47,7 @@ def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
     steps = [normalizers.Replace(tokenizers.Regex(_CONTROL), "")]
     if lowercase:
         steps += [
-            normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"),
+            final_sigma(),
             normalizers.Lowercase(),
             normalizers.NFD(),
             normalizers.Replace(tokenizers.Regex(r"\p{Mn}"), ""),
@@ -113,61 +115,6 @@ class WordPieceTokenizer(Tokenizer):
         return self.encode(text)
 
 
-class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, unigram or BPE; its casing is part of the model's own normalization."""
-
-    kind = "sentencepiece"
-
-    def __init__(self, model: bytes, special_ids: tuple[int, ...]):
-        self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        super().__init__(
-            [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())],
-            special_ids,
-            self._processor.normalize("A").strip(WORD_START) == "a",
-            hashlib.sha256(model).hexdigest(),
-        )
-        # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
-        # found.
-        found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
-        self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        rows = self._processor.encode(texts, num_threads=1)  # the corpus is prepared by many processes already
-        if self._finds_specials:
-            rows = [[self.unk_id if i in self.special_ids else i for i in row] for row in rows]
-        return rows
-
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        return self.encode(text), self._processor.encode(text, return_type="offset_mapping")["offsets"]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        parts = []
-        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
-            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031
-        return " ".join(parts)
-
-    def continues_word(self) -> np.ndarray:
-        continues = np.array([not token.startswith(WORD_START) for token in self.tokens])
-        continues[list(self.special_ids)] = False
-        return continues
-
-    def spell(self, token: str) -> list[int]:
-        inner = not token.startswith(WORD_START)
-        return (self._encode_glued(token) if inner else self.encode(token[1:])) or [self.unk_id]
-
-    def _files(self) -> dict[str, bytes]:
-        return {vocabulary_file.SENTENCEPIECE_FILE: self._model}
-
-    def _encode_glued(self, text: str) -> list[int]:
-        ids = self.encode(text)
-        inner = self.tokens[ids[0]].removeprefix(WORD_START) if ids else ""
-        if not inner:
-            return ids[1:]
-        glued = self._processor.piece_to_id(inner)
-        return ids if glued == self.unk_id else [glued, *ids[1:]]
-
-
 def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
     """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt beside it), or a
     directory that holds one of them (local or gs://).
@@ -183,32 +130,6 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
         return load_byte_level(file, lowercase)
     contents = file.read_bytes()
     if file.suffix == ".model":
-        return _load_sentencepiece(file, contents, lowercase)
+        return load_sentence_pieces(file, contents, lowercase)
     tokens = vocabulary_file.parse(contents, file)
     return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
-
-
-def _load_sentencepiece(file: epath.Path, contents: bytes, lowercase: bool | None) -> SentencePieceTokenizer:
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=contents)
-        ids = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
-    except (RuntimeError, OSError, ValueError):
-        raise UserError(
-            f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
-            "`bert-jax train-vocab --method=unigram` makes one"
-        ) from None
-    ids = {"[PAD]": ids.get("<pad>"), **ids, "[UNK]": processor.unk_id()}
-    missing = [name for name in SPECIAL_NAMES if ids.get(name) is None]
-    if missing:
-        raise UserError(
-            f"{file} has no {', '.join(missing)}; train it with control_symbols=[CLS],[SEP],[MASK] and "
-            "pad_id=0, or with `bert-jax train-vocab --method=unigram`"
-        )
-    tokenizer = SentencePieceTokenizer(contents, tuple(ids[name] for name in SPECIAL_NAMES))
-    if lowercase not in (None, tokenizer.lowercase):
-        casing = "uncased" if tokenizer.lowercase else "cased"
-        raise UserError(
-            f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
-            "is trained; leave lowercase out"
-        )
-    return tokenizer

@@ -146,7 +146,9 @@ def make_directory(directory: epath.Path) -> None:
         raise UserError(f"cannot make the directory {directory}: {error.strerror or error}; choose another") from None
 
 
-def write_config(directory: epath.Path, kind: str, lowercase: bool, options: dict[str, bool] | None = None) -> None:
+def write_config(
+    directory: epath.Path, kind: str, lowercase: bool, options: dict[str, bool | str] | None = None
+) -> None:
     """Write the tokenizer_config.json of the vocabulary in `directory`."""
     config = {"kind": kind, "do_lower_case": lowercase, **(options or {})}
     write(directory / CONFIG_FILE, (json.dumps(config) + "\n").encode())

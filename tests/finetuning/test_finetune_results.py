@@ -96,7 +96,13 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         for name in ("input_ids", "token_type_ids", "labels", "example")
     }
     dev = SpanFeatures(
-        **columns, max_length=8, prefix=np.array([2, 1]), first=np.zeros(2, int), contexts=[], options=TaskOptions()
+        **columns,
+        max_length=8,
+        prefix=np.array([2, 1]),
+        suffix=1,
+        first=np.zeros(2, int),
+        contexts=[],
+        options=TaskOptions(),
     )
     assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 

@@ -23,6 +23,7 @@ from bert_jax.tasks.ner import conll, entities
 from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.ner.word_windows import windows
 from bert_jax.tasks.plain_text import PlainText
+from bert_jax.tokenization.segments import assembled, text_start
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 MAIN_METRIC = {"ner": "f1"}
@@ -177,11 +178,11 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
                 )
             )
         first += document[-1][1]
-    ids, labels, words = ([row[part] for row in rows] for part in range(3))
+    ids, labels, words, types = ([row[part] for row in rows] for part in range(4))
     sentence = owner[[row[0] for row in words]].astype(np.int32)
     return TaggingFeatures(
         input_ids=ids,
-        token_type_ids=[np.zeros_like(row) for row in ids],
+        token_type_ids=types,
         labels=labels,
         example=sentence,
         max_length=options.max_length,
@@ -204,12 +205,12 @@ def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tupl
 
 
 def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.ndarray, tokenizer: Tokenizer):
-    """Return (input_ids, labels, words) of the window whose first word is `first`."""
-    ids = np.array([tokenizer.cls_id, *itertools.chain.from_iterable(pieces), tokenizer.sep_id], np.int32)
-    positions = 1 + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces, after [CLS]
+    """Return (input_ids, labels, words, token_type_ids) of the window whose first word is `first`."""
+    ids, types = assembled(tokenizer, list(itertools.chain.from_iterable(pieces)))
+    positions = text_start(tokenizer) + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces
     labels = np.full(len(ids), -1, np.int32)
     labels[positions[predicted - first]] = tags[predicted]
-    return ids, labels, predicted.astype(np.int32)
+    return ids, labels, predicted.astype(np.int32), types
 
 
 def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:

@@ -66,6 +66,7 @@ def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]
                 np.nan_to_num(logits[i].astype(np.float64), nan=-_LEAST, posinf=_LEAST, neginf=-_LEAST),
                 int(features.prefix[i]),
                 int(features.first[i]),
+                features.suffix,
             )
             for i in range(begin, end)
         ]
@@ -84,10 +85,11 @@ class _Window:
     """float64 [L, 2]."""
     prefix: int
     first: int
+    suffix: int
 
     @property
     def length(self) -> int:
-        return len(self.logits) - self.prefix - 1
+        return len(self.logits) - self.prefix - self.suffix
 
 
 def _answers(text: str, context, windows: list[_Window], options: TaskOptions) -> list[Answer]:

@@ -15,6 +15,7 @@ from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.errors import UserError
 from bert_jax.tasks.squad.reading import Examples
+from bert_jax.tokenization.segments import assembled, text_start
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
@@ -32,10 +33,15 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class SpanFeatures(Features):
-    """[CLS] question [SEP] window [SEP] for every window of every question, and what reading answers needs."""
+    """[CLS] question [SEP] window [SEP] for every window of every question, and what reading answers needs.
+
+    Position 0 stands for "no answer" in every format of pairs.
+    """
 
     prefix: np.ndarray
     """int32 [E]: number of tokens before the window, [CLS] and [SEP] included."""
+    suffix: int
+    """Number of tokens after the window: its [SEP] and, where the class token is the last, this."""
     first: np.ndarray
     """int32 [E]: index of the window's first token among those of its context."""
     contexts: list[Context]
@@ -50,7 +56,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     Raises:
       UserError: max_length leaves no room for a context, or the tokenizer leaves nothing of a context.
     """
-    between = [tokenizer.sep_id] * tokenizer.separators
+    between, suffix = [tokenizer.sep_id] * tokenizer.separators, 1 + tokenizer.class_last
     if options.max_length <= options.max_query_length + 2 + len(between):
         raise UserError(
             f"options.max_length={options.max_length} leaves no room beside a question of "
@@ -68,12 +74,12 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
                 f"{examples.contexts[question.context]!r:.80}; an answer must be a part of the context"
             )
         span = answer_tokens(context, *question.span) if question.span else None
-        head = [tokenizer.cls_id, *query, *between]
-        for first, length in windows(len(context.ids), options.max_length - len(head) - 1, options.doc_stride):
-            ids = np.concatenate([head, context.ids[first : first + length], [tokenizer.sep_id]]).astype(np.int32)
-            types = _segments(len(head), length + 1, len(between) == 1)
-            label = _label(span, first, length, len(head))
-            rows.append((ids, types, label, example, len(head), first))
+        prefix = text_start(tokenizer) + len(query) + len(between)
+        for first, length in windows(len(context.ids), options.max_length - prefix - suffix, options.doc_stride):
+            ids, types = assembled(tokenizer, query, context.ids[first : first + length].tolist())
+            types = _shared(types.tobytes())  # which would otherwise double the memory
+            label = _label(span, first, length, prefix)
+            rows.append((ids, types, label, example, prefix, first))
     ids, types, labels, *columns = zip(*rows, strict=True)
     example, prefix, first = (np.array(column, np.int32) for column in columns)
     uncut = Uncut(
@@ -90,6 +96,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
         example,
         options.max_length,
         prefix,
+        suffix,
         first,
         contexts,
         options,
@@ -159,11 +166,6 @@ def _label(span: tuple[int, int] | None, first: int, length: int, prefix: int) -
 
 
 @functools.cache
-def _segments(first: int, second: int, two: bool) -> np.ndarray:
-    """Return token_type_ids, shared by all windows with these lengths, which would otherwise double the memory.
-
-    Without `two` segments all are 0.
-    """
-    types = np.repeat(np.array([0, int(two)], np.int32), [first, second])
-    types.flags.writeable = False
-    return types
+def _shared(types: bytes) -> np.ndarray:
+    """Return token_type_ids from their bytes, one array for all windows that have the same."""
+    return np.frombuffer(types, np.int32)

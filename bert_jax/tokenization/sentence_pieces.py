@@ -1,0 +1,143 @@
+"""SentencePiece vocabularies, with the ids, the special tokens and the cleaning of the models that use them."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import sentencepiece
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.tokenization.abstract_tokenizer import Tokenizer
+from bert_jax.tokenization.cleaning import Cleaning
+from bert_jax.tokenization.piece_families import OURS, PieceFamily, family_of, in_order_of_ids
+from bert_jax.tokenization.piece_files import read_pieces
+
+WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, unigram or BPE; its casing is part of its own normalization, or of the cleaning before."""
+
+    kind = "sentencepiece"
+
+    def __init__(
+        self,
+        model: bytes,
+        special_ids: tuple[int, ...],
+        file: bytes | None = None,
+        family: PieceFamily = OURS,
+        cleaning: Cleaning = OURS.cleaning,
+    ):
+        """Make a tokenizer of a model whose pieces are in the order of their ids.
+
+        Args:
+          model: contents of a .model file.
+          special_ids: ids of padding, unknown, class, separator and mask tokens.
+          file: contents of the file that `save` writes, in which the pieces may have another order; None: `model`.
+          family: how texts are joined, and the name of the file.
+          cleaning: what is done to a text first.
+        """
+        self.model = model
+        self.family = family
+        self.cleaning = cleaning
+        self.separators, self.class_last = family.separators, family.class_last
+        self._file = model if file is None else file
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        fingerprint = hashlib.sha256(self._file)
+        if family is not OURS:
+            fingerprint.update(json.dumps(self.options() | {"lowercase": cleaning.lowercase}).encode())
+        super().__init__(
+            [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())],
+            special_ids,
+            cleaning.lowercase or self._processor.normalize("A").strip(WORD_START) == "a",
+            fingerprint.hexdigest(),
+        )
+        # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
+        # found.
+        found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
+        self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        cleaned = [self.cleaning(text) for text in texts] if self.cleaning else texts
+        rows = self._processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
+        if self._finds_specials:
+            rows = [[self.unk_id if i in self.special_ids else i for i in row] for row in rows]
+        return rows
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        cleaned, origins = self.cleaning.with_origins(text) if self.cleaning else (text, None)
+        ids, offsets = self.encode(text), self._processor.encode(cleaned, return_type="offset_mapping")["offsets"]
+        # Of a character that becomes several, as an ellipsis does, SentencePiece names the last piece only.
+        offsets = [
+            (start, start + 1) if start == end < len(cleaned) and self.tokens[i] != WORD_START else (start, end)
+            for i, (start, end) in zip(ids, offsets, strict=True)
+        ]
+        return ids, offsets if origins is None else [_origin(origins, start, end) for start, end in offsets]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        parts = []
+        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
+            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031
+        return " ".join(parts)
+
+    def continues_word(self) -> np.ndarray:
+        continues = np.array([not token.startswith(WORD_START) for token in self.tokens])
+        continues[list(self.special_ids)] = False
+        return continues
+
+    def spell(self, token: str) -> list[int]:
+        inner = not token.startswith(WORD_START)
+        return (self._encode_glued(token) if inner else self.encode(token[1:])) or [self.unk_id]
+
+    def _files(self) -> dict[str, bytes]:
+        return {self.family.file: self._file}
+
+    def options(self) -> dict[str, bool | str]:
+        if self.family is OURS:
+            return {}
+        return {"family": self.family.name, "keep_accents": not self.cleaning.strips_accents}
+
+    def _encode_glued(self, text: str) -> list[int]:
+        ids = self.encode(text)
+        inner = self.tokens[ids[0]].removeprefix(WORD_START) if ids else ""
+        if not inner:
+            return ids[1:]
+        glued = self._processor.piece_to_id(inner)
+        return ids if glued == self.unk_id else [glued, *ids[1:]]
+
+
+def _origin(origins: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """Return the (start, end) in a text of characters start to end of what was made of it."""
+    if start < end:
+        return origins[start][0], origins[end - 1][1]
+    place = origins[start][0] if start < len(origins) else origins[-1][1]
+    return place, place
+
+
+def load_sentence_pieces(file: epath.Path, contents: bytes, lowercase: bool | None) -> SentencePieceTokenizer:
+    """Read a .model file, and beside it what says to which family of models it belongs.
+
+    Raises:
+      UserError: it is damaged, lacks a special token, or its casing is not `lowercase`.
+    """
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=contents)
+        pieces = read_pieces(contents)
+    except (RuntimeError, OSError, ValueError):
+        raise UserError(
+            f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
+            "`bert-jax train-vocab --method=unigram` makes one"
+        ) from None
+    family, cleaning = family_of(file, pieces)
+    model, special_ids = in_order_of_ids(contents, family, file)
+    tokenizer = SentencePieceTokenizer(model, special_ids, contents, family, cleaning)
+    if lowercase not in (None, tokenizer.lowercase):
+        casing = "uncased" if tokenizer.lowercase else "cased"
+        raise UserError(
+            f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
+            "is trained; leave lowercase out"
+        )
+    return tokenizer
