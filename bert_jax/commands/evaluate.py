@@ -23,7 +23,7 @@ from bert_jax.training.evaluation import Evaluation
 
 LABELS = {
     "mlm_loss": "MLM loss (nats)",
-    "perplexity": "MLM perplexity",
+    "perplexity": "perplexity",
     "mlm_accuracy": "MLM accuracy",
     "span_boundary_loss": "span boundary loss (nats)",
     "span_boundary_accuracy": "span boundary accuracy",

@@ -10,6 +10,7 @@ from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, Sc
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
 from bert_jax.config.objective_checks import check_objective
+from bert_jax.config.recurrent_checks import check_recurrent
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
@@ -94,6 +95,8 @@ def _check_model(config: Config) -> None:
     _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
     _check_positions(config)
     check_disentangled(model)
+    if model.layer == "lstm":
+        check_recurrent(config)
 
 
 def _check_positions(config: Config) -> None:

@@ -21,28 +21,34 @@ def check_objective(config: Config) -> None:
             f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
             f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
         )
-    if config.objective.name == "left_to_right":
-        _check_left_to_right(config)
+    if config.objective.predicts_all:
+        _check_neighbours(config)
 
 
-def _check_left_to_right(config: Config) -> None:
+def _check_neighbours(config: Config) -> None:
     """Raise a UserError if a token could see what it has to predict, or an option would be ignored."""
-    why = "objective.name=left_to_right predicts each token from those before it"
-    if config.model.direction != "left_to_right":
+    name, model = config.objective.name, config.model
+    why = f"objective.name={name} predicts each token from those beside it"
+    if name == "left_to_right" and model.direction != "left_to_right":
         raise UserError(
-            f"{why}, but with model.direction={config.model.direction} it would see the answer; set "
+            f"{why}, but with model.direction={model.direction} it would see the answer; set "
             "model.direction=left_to_right"
+        )
+    if name == "two_directions" and (model.layer, model.direction) != ("lstm", "both"):
+        raise UserError(
+            f"{why}, but with model.layer={model.layer}, model.direction={model.direction} it would see the answer; "
+            "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
         )
     if config.data.sentence_pairs != "none":
         raise UserError(
-            f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            f"{why} and has no objective for pairs, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
-    for name, alone in (("mlm_weight", 1), ("next_sentence_weight", 1), ("span_boundary_weight", 0)):
-        if getattr(config.objective, name) != alone:
+    for weight, alone in (("mlm_weight", 1), ("next_sentence_weight", 1), ("span_boundary_weight", 0)):
+        if getattr(config.objective, weight) != alone:
             raise UserError(
-                f"{why}, which is its only loss, so objective.{name}={getattr(config.objective, name):g} has no "
-                "effect; leave it out"
+                f"{why} and masks none, so objective.{weight}={getattr(config.objective, weight):g} has no effect; "
+                "leave it out"
             )
     for index, phase in enumerate(config.phases):
         if phase.max_predictions is not None:

@@ -8,9 +8,11 @@ from typing import Literal
 class ObjectiveConfig:
     """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
 
-    name: Literal["masked_words", "left_to_right"] = "masked_words"
+    name: Literal["masked_words", "left_to_right", "two_directions"] = "masked_words"
     """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs.
-    left_to_right: each token of a text, from those before it; the model needs direction=left_to_right."""
+    left_to_right: each token of a text, from those before it; the model needs direction=left_to_right.
+    two_directions: from those before it and, by the other half of the states, from those after it, as in ELMo; the
+    model needs layer=lstm."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
     lowest loss of the second objective."""
@@ -19,3 +21,8 @@ class ObjectiveConfig:
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
+
+    @property
+    def predicts_all(self) -> bool:
+        """Whether every token is predicted from those beside it, and none is masked."""
+        return self.name in ("left_to_right", "two_directions")

@@ -104,10 +104,10 @@ def warmup_steps(config: Config, first: int) -> int:
 def max_predictions(phase: PhaseConfig, config: Config) -> int:
     """Return the width of the masked-position arrays.
 
-    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); from left to
-    right, every token but the first is predicted.
+    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); one less
+    than the length for objectives that predict every token from its neighbours.
     """
-    if config.objective.name == "left_to_right":
+    if config.objective.predicts_all:
         return phase.sequence_length - 1
     if phase.max_predictions is not None:
         return phase.max_predictions

@@ -29,6 +29,7 @@ from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
+from bert_jax.models.recurrent import RecurrentBlock
 from bert_jax.models.relative_positions import Rotary, alibi_bias, causal_bias
 from bert_jax.models.stack import Stack
 from bert_jax.models.word_losses import BLOCK
@@ -87,8 +88,9 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     else:
         gate = jax.nn.silu if config.feed_forward == "swiglu" else activation
         feed_forward = functools.partial(GatedFeedForward, config, activation=gate)
+    block = functools.partial(Block, config, feed_forward=feed_forward)
     stack = Stack(
-        block=functools.partial(Block, config, feed_forward=feed_forward),
+        block=block if config.layer == "transformer" else functools.partial(RecurrentBlock, config),
         num_layers=config.num_layers,
         attend=xla.attention if disentangled else attention_kernel(compute),
         scan=scans(config, compute),
@@ -118,6 +120,8 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
 
 def _attention_bias(config: ModelConfig) -> Callable[[int], jax.Array] | None:
     """Return what makes the bias of every layer, see `Architecture.attention_bias`."""
+    if config.layer == "lstm":
+        return None
     alibi = functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None
     if config.direction == "both":
         return alibi

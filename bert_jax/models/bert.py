@@ -44,6 +44,7 @@ class Bert(nnx.Module):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
         self.reads_last = config.reads_last_token
+        self.two_directions = config.layer == "lstm" and config.direction == "both"
         self.embeddings = architecture.embeddings(embeddings_key)
         self.encoder = stacked_blocks(architecture.stack, encoder_key)
         self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
@@ -83,7 +84,15 @@ class Bert(nnx.Module):
         return EncoderOutput(x, pooled, (embedded, *outputs), attentions)
 
     def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
-        """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts."""
+        """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts.
+
+        Of recurrent layers in both directions it is the last state of each, which has seen the whole text.
+        """
+        if self.two_directions:
+            ends = last_positions(mask.padding), jnp.argmax(mask.padding > 0, axis=1)
+            states = [gather_positions(x, end[:, None])[:, 0] for end in ends]
+            half = x.shape[-1] // 2
+            return jnp.concatenate([states[0][:, :half], states[1][:, half:]], axis=-1)
         if texts is not None:
             return gather_positions(x, texts.ends() if self.reads_last else texts.starts)
         return gather_positions(x, last_positions(mask.padding)[:, None])[:, 0] if self.reads_last else x[:, 0]

@@ -107,7 +107,21 @@ def _embeddings(config: ModelConfig, hidden: Axis):
             yield dataclasses.replace(entry, embedding=True)
 
 
+def _recurrent_encoder(config: ModelConfig):
+    """Return the entries of the LSTMs of every layer, which models/recurrent.py has."""
+    size = config.hidden_size // (2 if config.direction == "both" else 1)
+    layers, gates = Axis("layer", 1 if config.sharing == "all" else config.num_layers), Axis("gate", 4 * size)
+    for direction in ("forward", "backward") if config.direction == "both" else ("forward",):
+        path = f"encoder/{direction}"
+        yield Parameter(f"{path}/kernel", (layers, Axis("hidden", size), gates))
+        yield Parameter(f"{path}/recurrent", (layers, Axis("lstm_state", size), gates))
+        yield Parameter(f"{path}/bias", (layers, gates), decays=False)
+
+
 def _encoder(config: ModelConfig, hidden: Axis):
+    if config.layer == "lstm":
+        yield from _recurrent_encoder(config)
+        return
     attention, feed_forward = (
         (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
         for part in ("attention", "feed_forward")

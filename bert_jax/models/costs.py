@@ -91,7 +91,7 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     every_layer = sum(
         each.size // _sets(each) * config.num_layers
         for each in parameters.values()
-        if each.part == "encoder" and each.path.endswith("/kernel") and each.path not in ONCE_PER_STEP
+        if each.part == "encoder" and each.path.endswith(("/kernel", "/recurrent")) and each.path not in ONCE_PER_STEP
     )
     kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
     products = 1 + config.disentangled.count  # of a pair of positions: the terms of its score, and the value
@@ -105,6 +105,8 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
 
 def seen_positions(config: ModelConfig, length: int) -> int:
     """Return the number of pairs of positions that see each other in a sequence, over all layers."""
+    if config.layer == "lstm":
+        return 0
     total, first = 0, min(config.global_tokens, length)
     for window in config.windows:
         if window is None or window >= length - 1:
@@ -202,7 +204,9 @@ def activation_bytes(
         "dots": value_bytes * (6 * hidden + inner),
         "full": value_bytes * hidden,
     }.get(remat, everything)
-    quadratic = 0 if remat in LESS else config.num_heads * (FLOAT32 + value_bytes)
+    if config.layer == "lstm":  # the input, and in float32 the four gates before and after, both states and the sum
+        linear = value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32)
+    quadratic = 0 if remat in LESS or config.layer == "lstm" else config.num_heads * (FLOAT32 + value_bytes)
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )

@@ -7,6 +7,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.two_directions import TwoDirectionsObjective
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
@@ -22,3 +23,5 @@ def default_objective(model: BertForPreTraining, config: Config) -> Objective:
             return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
         case "left_to_right":
             return LeftToRightObjective(model)
+        case "two_directions":
+            return TwoDirectionsObjective(model)

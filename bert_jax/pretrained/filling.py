@@ -61,6 +61,11 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
             "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
     features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.longest_sequence)
+    if model.config.layer == "lstm" and model.config.direction == "both":
+        raise UserError(
+            "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
+            "no mask; use one with model.direction=left_to_right, or a Transformer"
+        )
     before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
     masks = [np.flatnonzero(row == tokenizer.mask_id) - before for row in ids]
     width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again

@@ -15,6 +15,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.encoder import Combination
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
+from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
@@ -44,7 +45,12 @@ class Runner:
         """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
 
         `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each.
+
+        Raises:
+          UserError: attention is asked for, and recurrent layers have none.
         """
+        if attentions and self._network.config.layer == "lstm":
+            raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no attention to return")
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):

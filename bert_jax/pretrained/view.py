@@ -38,11 +38,16 @@ class Layer:
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
-        stack = bert_architecture(self.config, ComputeConfig()).stack
+        x, architecture = jnp.asarray(x), bert_architecture(self.config, ComputeConfig())
+        stack, bias = architecture.stack, architecture.attention_bias
         block = nnx.merge(_block_structure(self.config, self.index == 0), self.params)
-        mask = AttentionMask(padding=jnp.asarray(attention_mask), global_tokens=self.config.global_tokens)
+        mask = AttentionMask(
+            padding=jnp.asarray(attention_mask),
+            bias=None if bias is None else bias(x.shape[1]),
+            global_tokens=self.config.global_tokens,
+        )
         settings = stack.settings(self.index)
-        return block(jnp.asarray(x), mask, None, stack.attend, collect=False, **settings)[0]
+        return block(x, mask, None, stack.attend, collect=False, **settings)[0]
 
     def __repr__(self) -> str:
         return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))

@@ -272,6 +272,15 @@ def test_layers_one_by_one(model, encoding):
         model.layers[5]
 
 
+@pytest.mark.parametrize("form", [{"direction": "left_to_right"}, {"positions": "alibi"}, {"layer": "lstm"}])
+def test_a_layer_alone_sees_what_it_sees_in_the_model(form):
+    model = loaded(stored_model(config=dataclasses.replace(SMALL, **form)))
+    encoding = model.encode(TEXTS[:2], layers="all")
+    found = np.asarray(model.layers[0](encoding.hidden_states[0], encoding.attention_mask))
+    real = encoding.attention_mask > 0
+    np.testing.assert_allclose(found[real], encoding.hidden_states[1][real], atol=1e-5)
+
+
 def test_printing_shows_every_parameter(model):
     shown = str(model)
     assert "somewhere" in shown and "5 layers" in shown and "wordpiece, uncased" in shown
@@ -350,6 +359,20 @@ def test_states_beyond_the_memory_are_refused_before_they_are_computed(model, mo
     assert model.encode(["the cat sat"] * 5, layers="all").hidden_states[0].shape == (5, 5, 16)
     with pytest.raises(UserError, match="the states of 6 texts would take .* use embed"):
         model.encode(["the cat sat"] * 6, layers="all")
+
+
+def test_recurrent_layers_have_no_attention_and_fill_no_mask():
+    model = loaded(stored_model(config=dataclasses.replace(SMALL, layer="lstm")))
+    with pytest.raises(UserError, match="recurrent .* have no attention to return"):
+        model.encode("the cat", attentions=True)
+    with pytest.raises(UserError, match="predicts a word from one side of it at a time"):
+        model.fill_mask("the [MASK]")
+
+
+def test_a_mask_is_filled_from_the_words_before_it():
+    model = loaded(stored_model(config=dataclasses.replace(SMALL, direction="left_to_right")))
+    filled = [model.fill_mask(text, 3)[0] for text in ("the cat [MASK]", "the cat [MASK] on the mat")]
+    assert [each.token for each in filled[0]] == [each.token for each in filled[1]]
 
 
 def test_few_layers_and_one_segment_are_told():

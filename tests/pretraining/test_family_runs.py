@@ -12,6 +12,15 @@ from bert_jax.config import CheckpointConfig, Config, MeshConfig, PhaseConfig
 from bert_jax.console.command_line import load_config
 from bert_jax.pretraining import pretrain
 
+NAMES = (
+    "roberta_mini",
+    "albert_mini",
+    "distilbert_mini",
+    "modernbert_mini",
+    "gpt_mini",
+    "elmo_mini",
+    "spanbert_mini",
+)
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
 
@@ -38,9 +47,7 @@ def small(name: str, store, workdir) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["roberta_mini", "albert_mini", "distilbert_mini", "modernbert_mini", "gpt_mini", "spanbert_mini"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_resumed_exactly_and_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])

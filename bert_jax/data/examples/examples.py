@@ -203,7 +203,7 @@ class Examples:
 
 def _predictions(config: Config, phase: Phase, store: Store, tokenizer: Tokenizer) -> Masking | NextWords:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
-    if config.objective.name == "left_to_right":
+    if config.objective.predicts_all:
         return NextWords(phase.max_predictions, tokenizer.cls_id)
     begins = np.asarray(tokenizer.continues_word(), bool)
     return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)

@@ -1,0 +1,49 @@
+"""A layer of LSTMs in place of the Transformer block: the encoders of ELMo and ULMFiT."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config import ModelConfig
+from bert_jax.models.bilstm import Lstm
+from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.layers import dropout
+
+
+class RecurrentBlock(nnx.Module):
+    """x + dropout(LSTM(x)), from left to right; or one LSTM per direction, each on its half of the features.
+
+    So the first half of every state depends on the tokens up to its own, and the second half on those from its own on
+    (Peters et al. 2018, section 3.1, with a residual connection around every layer).
+    """
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        size = direction_size(config)
+        forward_key, backward_key = jax.random.split(key)
+        self.rate = config.hidden_dropout
+        self.forward = Lstm(size, size, forward_key)
+        self.backward = Lstm(size, size, backward_key) if config.direction == "both" else None
+
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        attend: AttentionKernel,
+        collect: bool,
+    ) -> tuple[jax.Array, None]:
+        """Map x [B, L, H] to (x [B, L, H], None); there are no attention probabilities to collect."""
+        del attend, collect
+        given = x.astype(jnp.float32)
+        if self.backward is None:
+            y = self.forward(given, mask.padding)
+        else:
+            left, right = jnp.split(given, 2, axis=-1)
+            states = self.forward(left, mask.padding), self.backward(right, mask.padding, reverse=True)
+            y = jnp.concatenate(states, axis=-1)
+        return x + dropout(y.astype(x.dtype), self.rate, dropout_key), None
+
+
+def direction_size(config: ModelConfig) -> int:
+    """Return the number of features of one direction."""
+    return config.hidden_size // (2 if config.direction == "both" else 1)

@@ -1,0 +1,29 @@
+"""ELMo's language models (Peters et al. 2018) at BERT-mini's width: two layers of LSTMs, 128 features per direction.
+
+    bert-jax pretrain elmo_mini --data.path=STORE --workdir=WORKDIR
+
+Each token is predicted from those before it and, by LSTMs of their own, from those after it. `bert-jax finetune ner
+--features=weighted_all` uses the weighted sum of the layers as the paper does; other tasks train the whole model. Not
+ELMo's: pieces in place of characters, states that are not projected down from wider cells, and a vocabulary small
+enough for the whole softmax. The whole run is not measured.
+"""
+
+from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            hidden_size=256,
+            num_layers=2,
+            num_heads=4,
+            layer="lstm",
+            positions="none",
+            type_vocab_size=0,
+            pair_head=False,
+        ),
+        data=DataConfig(sentence_pairs="none"),
+        objective=ObjectiveConfig(name="two_directions"),
+        phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
+        optimizer=OptimizerConfig(name="adamw", weight_decay=0.0, clip_norm=10.0),
+    )

@@ -1,0 +1,30 @@
+"""ULMFiT's language model (Howard & Ruder 2018) at BERT-mini's width: three layers of LSTMs, from left to right.
+
+    bert-jax pretrain ulmfit_mini --data.path=STORE --workdir=WORKDIR
+    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --layer_decay=0.385
+
+A layer decay of 0.385 is the paper's discriminative fine-tuning, where each layer learns 2.6 times slower than the one
+above it. Not ULMFiT's: DropConnect and the other dropouts of AWD-LSTM, 1,150 states between embeddings of 400, gradual
+unfreezing, and the pooling of all states for classifiers, which here read the last. The whole run is not measured.
+"""
+
+from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            hidden_size=256,
+            num_layers=3,
+            num_heads=4,
+            layer="lstm",
+            direction="left_to_right",
+            positions="none",
+            type_vocab_size=0,
+            pair_head=False,
+        ),
+        data=DataConfig(sentence_pairs="none"),
+        objective=ObjectiveConfig(name="left_to_right"),
+        phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
+        optimizer=OptimizerConfig(name="adamw", weight_decay=0.0),
+    )
