@@ -86,7 +86,13 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return values
 
 
+_NO_MAXIMUM = str(int(1e30))
+"""`model_max_length` of a tokenizer of `transformers` that has none."""
+
+
 def _integer(digits: str) -> int:
+    if digits == _NO_MAXIMUM:
+        return int(digits)
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
         raise ValueError(f"has a number beyond 64 bits, {digits:.30}")
     return int(digits)

@@ -36,6 +36,7 @@ def test_what_json_can_say_is_read_as_the_library_reads_it(tmp_path):
         '{"a": [1, -9223372036854775808, 18446744073709551615], "b": {"c": null, "d": 1e308, "e": true}}',
         r'{"a": "\ud83d\ude00 \u00e9 é", "\\ud800": "\\ud800"}',
         '{"a": 0.1, "A": 1}',
+        '{"model_max_length": 1000000000000000019884624838656}',
         "{}",
     ):
         assert parse_object(text.encode()) == json.loads(text)

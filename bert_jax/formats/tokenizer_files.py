@@ -12,8 +12,10 @@ from bert_jax.files import read_object
 from bert_jax.formats import sentencepiece_files
 from bert_jax.formats.byte_level_files import fast_byte_level, read_byte_level
 from bert_jax.formats.safetensors_files import inside
+from bert_jax.formats.unigram_files import read_unigram
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer
+from bert_jax.tokenization.piece_files import CONTROL, read_pieces
 from bert_jax.tokenization.segments import CLASS_SEGMENT
 from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenization.tokenizer import (
@@ -47,6 +49,10 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
         tokenizer = load_tokenizer(inside(directory, models[0].name))
         _check_slow_additions(there, config, tokenizer.tokens)
         return tokenizer
+    if TOKENIZER_FILE in there and vocabulary_file.WORDPIECE_FILE not in there:
+        if (unigram := read_unigram(there[TOKENIZER_FILE])) is not None:
+            _check_slow_additions(there, config, unigram.tokens)
+            return unigram
     fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
     if vocabulary_file.WORDPIECE_FILE in there:
         file = there[vocabulary_file.WORDPIECE_FILE]
@@ -88,7 +94,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         )
     )
     if not byte_level or tokenizer.separators == 1:
-        fast.add_special_tokens(list(names.values()))
+        fast.add_special_tokens([*names.values(), *_unwritten(tokenizer)])
         fast.post_processor = _template(tokenizer)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -104,6 +110,13 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
     for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
         vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _unwritten(tokenizer: Tokenizer) -> list[str]:
+    """Return the further pieces that SentencePiece never finds in a text, as the end of a document in XLNet."""
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        return []
+    return [piece.text for piece in read_pieces(tokenizer.model) if piece.kind == CONTROL]
 
 
 def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:

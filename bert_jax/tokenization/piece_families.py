@@ -196,6 +196,15 @@ def _in_order(pieces: list[Piece], family: PieceFamily, file: epath.Path) -> lis
     return [*pieces, mask] if family.adds_mask and all(piece.text != mask.text for piece in pieces) else pieces
 
 
+def in_order_of_file(pieces: list[Piece], family: PieceFamily) -> list[Piece]:
+    """Return pieces in the order of a family's ids as its .model has them: the inverse of `in_order_of_ids`."""
+    begins = [Piece("<unk>", kind=UNKNOWN), Piece("<s>"), Piece("</s>")][: family.dropped]
+    last = len(pieces)
+    if family.adds_mask and pieces and pieces[-1].text == family.special_names[-1]:
+        last -= 1
+    return begins + pieces[len(family.first) : last]
+
+
 def _is_number(piece: Piece) -> bool:
     """Return whether a piece ends with a digit and a comma."""
     return piece.kind == NORMAL and piece.text[-1:] == "," and piece.text[-2:-1].isdigit()

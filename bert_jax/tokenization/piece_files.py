@@ -9,7 +9,13 @@ import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
 
-NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # ModelProto.SentencePiece.Type of sentencepiece_model.proto
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)  # ModelProto.SentencePiece.Type of sentencepiece_model.proto
 _PIECES = 1  # field of ModelProto
 
 
@@ -21,7 +27,7 @@ class Piece:
     score: float = 0.0
     """Logarithm of its probability in a unigram model, minus its rank in a BPE model."""
     kind: int = CONTROL
-    """NORMAL, UNKNOWN, CONTROL (never found in a text), UNUSED (never found either), or one of two others."""
+    """NORMAL, UNKNOWN, CONTROL (never found in a text), USER_DEFINED (always found), UNUSED (never), or 6, a byte."""
 
 
 def read_pieces(model: bytes) -> list[Piece]:

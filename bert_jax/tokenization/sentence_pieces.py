@@ -117,6 +117,19 @@ def _origin(origins: list[tuple[int, int]], start: int, end: int) -> tuple[int, 
     return place, place
 
 
+def tokenizer_of(file: epath.Path, contents: bytes, family: PieceFamily, cleaning: Cleaning) -> SentencePieceTokenizer:
+    """Return the tokenizer of a .model file's contents; `file` is named in errors.
+
+    Raises:
+      UserError: it lacks a special token, or is no model.
+    """
+    model, special_ids = in_order_of_ids(contents, family, file)
+    try:
+        return SentencePieceTokenizer(model, special_ids, contents, family, cleaning)
+    except (RuntimeError, OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read by SentencePiece: {' '.join(str(error).split()):.120}") from None
+
+
 def load_sentence_pieces(file: epath.Path, contents: bytes, lowercase: bool | None) -> SentencePieceTokenizer:
     """Read a .model file, and beside it what says to which family of models it belongs.
 
@@ -131,9 +144,7 @@ def load_sentence_pieces(file: epath.Path, contents: bytes, lowercase: bool | No
             f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
             "`bert-jax train-vocab --method=unigram` makes one"
         ) from None
-    family, cleaning = family_of(file, pieces)
-    model, special_ids = in_order_of_ids(contents, family, file)
-    tokenizer = SentencePieceTokenizer(model, special_ids, contents, family, cleaning)
+    tokenizer = tokenizer_of(file, contents, *family_of(file, pieces))
     if lowercase not in (None, tokenizer.lowercase):
         casing = "uncased" if tokenizer.lowercase else "cased"
         raise UserError(

@@ -13,6 +13,7 @@ from family_pieces import FILES, OPTIONS
 from huggingface_directory import refusal
 from roberta_directory import write
 
+from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
@@ -51,12 +52,12 @@ def test_tokenizer_json_gives_our_ids(tmp_path, family):
 def test_the_entries_that_transformers_saves_as_added_are_known(tmp_path):
     tokenizer = vocabulary(tmp_path, "xlm-roberta")
     added = {str(i): {"content": tokenizer.tokens[i]} for i in (0, 1, 2, 3, tokenizer.vocab_size - 1)}
-    config = {"tokenizer_class": "XLMRobertaTokenizer", "added_tokens_decoder": added}
+    config = {"tokenizer_class": "XLMRobertaTokenizer", "added_tokens_decoder": added, "model_max_length": int(1e30)}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert read_tokenizer(epath.Path(tmp_path)).fingerprint == tokenizer.fingerprint
     config["added_tokens_decoder"]["5"] = {"content": "<new>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(Exception, match="adds 6 tokens to its vocabulary|adds 1 tokens to its vocabulary"):
+    with pytest.raises(UserError, match="adds 6 tokens to its vocabulary|adds 1 tokens to its vocabulary"):
         read_tokenizer(epath.Path(tmp_path))
 
 
@@ -93,3 +94,67 @@ def test_a_vocabulary_of_another_family_does_not_fit(tmp_path, monkeypatch):
         in refusal(place)
     )
     assert dataclasses.asdict(tokenizer.cleaning) == {"tidies": False, "strips_accents": False, "lowercase": False}
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_a_tokenizer_json_without_its_model(tmp_path, family):
+    """As transformers 5 saves: the .model is not written again."""
+    tokenizer = vocabulary(tmp_path / "there", family)
+    write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 128)
+    (tmp_path / "out" / FILES[family]).unlink()
+    again = read_tokenizer(epath.Path(tmp_path / "out"))
+    assert (again.tokens, again.special_ids) == (tokenizer.tokens, tokenizer.special_ids)
+    assert again.cleaning == tokenizer.cleaning and again.family is tokenizer.family
+    texts = [text for text in family_pieces.texts() if len(text) < 90]
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
+    again.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").fingerprint == again.fingerprint
+
+
+CHANGES = {
+    "another normalizer": (lambda values: values.update(normalizer={"type": "NFC"}), "normalizes text with NFC"),
+    "another splitting": (lambda values: values.update(pre_tokenizer={"type": "Digits"}), "splits text with"),
+    "bytes": (lambda values: values["model"].update(byte_fallback=True), "pieces for bytes"),
+    "no scores": (lambda values: values["model"].update(vocab=[["a"]]), "is damaged: model.vocab"),
+    "no id": (lambda values: values["model"].update(unk_id=None), "is damaged: model.vocab"),
+    "an addition": (lambda values: values["added_tokens"].append({"id": 9_999, "content": "<e1>"}), "<e1>"),
+    "an addition that is none": (lambda values: values.update(added_tokens=[7]), "adds 7 to its vocabulary"),
+    "a table that is none": (
+        lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "%%"}),
+        "not base64",
+    ),
+    "a table of nothing": (
+        lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        "cannot be read by SentencePiece",
+    ),
+    "no pieces": (
+        lambda values: (values["model"].update(vocab=[]), values.update(added_tokens=[])),
+        "begins with|has no",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_tokenizer_json_that_sentencepiece_cannot_read(tmp_path, name):
+    change, says = CHANGES[name]
+    write_tokenizer(vocabulary(tmp_path / "there", "albert"), epath.Path(tmp_path / "out"), 128)
+    (tmp_path / "out" / FILES["albert"]).unlink()
+    file = tmp_path / "out/tokenizer.json"
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=says) as found:
+        read_tokenizer(epath.Path(tmp_path / "out"))
+    assert "\n" not in str(found.value)
+
+
+def test_a_mask_that_is_added_behind_the_pieces(tmp_path):
+    tokenizer = vocabulary(tmp_path / "there", "deberta-v2")
+    write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 128)
+    (tmp_path / "out" / FILES["deberta-v2"]).unlink()
+    file = tmp_path / "out/tokenizer.json"
+    values = json.loads(file.read_text())
+    assert values["model"]["vocab"].pop()[0] == "[MASK]"
+    file.write_text(json.dumps(values))
+    again = read_tokenizer(epath.Path(tmp_path / "out"))
+    assert (again.tokens, again.special_ids) == (tokenizer.tokens, tokenizer.special_ids)
