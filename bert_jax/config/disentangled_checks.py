@@ -28,10 +28,10 @@ def check_disentangled(model: ModelConfig) -> None:
         raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")
     if options.buckets is None:
         return
-    if options.buckets < 4 or options.buckets % 2:
+    if options.buckets < 2:
         raise UserError(
-            f"model.disentangled.buckets={options.buckets} must be an even number of at least 4, for half of them are "
-            "one distance each; DeBERTa-v3 has 256, and None is one for every distance"
+            f"model.disentangled.buckets={options.buckets} must be at least 2, half of which are one distance each; "
+            "DeBERTa-v3 has 256, and None is one for every distance"
         )
     if options.max_distance < options.buckets // 2 + 2:
         raise UserError(

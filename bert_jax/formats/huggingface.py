@@ -43,7 +43,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     config = huggingface_config.read_config(directory)
     stored = safetensors_files.open_directory(directory)
     kind = config.kind
-    tensors, ignored = _known(stored, kind, directory)
+    tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
     layers, sets = (
         names.number_of_layers(tensors, kind),
@@ -81,9 +81,10 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
 
 
 def _known(
-    stored: dict[str, FileTensor], kind: ModelType, directory: epath.Path
+    stored: dict[str, FileTensor], config: huggingface_config.HuggingFaceConfig, directory: epath.Path
 ) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
+    kind, heads = config.kind, config.model.num_heads if config.kind.by_head else 1
     meanings = {name: names.canonical(name, kind) for name in stored if not names.BUFFERS.search(name)}
     bias = f"{kind.decoder}.bias"
     if bias in meanings and kind.tied[bias] not in meanings.values():
@@ -96,8 +97,8 @@ def _known(
     found = {name: stored[old] for old, name in meanings.items()}
     for fused, count in kind.fused.items():
         for name in [name for name in found if f".{fused}." in name]:
-            _check_divisible(name, found[name], count, directory)
-            parts = found.pop(name).parts(count)
+            _check_divisible(name, found[name], count * heads, directory)
+            parts = found.pop(name).parts(count, heads)
             found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
     return found, sorted(name for name in stored if name not in meanings)
 
@@ -208,8 +209,9 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     for path in sorted(stored.arrays, key=list(places).index):  # so that a model gives the same file from every source
         array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):
-            arrays[theirs.removeprefix(prefix)] = (places[path].their_shape, _their_values(places[path], array, layer))
-    arrays = _fused(arrays, kind)
+            given = names.written(theirs.removeprefix(prefix), kind)
+            arrays[given] = (places[path].their_shape, _their_values(places[path], array, layer))
+    arrays = _fused(arrays, kind, stored.model.num_heads if kind.by_head else 1)
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
     for _ in track(written, "writing parameters", len(arrays)):
         pass
@@ -220,8 +222,11 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     write_atomically(directory / "README.md", card.encode())
 
 
-def _fused(arrays: dict, kind: ModelType) -> dict:
-    """Return the arrays with those that the model type keeps in one put together; name → (shape, values)."""
+def _fused(arrays: dict, kind: ModelType, heads: int) -> dict:
+    """Return the arrays with those that the model type keeps in one put together; name → (shape, values).
+
+    Their modules take turns so many times.
+    """
     found = {}
     for name, (shape, values) in arrays.items():
         whole, _, rest = name.partition(":")
@@ -231,8 +236,14 @@ def _fused(arrays: dict, kind: ModelType) -> dict:
             count = kind.fused[whole.rpartition(".")[2]]
             parts = [arrays[f"{whole}:{number}.{rest[2:]}"][1] for number in range(count)]
             height = (count * shape[0], *shape[1:])
-            found[f"{whole}.{rest[2:]}"] = height, lambda parts=parts: np.concatenate([part() for part in parts])
+            found[f"{whole}.{rest[2:]}"] = height, lambda parts=parts: _in_turns([part() for part in parts], heads)
     return found
+
+
+def _in_turns(parts: list[np.ndarray], heads: int) -> np.ndarray:
+    """Return arrays of equal shape in one, cut into so many pieces along the first axis that take turns."""
+    pieces = np.stack([part.reshape(heads, -1, *part.shape[1:]) for part in parts], axis=1)
+    return pieces.reshape(-1, *parts[0].shape[1:])
 
 
 def _their_values(place: Place, array: StoredArray, layer: int):

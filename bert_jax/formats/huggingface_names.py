@@ -69,8 +69,19 @@ def canonical(name: str, kind: ModelType = BERT) -> str:
     """Return the current name of a parameter in a model with a head: with the prefix, weight and bias."""
     for old, new in _OLD_ENDINGS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
+    for theirs, ours in kind.renamed.items():
+        name = name.removesuffix(theirs) + ours if name.endswith(theirs) else name
+    for other, ours in kind.also.items():
+        name = ours + name.removeprefix(other) if name.startswith(other) else name
     bare = {theirs.removeprefix(kind.prefix).split(".")[0] for theirs in kind.modules.values() if kind.prefix in theirs}
     return f"{kind.prefix}{name}" if name.split(".")[0] in bare else name
+
+
+def written(name: str, kind: ModelType) -> str:
+    """Return the name in a file of an array that `places` names."""
+    for theirs, ours in kind.renamed.items():
+        name = name.removesuffix(ours) + theirs if name.endswith(ours) else name
+    return name
 
 
 def number_of_layers(names, kind: ModelType = BERT) -> int:

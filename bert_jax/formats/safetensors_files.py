@@ -41,18 +41,23 @@ class FileTensor:
     read: Callable[[tuple[slice, ...]], np.ndarray]
     """Returns the values of the part that an index names, with a slice for each axis, as float32."""
 
-    def parts(self, count: int) -> list["FileTensor"]:
-        """Return the arrays of which this one is made, one after the other along the first axis."""
-        rows = self.shape[0] // count
+    def parts(self, count: int, turns: int = 1) -> list["FileTensor"]:
+        """Return the arrays of which this one is made: one after the other along the first axis, so many times."""
+        rows = self.shape[0] // (count * turns)  # of a part in a turn
 
-        def part(begin: int) -> FileTensor:
+        def part(number: int) -> FileTensor:
             def read(index: tuple[slice, ...]) -> np.ndarray:
-                start, stop, step = index[0].indices(rows)
-                return self.read((slice(begin + start, begin + stop, step), *index[1:]))
+                start, stop, step = index[0].indices(rows * turns)
+                pieces = []
+                for turn in range(start // rows, max(-(-stop // rows), start // rows + 1)):
+                    begin, shift = (turn * count + number) * rows, turn * rows
+                    inside = slice(begin + max(start - shift, 0), begin + min(stop - shift, rows))
+                    pieces.append(self.read((inside, *index[1:])))
+                return (np.concatenate(pieces) if len(pieces) > 1 else pieces[0])[::step]
 
-            return dataclasses.replace(self, shape=(rows, *self.shape[1:]), read=read)
+            return dataclasses.replace(self, shape=(rows * turns, *self.shape[1:]), read=read)
 
-        return [part(number * rows) for number in range(count)]
+        return [part(number) for number in range(count)]
 
 
 def open_directory(directory: epath.Path) -> dict[str, FileTensor]:

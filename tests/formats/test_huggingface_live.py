@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 
+import deberta_cases
 import difficult_text
 import huggingface_errors
 import modernbert_cases
@@ -202,28 +203,35 @@ def test_the_numbers_of_this_transformers(peer, tmp_path):
             assert found.norm_error < 3e-6 or quantity.endswith("key/bias"), quantity
 
 
-def test_exports_of_modernbert_open_without_a_word_and_compute_the_same(peer, tmp_path):
-    oracle, names = dict(np.load(ORACLES / "modernbert_oracle.npz")), list(modernbert_cases.CASES)
-    for name in names:
-        theirs = modernbert_cases.save(oracle, name, tmp_path / f"{name}_theirs")
+DRAWN = {"modernbert": modernbert_cases, "deberta": deberta_cases}
+
+
+@pytest.mark.parametrize("family", DRAWN)
+def test_exports_open_without_a_word_and_compute_the_same(peer, tmp_path, family):
+    oracle, cases = dict(np.load(ORACLES / f"{family}_oracle.npz")), DRAWN[family]
+    for name, case in cases.CASES.items():
+        theirs = cases.save(oracle, name, tmp_path / f"{name}_theirs")
         (tmp_path / name).mkdir()
         write_huggingface(open_huggingface(theirs), tmp_path / name, name)
-        ids, mask = modernbert_cases.inputs(name)
-        models = [{"path": str(tmp_path / name), "class": modernbert_cases.CASES[name]["class"]}]
+        ids, *types, mask = cases.inputs(name)
+        models = [{"path": str(tmp_path / name), "class": case["class"]}]
         inputs = {"input_ids": ids.tolist(), "attention_mask": mask.tolist()}
+        inputs |= {"token_type_ids": types[0].tolist()} if types else {}
         (tmp_path / "request.json").write_text(json.dumps({"models": models, "tokenizers": [], "inputs": inputs}))
         run(peer, "open_with_transformers.py", tmp_path / "request.json", tmp_path / "result.npz")
         result = dict(np.load(tmp_path / "result.npz"))
         (report,) = json.loads(str(result["report"]))["models"]
         assert report["log"] == report["missing_keys"] == report["unexpected_keys"] == []
-        logits, real = result["0/logits"], mask.astype(bool)
-        logits = logits[real] if logits.shape[:2] == real.shape else logits
+        span = "0/start_logits" in result
+        logits = np.stack([result["0/start_logits"], result["0/end_logits"]], -1) if span else result["0/logits"]
+        logits = logits[mask.astype(bool)] if logits.shape[:2] == mask.shape else logits
         np.testing.assert_allclose(logits, oracle[f"{name}/logits"], atol=1e-5)
 
 
-def test_the_numbers_of_this_modernbert(peer, tmp_path):
-    run(peer, "make_modernbert_oracle.py", tmp_path / "oracle.npz")
-    ours, theirs = np.load(ORACLES / "modernbert_oracle.npz"), np.load(tmp_path / "oracle.npz")
+@pytest.mark.parametrize("family", DRAWN)
+def test_the_numbers_of_this_transformers_for_models_of_drawn_parameters(peer, tmp_path, family):
+    run(peer, f"make_{family}_oracle.py", tmp_path / "oracle.npz")
+    ours, theirs = np.load(ORACLES / f"{family}_oracle.npz"), np.load(tmp_path / "oracle.npz")
     assert set(ours) == set(theirs)
     for name in ours:
         if ours[name].dtype.kind == "f":

@@ -11,6 +11,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.albert_type import ALBERT
 from bert_jax.formats.model_types.bert_type import BERT
+from bert_jax.formats.model_types.deberta_type import DEBERTA, DEBERTA_V2
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.model_types.distilbert_type import DISTILBERT
 from bert_jax.formats.model_types.electra_type import ELECTRA
@@ -18,7 +19,11 @@ from bert_jax.formats.model_types.modernbert_type import MODERNBERT
 from bert_jax.formats.model_types.roberta_type import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 MODEL_TYPES = {
-    each.name: each for each in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA)
+    each.name: each
+    for each in (
+        *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA),
+        *(DEBERTA, DEBERTA_V2),
+    )
 }
 """All that are known, by name; a model is written as the first that holds it."""
 

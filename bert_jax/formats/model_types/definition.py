@@ -76,6 +76,12 @@ class ModelType:
     """Returns the further contents of config.json."""
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
+    by_head: bool = False
+    """Whether the modules of a fused one take turns head by head, instead of one following the other whole."""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """End of the name of an array there → what `modules` would call it."""
+    also: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Beginning of a name that some directories have there → that of the same array in `modules`; read, not written."""
     activation: str = "hidden_act"
     """Key of the activation function in config.json."""
     usual_activation: str = "gelu"

@@ -1,0 +1,200 @@
+"""DeBERTa directories of transformers, both versions: its numbers, its names in both directions, what is refused."""
+
+import dataclasses
+import json
+import re
+
+import deberta_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_bert
+import safetensors.numpy
+from deberta_model import FIRST, THIRD
+from huggingface_directory import refusal
+from small_model import FLOAT32, compiled
+
+import bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.model_types import type_to_write
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+
+FILE = "model.safetensors"
+OTHER_HEAD = {
+    "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
+    "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
+    "lm_predictions.lm_head": "cls.predictions",
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(request) -> dict[str, np.ndarray]:
+    return dict(np.load(request.config.rootpath / "tests" / "oracles" / "deberta_oracle.npz"))
+
+
+def exported(stored, directory) -> dict[str, np.ndarray]:
+    """Every array as we write it, by its name there."""
+    directory.mkdir()
+    write_huggingface(stored, directory, "small")
+    return safetensors.numpy.load_file(directory / FILE)
+
+
+def legacy(name: str) -> str:
+    """The name of an array where the masked-language-model head has its older names, which we write."""
+    module, _, leaf = name.rpartition(".")
+    return f"{OTHER_HEAD.get(module, module)}.{leaf}"
+
+
+def outputs(stored, params, batch):
+    """Logits at every position, and what the encoder gives."""
+    if stored.head is not None:
+        model = BertForTask(stored.model, stored.head, FLOAT32)
+        found = model.apply(params, batch)
+    else:
+        model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
+        rows, length = batch["input_ids"].shape
+        places = jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1))
+        found = model.mlm_logits(params, batch | {"masked_positions": places})
+    return found, model.encode(params, *batch.values(), collect=True)
+
+
+@pytest.mark.parametrize("name", deberta_cases.CASES)
+def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
+    stored = open_huggingface(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    arrays = (array.astype(np.int32) for array in deberta_cases.inputs(name))
+    batch = dict(zip(("input_ids", "token_type_ids", "attention_mask"), arrays, strict=True))
+    real = batch["attention_mask"].astype(bool)
+
+    def loss(params):
+        found, output = outputs(stored, params, batch)
+        found = found[real] if found.shape[:2] == real.shape else found
+        return jnp.sum(jnp.sin(found)), (found, output)
+
+    (_, (found, output)), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    for index, state in enumerate(output.hidden_states):
+        np.testing.assert_allclose(np.asarray(state)[real], oracle[f"{name}/states/{index}"], atol=2e-5)
+    for index, weights in enumerate(output.attentions):
+        rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
+        np.testing.assert_allclose(rows, expected, atol=2e-5)
+    np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
+    slopes = leaf_paths(jax.device_get(gradient))
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
+    written = exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients")
+    names = json.loads(str(oracle[f"{name}/shapes"]))
+    assert written.keys() == set(map(legacy, names))
+    for key in names:
+        values = written[legacy(key)]
+        sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
+        if key.endswith("pos_key_proj.bias"):
+            continue  # zero in exact arithmetic
+        assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
+        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["first", "third"])
+def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
+    model = bert_jax.load(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    ids, _, mask = deberta_cases.inputs(name)
+    found = model.encode_ids(ids, mask)
+    for index, state in enumerate(found.hidden_states):
+        np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"{name}/states/{index}"], atol=2e-5)
+    last = model.layers[2](found.hidden_states[2], mask)
+    np.testing.assert_allclose(last[mask.astype(bool)], oracle[f"{name}/states/3"], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", deberta_cases.CASES)
+def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
+    theirs = deberta_cases.save(oracle, name, tmp_path / "theirs")
+    bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
+    bert_jax.convert(tmp_path / "ours", tmp_path / "back", to="huggingface")
+    there = safetensors.numpy.load_file(tmp_path / "back" / FILE)
+    original = {legacy(key): value for key, value in deberta_cases.state_of(oracle, name).items()}
+    assert there.keys() == original.keys()
+    for key, value in original.items():
+        np.testing.assert_array_equal(there[key], value, err_msg=key)
+    stored, again = open_huggingface(theirs), open_huggingface(tmp_path / "back")
+    assert (again.model, again.head) == (stored.model, stored.head) and not stored.ignored
+    back, given = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("back", "theirs"))
+    chosen = ("model_type", "architectures", "position_biased_input", "position_buckets", "share_att_key")
+    chosen += ("norm_rel_ebd", "pos_att_type", "type_vocab_size", "pooler_hidden_act", "layer_norm_eps")
+    assert {key: back[key] for key in chosen if key in given} == {key: given[key] for key in chosen if key in given}
+
+
+def test_the_options_of_published_files_are_read(oracle, tmp_path):
+    """pos_att_type as words with a bar between them; max_relative_positions=-1 is max_position_embeddings."""
+    written = {"pos_att_type": "p2c|c2p", "max_relative_positions": -1, "norm_rel_ebd": "layer_norm"}
+    stored = open_huggingface(deberta_cases.save(oracle, "third", tmp_path / "theirs", **written))
+    assert (stored.model.disentangled.terms, stored.model.disentangled.max_distance) == ("c2p+p2c", 64)
+    assert (stored.model.positions, stored.model.pooler, stored.model.pair_head) == ("none", "gelu_erf", False)
+
+
+@pytest.mark.parametrize(
+    "architecture, rows, kind",
+    [
+        ("DebertaV2ForMultipleChoice", 1, "choice"),
+        ("DebertaV2ForSequenceClassification", 1, "regression"),
+    ],
+)
+def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture, rows, kind):
+    changes = dict(architectures=[architecture], id2label=None, label2id=None)
+    theirs = deberta_cases.save(oracle, "second", tmp_path / "theirs", **changes)
+    state = deberta_cases.state_of(oracle, "second")
+    state |= {name: state[name][:rows] for name in ("classifier.weight", "classifier.bias")}
+    safetensors.numpy.save_file(state, theirs / FILE)
+    stored = open_huggingface(theirs)
+    assert stored.head is not None and stored.head.kind == kind
+    assert exported(stored, tmp_path / "ours").keys() == state.keys()
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == [architecture]
+
+
+def test_version_1_has_no_class_for_multiple_choice(oracle, tmp_path):
+    stored = open_huggingface(deberta_cases.save(oracle, "segments", tmp_path / "theirs"))
+    with pytest.raises(UserError, match="transformers has no class for a model of type deberta with"):
+        write_huggingface(dataclasses.replace(stored, head=HeadConfig(kind="choice")), tmp_path, "small")
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("first", {"relative_attention": False}, "relative_attention=false"),
+        ("first", {"pos_att_type": "c2p|p2p"}, r"pos_att_type='c2p\|p2p'; supported are c2p, p2c or both"),
+        ("first", {"embedding_size": 12}, "embedding_size=12; only that of hidden_size, 30"),
+        ("first", {"talking_head": True}, "talking_head=True"),
+        ("first", {"type_vocab_size": -1}, "type_vocab_size=-1"),
+        ("first", {"position_biased_input": "no"}, "position_biased_input='no' where true or false"),
+        ("first", {"max_relative_positions": 6}, r"rel_embeddings.weight is \[10, 30\] where \[12, 30\] is expected"),
+        ("third", {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+        ("third", {"norm_rel_ebd": "layer_norm|batch"}, "norm_rel_ebd='layer_norm|batch'"),
+        ("third", {"attention_head_size": 64}, "attention_head_size=64, but 3 heads of hidden_size=30 have 10"),
+        ("third", {"position_buckets": 1}, "model.disentangled.buckets=1 must be at least 2"),
+        ("third", {"position_buckets": 30}, "leaves nothing for the wider half"),
+        ("second", {"pooler_dropout": 0.2}, "pooler_dropout=0.2"),
+        ("second", {"pooler_hidden_act": "silu"}, "pooler_hidden_act='silu'; supported are gelu"),
+        ("second", {"pooler_hidden_size": 7}, "pooler_hidden_size=7"),
+    ],
+)
+def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, name, changes, message):
+    assert re.search(message, refusal(deberta_cases.save(oracle, name, tmp_path / "theirs", **changes)))
+
+
+def with_options(model: ModelConfig, **changes) -> ModelConfig:
+    return dataclasses.replace(model, disentangled=dataclasses.replace(model.disentangled, **changes))
+
+
+def test_the_type_that_a_model_is_written_as():
+    kinds = {name: type_to_write(model) for name, model in {"first": FIRST, "third": THIRD}.items()}
+    assert {name: kind.name for name, kind in kinds.items() if kind} == {"first": "deberta", "third": "deberta-v2"}
+    for other in (
+        with_options(FIRST, table_norm=True),
+        with_options(THIRD, key_bias=False),
+        dataclasses.replace(FIRST, norm_position="pre"),
+        dataclasses.replace(THIRD, local_window=4),
+    ):
+        assert type_to_write(other) is None

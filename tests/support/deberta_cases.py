@@ -1,0 +1,157 @@
+"""Small DeBERTas of both versions, their parameters and inputs, the same on both sides of a comparison."""
+
+import json
+import pathlib
+import zlib
+
+import numpy as np
+import safetensors.numpy
+
+_LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
+_RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
+
+CASES = {
+    "first": {  # as version 1 was published, in small: rows beyond its distances, three heads of 10
+        "class": "DebertaForMaskedLM",
+        "config": _RELATIVE
+        | dict(
+            vocab_size=61,
+            hidden_size=30,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            intermediate_size=23,
+            max_position_embeddings=64,
+            max_relative_positions=5,
+            position_biased_input=False,
+        ),
+        "length": 19,
+        "real": (19, 11, 14),
+    },
+    "segments": {  # one term, absolute positions too, segments, another activation
+        "class": "DebertaForSequenceClassification",
+        "config": _RELATIVE
+        | _LABELS
+        | dict(
+            vocab_size=41,
+            hidden_size=14,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=17,
+            max_position_embeddings=16,
+            pos_att_type=["c2p"],
+            type_vocab_size=2,
+            hidden_act="gelu_new",
+            layer_norm_eps=1e-3,
+        ),
+        "length": 13,
+        "real": (9, 13),
+    },
+    "tags": {
+        "class": "DebertaForTokenClassification",
+        "config": _RELATIVE
+        | _LABELS
+        | dict(
+            vocab_size=37,
+            hidden_size=9,
+            num_hidden_layers=1,
+            num_attention_heads=3,
+            intermediate_size=11,
+            max_position_embeddings=12,
+            pos_att_type=["p2c"],
+            position_biased_input=False,
+        ),
+        "length": 7,
+        "real": (7, 4),
+    },
+    "third": {  # as version 3 was published, in small: rows beyond its buckets, and the other names of the head
+        "class": "DebertaV2ForMaskedLM",
+        "config": _RELATIVE
+        | dict(
+            vocab_size=61,
+            hidden_size=30,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            intermediate_size=23,
+            max_position_embeddings=64,
+            max_relative_positions=12,
+            position_buckets=6,
+            share_att_key=True,
+            norm_rel_ebd="layer_norm",
+            position_biased_input=False,
+            legacy=False,
+        ),
+        "length": 21,
+        "real": (21, 12, 5),
+    },
+    "second": {  # every option otherwise, and an odd number of buckets
+        "class": "DebertaV2ForSequenceClassification",
+        "config": _RELATIVE
+        | _LABELS
+        | dict(
+            vocab_size=41,
+            hidden_size=14,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=17,
+            max_position_embeddings=32,
+            position_buckets=7,
+            type_vocab_size=3,
+            pooler_hidden_act="tanh",
+            position_biased_input=True,
+        ),
+        "length": 25,
+        "real": (25, 17),
+    },
+    "answers": {
+        "class": "DebertaV2ForQuestionAnswering",
+        "config": _RELATIVE
+        | dict(
+            vocab_size=37,
+            hidden_size=12,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            intermediate_size=11,
+            max_position_embeddings=9,
+            pos_att_type=["p2c"],
+            norm_rel_ebd="layer_norm",
+            position_biased_input=False,
+        ),
+        "length": 9,
+        "real": (9, 5),
+    },
+}
+
+
+def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """Parameters by name: no bias of zero, no scale of one, so that each shows in the outputs."""
+    found = {}
+    for name, shape in shapes.items():
+        random = np.random.RandomState(zlib.crc32(name.encode()))
+        norm_scale = "LayerNorm" in name and name.endswith("weight")
+        spread = 0.3 if len(shape) == 1 else shape[-1] ** -0.5
+        found[name] = (random.standard_normal(shape) * spread + norm_scale).astype(np.float32)
+    return found
+
+
+def inputs(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """input_ids, token_type_ids and attention_mask, int64 [rows, length], with padding."""
+    case, random = CASES[name], np.random.RandomState(2021)
+    mask = np.arange(case["length"])[None, :] < np.array(case["real"])[:, None]
+    ids = np.where(mask, random.randint(3, case["config"]["vocab_size"], mask.shape), 0)
+    types = random.randint(0, max(1, case["config"].get("type_vocab_size", 0)), mask.shape) * mask
+    return ids.astype(np.int64), types.astype(np.int64), mask.astype(np.int64)
+
+
+def state_of(oracle, name: str) -> dict[str, np.ndarray]:
+    """Every array of a case, by its name there."""
+    return draw(json.loads(str(oracle[f"{name}/shapes"])))
+
+
+def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
+    """Write the directory that transformers would have saved; None removes a key of config.json."""
+    config = json.loads(str(oracle[f"{name}/config"])) | changes
+    directory.mkdir(exist_ok=True)
+    kept = {key: value for key, value in config.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    safetensors.numpy.save_file(state_of(oracle, name), directory / "model.safetensors")
+    return directory
