@@ -4,13 +4,11 @@ All learn from the same counted words, so a corpus is read once and need not fit
 options give an identical file.
 """
 
-import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import rich
-import sentencepiece
 import tokenizers
 from etils import epath
 from tokenizers import models, pre_tokenizers, trainers
@@ -22,12 +20,15 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import learn_byte_level
 from bert_jax.tokenization.likelihood import learn_pieces
+from bert_jax.tokenization.piece_families import FAMILIES, OURS
+from bert_jax.tokenization.piece_learning import learn_family, learn_sentence_pieces
 from bert_jax.tokenization.report import report
 from bert_jax.tokenization.tokenizer import Tokenizer, basic_normalizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 _BYTES = 256
+_SENTENCE_PIECE = ("unigram", "bpe")
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
 
@@ -79,7 +80,10 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     if config.method == "byte_bpe":
         learn_byte_level(_repeated(words), config.size).save(config.output)
         return load_tokenizer(config.output), learned, held_out
-    learn = _learn_sentencepiece if config.method in ("unigram", "bpe") else _learn_wordpiece
+    if config.family != OURS.name:
+        learn_family(words, config, _output_file(config)).save(config.output)
+        return load_tokenizer(config.output), learned, held_out
+    learn = learn_sentence_pieces if config.method in _SENTENCE_PIECE else _learn_wordpiece
     contents = learn(words, config)
     return load_tokenizer(_write(contents, config)), learned, held_out
 
@@ -93,6 +97,13 @@ def check(config: TrainVocabConfig) -> None:
             f"method=byte_bpe with lowercase={config.lowercase}, size={config.size:,}: byte-level BPE keeps the case "
             f"of text and has an entry for each of {_BYTES} bytes; set --lowercase=False and a size of "
             f"{_BYTES + _SMALLEST} or more"
+        )
+    directory = epath.Path(config.output).suffix not in (".txt", ".model", ".json")
+    if config.family != OURS.name and not (config.method in _SENTENCE_PIECE and directory):
+        raise UserError(
+            f"family={config.family} with method={config.method} and output={config.output}: only SentencePiece "
+            "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "
+            "a directory"
         )
     if config.min_pair_count < 1:
         raise UserError(f"min_pair_count={config.min_pair_count} must be at least 1")
@@ -122,7 +133,7 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
             raise UserError(
                 f"output={output} is a file but not a vocabulary; give vocab.txt, NAME.model or a directory"
             )
-        return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else vocabulary_file.SENTENCEPIECE_FILE)
+        return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else FAMILIES[config.family].file)
     if (output.suffix == ".txt") != wordpiece:
         raise UserError(
             f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
@@ -204,37 +215,3 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     for word, count in words.items():
         for start in range(0, count, 10_000):
             yield (word + " ") * min(10_000, count - start)
-
-
-def _learn_sentencepiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
-    model = io.BytesIO()
-    ranked = sorted(raw_words.items(), key=lambda item: (-item[1], item[0]))
-    lines = (f"{word}\t{count}" for word, count in ranked if len(word) <= 1_000)
-    casing = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
-    with progress_bar("learning pieces", None):
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=lines,
-                model_writer=model,
-                input_format="tsv",
-                model_type=config.method,
-                vocab_size=config.size,
-                hard_vocab_limit=False,
-                normalization_rule_name=casing,
-                pad_id=0,
-                unk_id=1,
-                bos_id=-1,
-                eos_id=-1,
-                pad_piece="[PAD]",
-                unk_piece="[UNK]",
-                control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-                input_sentence_size=0,
-                minloglevel=2,
-                num_threads=8,
-            )  # num_threads is fixed because floating-point sums depend on it
-        except RuntimeError as error:
-            raise UserError(
-                f"SentencePiece cannot learn {config.size:,} entries by {config.method} from {config.input}: "
-                f"{error}; try a smaller size"
-            ) from None
-    return model.getvalue()

@@ -310,3 +310,31 @@ def test_more_entries_mean_fewer_pieces_on_wikipedia(tmp_path, shared_data):
         assert tokenizer.vocab_size == size
         fertility.append(report(tokenizer, held_out).pieces_per_word)
     assert np.all(np.diff(fertility) < 0)
+
+
+@pytest.mark.parametrize("family", ["albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"])
+def test_a_vocabulary_of_a_family(tmp_path, family):
+    tokenizer, _, _ = train_vocab(documents(60), options(tmp_path, method="unigram", family=family, size=130))
+    names = {
+        "albert": (["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], [0, 1, 2, 3, 4]),
+        "xlm-roberta": (["<pad>", "<unk>", "<s>", "</s>", "<mask>"], [1, 3, 0, 2, tokenizer.vocab_size - 1]),
+        "camembert": (["<pad>", "<unk>", "<s>", "</s>", "<mask>"], [1, 3, 5, 6, tokenizer.vocab_size - 1]),
+        "deberta-v2": (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], [0, 3, 1, 2, tokenizer.vocab_size - 1]),
+        "xlnet": (["<pad>", "<unk>", "<cls>", "<sep>", "<mask>"], [5, 0, 3, 4, 6]),
+    }[family]
+    assert ([tokenizer.tokens[i] for i in tokenizer.special_ids], list(tokenizer.special_ids)) == names
+    assert tokenizer.vocab_size == 130 and tokenizer.lowercase
+    assert tokenizer.encode("Walk, CAFE") == tokenizer.encode("walk, cafe")
+    assert tokenizer.class_last == (family == "xlnet") and tokenizer.separators == 1 + (names[0][2] == "<s>")
+    again = load_tokenizer(tmp_path)
+    assert again.fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    "changes", [{"method": "frequency"}, {"method": "unigram", "output": "{}/x.model"}, {"method": "byte_bpe"}]
+)
+def test_only_sentencepiece_vocabularies_in_directories_have_a_family(tmp_path, changes):
+    place = changes.get("output", "{}").format(tmp_path)
+    values = {"lowercase": False, "family": "xlnet", "size": 400} | changes
+    with pytest.raises(UserError, match="only SentencePiece vocabularies belong to a family"):
+        train_vocab(documents(9), options(place, **{name: values[name] for name in values if name != "output"}))
