@@ -98,7 +98,8 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     attention = 2 * products * seen_positions(config, length) * config.num_heads * config.head_size
     predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
-    predicted = 2 * predictions * predicting
+    directions = 2 if config.layer == "lstm" and config.direction == "both" else 1  # each predicts every word
+    predicted = 2 * predictions * predicting * directions
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
 

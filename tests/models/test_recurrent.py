@@ -103,6 +103,13 @@ def test_what_recurrent_layers_cannot_have_is_refused(changes, message):
         check(dataclasses.replace(CONFIG, model=dataclasses.replace(SIZES, **changes)))
 
 
+def test_the_operations_of_a_step_are_those_of_its_products(model):
+    size, places, words = 8, LENGTH - 1, 16 * VOCABULARY
+    layers = LENGTH * 2 * 2 * (size * 4 * size + size * 4 * size)  # layers, directions: from the input, from the state
+    head = places * 2 * (16 * 16 + words)
+    assert model.training_flops(LENGTH, places) == 3 * 2 * (layers + head + 16 * 16)  # and the pooler
+
+
 def test_packed_rows_are_refused():
     packed = dataclasses.replace(CONFIG, data=DataConfig(sentence_pairs="none", packing="on"))
     with pytest.raises(UserError, match="would pass from one text of a packed row to the next; set data.packing=off"):
