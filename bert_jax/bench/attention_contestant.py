@@ -1,5 +1,6 @@
 """A contestant in `bert-jax bench attention`: one kernel at one length, forward and backward, in its own process."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from bert_jax.models.kernels.choice import Shape, attention_kernel, attention_pa
 from bert_jax.models.kernels.contract import AttentionMask
 
 
-def prepare(job: dict[str, Any]):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that computes attention and its gradients so many times, and facts about this process."""
     use_compilation_cache()
     compute, platform = from_dict(ComputeConfig, job["compute"]), jax.default_backend()
@@ -35,7 +36,7 @@ def prepare(job: dict[str, Any]):
     padding = jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length))
     mask = AttentionMask(padding=padding, window=window)
 
-    def loss(inputs, seed):
+    def loss(inputs: Any, seed: int):
         query, key, value = inputs
         found, _ = kernel(query, key, value, mask, jax.random.key(seed) if rate else None, rate)
         return jnp.sum(found.astype(jnp.float32) ** 2)

@@ -73,7 +73,7 @@ def _where(values: dict[str, Any]) -> str:
     )
 
 
-def _row(cells) -> str:
+def _row(cells: Any) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -112,7 +112,11 @@ def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def report(
-    options: DataBenchConfig, needs: dict[str, float], waiting: list[Waiting], turns: list[list[Turn]], values: dict
+    options: DataBenchConfig,
+    needs: dict[str, float],
+    waiting: list[Waiting],
+    turns: list[list[Turn]],
+    values: dict[str, Any],
 ) -> Report:
     """Return the rates of each contestant, ratios, and how many cores the hosts that were named keep busy."""
     (phase,) = resolve_phases(options.run)

@@ -1,5 +1,6 @@
 """Our contestant in `bert-jax bench data`: batches as the loop of pre-training gets them, in a process of its own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from bert_jax.errors import UserError
 EXAMINED = 8  # batches by which the share of tokens is told
 
 
-def prepare(job: dict[str, Any]):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes so many batches from the loader, and facts about them."""
     config = from_dict(Config, job["config"])
     (phase,) = resolve_phases(config)

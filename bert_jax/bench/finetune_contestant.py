@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from bert_jax.pretrained.loading import load
 from bert_jax.tasks.task_data import read_task
 
 
-def prepare(job: dict[str, Any]):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that does so many units of the work that the job names, and facts about this process."""
     use_compilation_cache()
     config = from_dict(FinetuneConfig, job["config"])
@@ -35,7 +36,7 @@ def prepare(job: dict[str, Any]):
     return work, common | facts | {"peak_memory_bytes": peak_memory()}
 
 
-def training(config: FinetuneConfig, job: dict[str, Any]):
+def training(config: FinetuneConfig, job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes `steps_per_unit` steps for each unit, as `bert-jax finetune` takes them."""
     stored, mesh = open_stored(config.init_from), sharding.make_mesh(config.mesh, None)
     data = read_task(config, stored.model, stored.need_tokenizer())
@@ -46,7 +47,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]):
     batches = training_batches(config, features, programs, batch_size=config.batch_size, seed=config.seed)
     rate, seed, done = np.float32(config.learning_rate), np.uint32(config.seed), 0
 
-    def steps(numbers) -> None:
+    def steps(numbers: Any) -> None:
         nonlocal state
         for number in numbers:
             state, _ = programs.train_step(state, placed_batch(batches.batch(number), mesh), rate, seed)
@@ -67,7 +68,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]):
     return work, {"shapes": sorted(shapes), "token_share": float(batches.lengths.sum() / positions)}
 
 
-def encoding(config: FinetuneConfig, job: dict[str, Any]):
+def encoding(config: FinetuneConfig, job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that encodes all texts once for each unit."""
     texts = json.loads(pathlib.Path(job["texts"]).read_text(encoding="utf-8"))
     model = load(config.init_from, compute=config.compute)

@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
@@ -13,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
-def prepare(job: dict[str, Any]):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that prepares, or tokenizes, the text so many times, and facts."""
     config = from_dict(PrepareConfig, job["config"])
     try:

@@ -135,7 +135,11 @@ def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(
-    options: StepBenchConfig, entries: list[Entry], waiting: list[Waiting], turns: list[list[Turn]], values: dict
+    options: StepBenchConfig,
+    entries: list[Entry],
+    waiting: list[Waiting],
+    turns: list[list[Turn]],
+    values: dict[str, Any],
 ) -> Report:
     """Return the figures of each contestant, and how many times as fast ours is as each other."""
     (phase,) = resolve_phases(options.run)

@@ -1,6 +1,7 @@
 """Our contestant in `bert-jax bench step`: the step of pre-training on batches from a file, in its own process."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from bert_jax.training.learner import Learner
 from bert_jax.training.state import create_state
 
 
-def prepare(job: dict[str, Any]):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes so many training steps, and facts about this process."""
     check_platform(job["platform"])
     use_compilation_cache()

@@ -7,6 +7,7 @@ prints a traceback, and no message names the damaged array.
 import concurrent.futures
 import os
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +32,7 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
     base = place if "://" in place else {"driver": "file", "path": place}
     store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
 
-    def finished(future):
+    def finished(future: Any):
         try:
             return future.result()
         except (ValueError, OSError) as error:  # its text is a page that may begin with a status such as DATA_LOSS
@@ -41,7 +42,7 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
 
     array = finished(tensorstore.open({"driver": "auto", "kvstore": store}, open=True, read=True))
 
-    def read(index):
+    def read(index: Any):
         part = array[index]
         values = empty(part.shape, part.dtype.numpy_dtype)
         values[...] = finished(part.read())
@@ -50,14 +51,14 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
     return StoredArray(tuple(array.shape), np.dtype(array.dtype.numpy_dtype), read)
 
 
-def read_arrays(state: epath.Path, abstract):
+def read_arrays(state: epath.Path, abstract: Any) -> Any:
     """Return the arrays for `abstract`, a pytree of ShapeDtypeStructs with shardings; each device reads its part.
 
     Raises:
       Damaged: an array cannot be read, or has a different shape or type.
     """
 
-    def read(path, leaf):
+    def read(path: Any, leaf: Any):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         array = open_array(state, name)
         if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):

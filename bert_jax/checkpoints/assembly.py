@@ -1,6 +1,7 @@
 """A state from the local copies of several hosts: which of them is used, and who gives what to whom."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from bert_jax.devices.hosts import any_failure, decide
 class Assembly:
     """Copies of one step that have every part of every array between them."""
 
-    content: dict
+    content: dict[str, Any]
     """The record, on every host."""
     givers: dict[str, list[int]]
     """The host that gives a part to those that lack it, by the path of the array and the number of the part."""
@@ -52,7 +53,7 @@ class Assembly:
         mine = {(path, number): copy for copy in copies for path, numbers in copy.held.items() for number in numbers}
         return cls(content, verdict["givers"], mine)
 
-    def arrays(self, abstract):
+    def arrays(self, abstract: Any) -> Any:
         """Return the arrays for `abstract`, a pytree of ShapeDtypeStructs with shardings; every host calls this.
 
         Raises:
@@ -94,7 +95,7 @@ class Assembly:
             return None
 
 
-def _choose(values: list[dict]) -> dict:
+def _choose(values: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the id of the copies to use and the hosts that give their parts, or the reason why there are none."""
     problems = [
         f"host {host}: {problem}" if len(values) > 1 else problem

@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -52,7 +53,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        directory,
+        directory: str | os.PathLike[str],
         config: CheckpointConfig = CheckpointConfig(),
         read_only: bool = False,
         run_id: str | None = None,
@@ -61,9 +62,11 @@ class Checkpoints:
         committed: Callable[[int, float], None] = lambda step, seconds: None,
         local: LocalTier | None = None,
     ):
-        directory = os.fspath(directory)
-        self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-        self.run_id, self._config, self.local = run_id, config, local
+        place = os.fspath(directory)
+        self.directory: epath.Path = epath.Path(place if "://" in place else os.path.abspath(place))
+        self.run_id: str | None = run_id
+        self.local: LocalTier | None = local
+        self._config = config
         self._lost, self._best_metric, self._committed = lost, best_metric, committed
         self._pending: int | None = None
         self._saved: int | None = None
@@ -100,7 +103,15 @@ class Checkpoints:
         near = None if self.local is None else self.local.newest()
         return max([*self.steps(), *([] if near is None else [near])], default=None)
 
-    def save(self, step: int, state, *, position: dict, config: dict, metrics: dict | None = None) -> bool:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        position: dict[str, Any],
+        config: dict[str, Any],
+        metrics: dict[str, Any] | None = None,
+    ) -> bool:
         """Copy `state` and write it in the background; return False if this step already exists.
 
         Args:
@@ -210,10 +221,10 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
-    def restore(self, abstract_state) -> Restored | None:
+    def restore(self, abstract_state: Any) -> Restored | None:
         """Return the newest good step in the shape of `abstract_state`, or None if there is none.
 
         A local save is used rather than a checkpoint of the same step.
@@ -234,7 +245,7 @@ class Checkpoints:
             self.local.settle(refused[1], restored)
         return restored
 
-    def read(self, step: int, abstract) -> Restored:
+    def read(self, step: int, abstract: Any) -> Restored:
         """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
         content = together(self._record, step)
         check_fit(content, abstract, f"checkpoint of step {step} in {self.directory}")
@@ -253,7 +264,7 @@ class Checkpoints:
             )
         self._set_aside(refused)
 
-    def _record(self, step: int) -> dict:
+    def _record(self, step: int) -> dict[str, Any]:
         content = read_record(self._step_directory(step) / "record")
         check_origin(content, step, self.run_id)
         return content
@@ -285,6 +296,6 @@ class Checkpoints:
         self._manager.reload()
 
 
-def _placed(leaf) -> jax.ShapeDtypeStruct:
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

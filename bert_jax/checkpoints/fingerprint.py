@@ -7,6 +7,7 @@ zeroed block or two exchanged elements do.
 
 import functools
 import hashlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +18,19 @@ SEEDS = (0x9E3779B1, 0x85EBCA6B)
 PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves arrays of every shape
 
 
-def leaf_paths(tree) -> dict:
+def leaf_paths(tree: Any) -> dict[str, Any]:
     """Return a flat view of any pytree: `params/embeddings/word/table` → leaf."""
     return {"/".join(_name(key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _name(key) -> str:
+def _name(key: Any) -> str:
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
 
 
-def fingerprint(tree) -> dict[str, str]:
+def fingerprint(tree: Any) -> dict[str, str]:
     """Return {path: 16 hexadecimal digits} for every leaf; block until the arrays are computed."""
     leaves = leaf_paths(tree)
     # Fetched one by one: a hundred programs with collectives in flight deadlock on virtual CPU devices (jax 0.10.2).
@@ -48,7 +49,7 @@ def host_fingerprint(array: np.ndarray) -> str:
     return "".join(f"{int(word):08x}" for word in sums)
 
 
-def stored_fingerprint(arrays: dict) -> str:
+def stored_fingerprint(arrays: dict[str, Any]) -> str:
     """Return the SHA-256 over the values of a stored model, {path: StoredArray}, which is the same in all formats."""
     digest = hashlib.sha256()
     for path in sorted(arrays):
@@ -67,14 +68,14 @@ def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Arra
 
 
 @functools.cache
-def _hasher(sharding):
+def _hasher(sharding: Any):
     """Return one program per sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
     if isinstance(sharding, NamedSharding):  # replicated, so that every host can read it
         return jax.jit(hashed, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.jit(hashed)
 
 
-def hashed(x) -> jax.Array:
+def hashed(x: Any) -> jax.Array:
     """Return uint32 [2] for one array: one number per seed, of its values and where they are in it."""
     words = _words(jnp.asarray(x))
     position, stride = jnp.zeros(words.shape, jnp.uint32), 1

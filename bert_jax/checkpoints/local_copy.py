@@ -15,6 +15,7 @@ import os
 import pathlib
 import shutil
 import uuid
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -34,7 +35,7 @@ class LocalCopy:
     """A copy on this host whose digests were right when it was opened."""
 
     directory: pathlib.Path
-    content: dict
+    content: dict[str, Any]
 
     @property
     def id(self) -> str:
@@ -89,7 +90,9 @@ def open_copy(directory: pathlib.Path, step: int, run_id: str) -> LocalCopy:
     return copy
 
 
-def write_copy(directory: pathlib.Path, record: dict, boxes: dict[str, list[Box]], parts: dict[str, Parts]) -> None:
+def write_copy(
+    directory: pathlib.Path, record: dict[str, Any], boxes: dict[str, list[Box]], parts: dict[str, Parts]
+) -> None:
     """Write the parts of a state that this host holds, under a name of its own until everything is there.
 
     Raises:
@@ -98,7 +101,7 @@ def write_copy(directory: pathlib.Path, record: dict, boxes: dict[str, list[Box]
     partial = directory.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     try:
         partial.mkdir()
-        held: dict[str, dict[str, dict]] = {}
+        held: dict[str, dict[str, dict[str, Any]]] = {}
         with open(partial / "arrays", "wb") as file:
             for path, numbered in parts.items():
                 for number, values in numbered.items():

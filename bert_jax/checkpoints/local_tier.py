@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from absl import logging
@@ -68,7 +69,8 @@ class LocalTier:
                 f"checkpoint.local_path={path}: this run was begun by a version without run ids, which local saves "
                 "need; leave the option out"
             )
-        self._home, self.run_id = pathlib.Path(os.path.abspath(path)) / run_id, run_id
+        self.run_id: str = run_id
+        self._home = pathlib.Path(os.path.abspath(path)) / run_id
         self._own = self._home / f"host_{jax.process_index()}"
         self._committed = committed
         self._writing: threading.Thread | None = None
@@ -117,7 +119,7 @@ class LocalTier:
     def _found(self) -> list[tuple[int, pathlib.Path]]:
         return _copies(self._directories)
 
-    def save(self, step: int, state, *, position: dict, config: dict) -> None:
+    def save(self, step: int, state: Any, *, position: dict[str, Any], config: dict[str, Any]) -> None:
         """Copy what this host's devices hold of `state`, and write it in the background.
 
         A copy that cannot be written is reported as a warning: the run has its other saves.
@@ -131,7 +133,9 @@ class LocalTier:
         )
         self._writing.start()
 
-    def _write(self, step: int, record: dict, boxes: dict, parts: dict, begun: float) -> None:
+    def _write(
+        self, step: int, record: dict[str, Any], boxes: dict[str, Any], parts: dict[str, Any], begun: float
+    ) -> None:
         directory = self._own / STEP_NAMES.build_name(step)
         try:
             if directory.exists():  # of an earlier start that came this far
@@ -162,7 +166,7 @@ class LocalTier:
             )
             self._failure = None
 
-    def read(self, step: int, abstract) -> Restored:
+    def read(self, step: int, abstract: Any) -> Restored:
         """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
         copies, problems = self._open(step)
         assembly = Assembly.of(copies, problems)
@@ -194,7 +198,7 @@ class LocalTier:
         self.wait()
         self._remove(lambda later: later > step)
 
-    def _remove(self, unwanted) -> None:
+    def _remove(self, unwanted: Any) -> None:
         for step, directory in self._found():
             if unwanted(step):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -230,7 +234,7 @@ def _copies(directories: list[pathlib.Path]) -> list[tuple[int, pathlib.Path]]:
     return found
 
 
-def _still_written(directory: epath.Path, facts: dict) -> UserError:
+def _still_written(directory: epath.Path, facts: dict[str, Any]) -> UserError:
     return UserError(
         f"{directory} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} since "
         f"{facts.get('since', '?')}, which belongs to an earlier start of this run; wait for it, or stop it"

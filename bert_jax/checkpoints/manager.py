@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import uuid
+from typing import Any
 
 import orbax.checkpoint as ocp
 from etils import epath
@@ -63,7 +64,7 @@ def _fresh_names() -> type[ocp.path.atomicity.AtomicRenameTemporaryPath]:
 
     class FreshTemporaryPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         @classmethod
-        def from_final(cls, final_path, **options):
+        def from_final(cls, final_path: Any, **options: Any):
             return cls(final_path.parent / f"{final_path.name}{suffix}", final_path, **options)
 
     return FreshTemporaryPath
@@ -77,7 +78,7 @@ class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
     best: int
     ranks: dict[int, tuple[int, float]]
 
-    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         steps = sorted(checkpoint.step for checkpoint in checkpoints)
         measured = sorted((step for step in steps if step in self.ranks), key=lambda step: (self.ranks[step], step))
         kept = {*steps[-self.last :], *measured[: self.best]}

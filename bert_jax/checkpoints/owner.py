@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from etils import epath
 
@@ -24,7 +25,7 @@ STALE_SECONDS = 300
 KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, float)}
 
 
-def _written_by(directory: epath.Path, facts: dict) -> UserError:
+def _written_by(directory: epath.Path, facts: dict[str, Any]) -> UserError:
     return UserError(
         f"{directory} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
         f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir"
@@ -48,7 +49,7 @@ class Owner:
         self,
         directory: epath.Path,
         name: str = "owner.json",
-        refusal: Callable[[epath.Path, dict], UserError] = _written_by,
+        refusal: Callable[[epath.Path, dict[str, Any]], UserError] = _written_by,
         lasting: bool = True,
     ):
         self._path, self._refusal, self._lasting = directory / name, refusal, lasting
@@ -59,7 +60,8 @@ class Owner:
             "since": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         }
         self._file, self._thread = None, None
-        self._released, self.renewing = threading.Event(), threading.Lock()
+        self._released = threading.Event()
+        self.renewing: threading.Lock = threading.Lock()
         if "://" in os.fspath(directory):
             self._claim()
         else:
@@ -147,7 +149,7 @@ class Owner:
         write_atomically(self._path, json.dumps({**self._facts, "renewed": time.time()}).encode())
 
 
-def _flock(file) -> None:
+def _flock(file: Any) -> None:
     """Lock `file`; the first refusal may come from `live_owner` of another process, which holds the lock no longer."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +158,7 @@ def _flock(file) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def live_owner(directory: epath.Path, name: str = "owner.json") -> dict | None:
+def live_owner(directory: epath.Path, name: str = "owner.json") -> dict[str, Any] | None:
     """Return the facts (pid, host, since) of the live process that owns `directory`; None if there is none."""
     path, facts = directory / name, {}
     try:
@@ -172,7 +174,7 @@ def live_owner(directory: epath.Path, name: str = "owner.json") -> dict | None:
     return None
 
 
-def _abandoned(facts: dict) -> bool:
+def _abandoned(facts: dict[str, Any]) -> bool:
     """Return whether a time-stamped owner is gone: silent for long, or a process of this host that no longer runs."""
     if time.time() - facts.get("renewed", 0) > STALE_SECONDS:
         return True
@@ -187,7 +189,7 @@ def _abandoned(facts: dict) -> bool:
     return False
 
 
-def _parsed(text: bytes) -> dict:
+def _parsed(text: bytes) -> dict[str, Any]:
     """Return the plausible facts of an owner file; none if a crash has truncated it."""
     try:
         facts = parse_object(text)

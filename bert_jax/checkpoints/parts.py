@@ -1,6 +1,7 @@
 """Arrays as the parts that devices hold: what a host has of them, and arrays made from the parts of several hosts."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def needed(leaf: jax.ShapeDtypeStruct, boxes: list[Box]) -> list[int]:
 def joined(leaf: jax.ShapeDtypeStruct, boxes: list[Box], parts: Parts) -> jax.Array:
     """Return the array on the devices of `leaf.sharding`; `parts` has those that are `needed`."""
 
-    def read(index) -> np.ndarray:
+    def read(index: Any) -> np.ndarray:
         spans = _spans(index, leaf.shape)
         whole = [number for number in parts if tuple(map(tuple, boxes[number])) == spans]
         if whole:
@@ -96,7 +97,7 @@ def _spans(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int,
     return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
 
 
-def _overlap(box, spans) -> list[tuple[int, int]] | None:
+def _overlap(box: Any, spans: Any) -> list[tuple[int, int]] | None:
     """Return what two parts have in common; None if that is nothing. Arrays without axes have one part."""
     common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, spans, strict=True)]
     return common if all(start < stop for start, stop in common) else None

@@ -5,6 +5,7 @@ fingerprint of each array by path. A change of a single digit is noticed, in it 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -20,7 +21,14 @@ class Damaged(Exception):
     """Part of a checkpoint cannot be read, or is not what was written; the message names the part."""
 
 
-def make_record(step: int, state, position: dict, config: dict, metrics: dict | None, run_id: str | None) -> dict:
+def make_record(
+    step: int,
+    state: Any,
+    position: dict[str, Any],
+    config: dict[str, Any],
+    metrics: dict[str, Any] | None,
+    run_id: str | None,
+) -> dict[str, Any]:
     """Return the content of the record; computes the fingerprints, so it waits for the arrays of `state`."""
     prints = fingerprint(state)
     return {
@@ -34,11 +42,11 @@ def make_record(step: int, state, position: dict, config: dict, metrics: dict | 
     }
 
 
-def sealed(content: dict) -> dict:
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return {"content": content, "sha256": checksum(content)}
 
 
-def read_record(directory: epath.Path) -> dict:
+def read_record(directory: epath.Path) -> dict[str, Any]:
     """Return the content of the record in `directory`.
 
     Raises:
@@ -62,7 +70,7 @@ def read_record(directory: epath.Path) -> dict:
     return content
 
 
-def check_origin(content: dict, step: int, run_id: str | None) -> None:
+def check_origin(content: dict[str, Any], step: int, run_id: str | None) -> None:
     """Raise Damaged unless a record belongs to this step of this run, and was not copied or renamed.
 
     Args:
@@ -74,7 +82,7 @@ def check_origin(content: dict, step: int, run_id: str | None) -> None:
         raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
 
 
-def rank(content: dict, metric: str) -> tuple[int, float] | None:
+def rank(content: dict[str, Any], metric: str) -> tuple[int, float] | None:
     """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss named `metric`.
 
     Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
@@ -84,7 +92,7 @@ def rank(content: dict, metric: str) -> tuple[int, float] | None:
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 
-def misfits(stored: dict, abstract) -> list[str]:
+def misfits(stored: dict[str, Any], abstract: Any) -> list[str]:
     """Return a line per array in which a record's `arrays` differ from the ShapeDtypeStructs; parameters first."""
     wanted = {path: _kind(leaf) for path, leaf in leaf_paths(abstract).items()}
     lines = []
@@ -97,7 +105,7 @@ def misfits(stored: dict, abstract) -> list[str]:
     return lines
 
 
-def check_fit(content: dict, abstract, name: str) -> None:
+def check_fit(content: dict[str, Any], abstract: Any, name: str) -> None:
     """Raise a UserError unless the arrays of a record are those of `abstract`; `name` begins the message."""
     if lines := misfits(content["arrays"], abstract):
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
@@ -107,7 +115,7 @@ def check_fit(content: dict, abstract, name: str) -> None:
         )
 
 
-def check_unchanged(content: dict, state) -> None:
+def check_unchanged(content: dict[str, Any], state: Any) -> None:
     """Raise Damaged, on every host, if the contents of an array of `state` differ from the recorded ones."""
     stored = content["arrays"]
     paths = [path for path, value in fingerprint(state).items() if value != stored[path]["fingerprint"]]
@@ -115,7 +123,7 @@ def check_unchanged(content: dict, state) -> None:
         raise Damaged(f"the array {paths[0]} has changed" + (f", as have {len(paths) - 1} more" if paths[1:] else ""))
 
 
-def _kind(leaf) -> dict:
+def _kind(leaf: Any) -> dict[str, Any]:
     return {
         "shape": list(np.shape(leaf)),
         "dtype": str(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -68,7 +69,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     return from_dict(Config, settings)
 
 
-def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
+def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
     if "source" in read_json(path / "run.json"):
         raise UserError(
@@ -105,7 +106,7 @@ def _packed(config: Config) -> list[bool]:
     return [phase.packed for phase in resolve_phases(config)]
 
 
-def _check_own_names(path: epath.Path, identity: dict) -> None:
+def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
     """Raise a UserError if the run in `path` has another objective or architecture; run.json lacks the default ones."""
     saved = read_json(path / "run.json")
     for name in ("objective", "architecture"):

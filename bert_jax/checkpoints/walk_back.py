@@ -18,9 +18,9 @@ class Restored:
 
     step: int
     state: Any
-    position: dict
-    config: dict
-    metrics: dict | None
+    position: dict[str, Any]
+    config: dict[str, Any]
+    metrics: dict[str, Any] | None
 
 
 class Tier(Protocol):
@@ -40,7 +40,7 @@ class Tier(Protocol):
         ...
 
 
-def walk_back(tiers: Sequence[Tier], abstract) -> tuple[Restored | None, list[dict[int, str]]]:
+def walk_back(tiers: Sequence[Tier], abstract: Any) -> tuple[Restored | None, list[dict[int, str]]]:
     """Return the newest good step, that of the last tier if several have it, and the refused steps of each tier.
 
     Raises:
@@ -68,7 +68,7 @@ def together(read: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
     return value
 
 
-def attempt(read: Callable[..., Any], *args, **options) -> tuple[Any, str | None]:
+def attempt(read: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, str | None]:
     """Return (value, None) or (None, reason), the same on every host, so that all go back to an older step together."""
     value, problem = None, None
     try:

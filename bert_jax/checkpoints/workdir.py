@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from absl import logging
@@ -37,7 +38,7 @@ class WorkDirectory:
     """Whether an earlier start left checkpoints."""
     owner: Owner | None
     """None on all hosts but the first."""
-    files: dict[str, dict]
+    files: dict[str, dict[str, Any]]
     """Contents of run.json and config.json."""
     vocabulary: Tokenizer
 
@@ -116,18 +117,18 @@ class WorkDirectory:
     def __enter__(self) -> "WorkDirectory":
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.release()
 
 
 def open_workdir(
     path: str | os.PathLike[str],
-    identity: dict,
-    settings: dict,
+    identity: dict[str, Any],
+    settings: dict[str, Any],
     tokenizer: Tokenizer,
     *,
     resumed: bool,
-    check: Callable[[epath.Path, dict, dict], None],
+    check: Callable[[epath.Path, dict[str, Any], dict[str, Any]], None],
     devices: sharding.Devices = None,
 ) -> WorkDirectory:
     """Take `path` (local or gs://) for any run; the first host writes run.json, config.json and tokenizer/.
@@ -190,7 +191,11 @@ def _sees(workdir: WorkDirectory) -> bool:
 
 
 def refused_changes(
-    path: epath.Path, identity: dict, before: dict, settings: dict, is_harmless: Callable[[str], bool]
+    path: epath.Path,
+    identity: dict[str, Any],
+    before: dict[str, Any],
+    settings: dict[str, Any],
+    is_harmless: Callable[[str], bool],
 ) -> list[str]:
     """Return the differences that prevent resuming a run: in its identity, and in its settings unless harmless.
 
@@ -213,7 +218,7 @@ def id_below(run_id: str | None, name: str) -> str | None:
     return None if run_id is None else f"{run_id}/{name}"
 
 
-def read_settings(path: str | os.PathLike[str]) -> dict:
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the contents of config.json in work directory `path`, a `Config` or that of a fine-tuned model."""
     file = epath.Path(path) / "config.json"
     if not file.exists():
@@ -248,7 +253,7 @@ def _check_writable(path: epath.Path) -> None:
         ) from error
 
 
-def _saved_run(file: epath.Path) -> dict:
+def _saved_run(file: epath.Path) -> dict[str, Any]:
     """Return the run.json of a run that is resumed, with a list of its starts."""
     saved = {"starts": [], **read_json(file)}
     if not isinstance(saved["starts"], list):
@@ -256,7 +261,7 @@ def _saved_run(file: epath.Path) -> dict:
     return saved
 
 
-def _start(devices: sharding.Devices) -> dict:
+def _start(devices: sharding.Devices) -> dict[str, Any]:
     devices = jax.devices() if devices is None else devices
     return {
         "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -269,11 +274,11 @@ def _start(devices: sharding.Devices) -> dict:
     }
 
 
-def read_json(file: epath.Path) -> dict:
+def read_json(file: epath.Path) -> dict[str, Any]:
     """Return the JSON object in a file that bert_jax wrote; raise a UserError if there is none."""
     return read_object(file, "restore it from a copy, or give another --workdir")
 
 
-def write_json(file: epath.Path, values: dict) -> None:
+def write_json(file: epath.Path, values: dict[str, Any]) -> None:
     """Replace the file as a whole."""
     write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())

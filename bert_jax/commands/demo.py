@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 from rich.console import Console
 
@@ -102,7 +103,7 @@ def run_demo(options: DemoConfig) -> int:
     return 0
 
 
-def _farewell(console, workdir: pathlib.Path, store: pathlib.Path, evaluated) -> None:
+def _farewell(console: Any, workdir: pathlib.Path, store: pathlib.Path, evaluated: Any) -> None:
     model, unigram = evaluated.metrics, evaluated.unigram
     console.rule()
     console.print(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import jax
 from absl import logging
@@ -169,7 +170,7 @@ def _check_objective(model: PretrainedModel, given: str | None) -> None:
         )
 
 
-def _is_run(values: dict) -> bool:
+def _is_run(values: dict[str, Any]) -> bool:
     """Return whether the configuration is that of a pre-training run; that of a converted model has only sizes."""
     return "phases" in values
 

@@ -1,6 +1,7 @@
 """`bert-jax info`: the cost of a configuration, by arithmetic alone; it needs neither data nor an accelerator."""
 
 import dataclasses
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -133,7 +134,7 @@ def phase_table(config: Config) -> Table:
     return table
 
 
-def _run_cells(row, shape: str) -> tuple[str, ...]:
+def _run_cells(row: Any, shape: str) -> tuple[str, ...]:
     steps, sequences, tokens, flops = row
     return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}", f"{flops:.3g}"
 

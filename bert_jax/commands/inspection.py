@@ -1,5 +1,7 @@
 """`bert-jax inspect`: how documents become sentences, pieces, chunks, pairs and masks, in colour."""
 
+from typing import Any
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -181,7 +183,7 @@ def _print_report(console: Console, examples: Examples, config: InspectConfig) -
     console.print(Text(f"\nEpoch {config.epoch}{examined}", "bold"), _table(rows), sep="\n")
 
 
-def _table(rows) -> Table:
+def _table(rows: Any) -> Table:
     table = Table(show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")

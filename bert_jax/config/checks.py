@@ -5,6 +5,7 @@ Errors name key, value and remedy.
 
 import dataclasses
 import math
+from typing import Any
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.config.disentangled_checks import check_disentangled
@@ -246,14 +247,14 @@ def check_mesh(mesh: MeshConfig) -> None:
         raise UserError(f"mesh {sizes}: only one axis may be -1")
 
 
-def _positive(part, prefix: str, *names: str) -> None:
+def _positive(part: Any, prefix: str, *names: str) -> None:
     for name in names:
         value = getattr(part, name)
         if not 0 < value < math.inf:
             raise UserError(f"{prefix}{name}={value} must be positive")
 
 
-def _share(part, prefix: str, *names: str, below_one: bool = False) -> None:
+def _share(part: Any, prefix: str, *names: str, below_one: bool = False) -> None:
     for name in names:
         value = getattr(part, name)
         if not 0 <= value <= 1 or (below_one and value == 1):

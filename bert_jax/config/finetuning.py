@@ -7,7 +7,7 @@ command line overrides them, and `check_finetune` checks the result once, at the
 import dataclasses
 import difflib
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
@@ -179,7 +179,7 @@ class FinetuneConfig:
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.
 # 2018, sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are
 # inside the paper's grid with its longest training, because small sets are the ones that fail.
-_DEFAULTS: dict[str, dict] = {
+_DEFAULTS: dict[str, dict[str, Any]] = {
     "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "max_length": 384},
     "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5, "max_length": 384},
     "swag": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},

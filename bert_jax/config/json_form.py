@@ -14,7 +14,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
-def _plain(value):
+def _plain(value: Any):
     if dataclasses.is_dataclass(value):
         return to_dict(value)
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
@@ -56,7 +56,7 @@ def options_recorded(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _typed(hint, value, path: str):
+def _typed(hint: Any, value: Any, path: str):
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, path + ".")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -115,7 +115,7 @@ def is_among(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
 
 
-def _shown(value) -> str:
+def _shown(value: Any) -> str:
     """Return the text of a value, or its beginning if it would not fit into a line."""
     text = str(value)
     return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"

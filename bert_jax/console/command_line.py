@@ -11,6 +11,7 @@ import importlib.util
 import io
 import pathlib
 import re
+from typing import Any
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
@@ -20,7 +21,7 @@ from bert_jax.console.help import print_help
 from bert_jax.errors import UserError
 
 
-def parse(default, arguments: list[str], usage: str, description: str = ""):
+def parse(default: Any, arguments: list[str], usage: str, description: str = "") -> Any:
     """Return `default` with the options in `arguments` applied.
 
     Args:
@@ -137,7 +138,7 @@ def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[s
     raise UserError(f"usage: {usage}; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
 
 
-def _option_names(default, prefix: str = "") -> list[str]:
+def _option_names(default: Any, prefix: str = "") -> list[str]:
     """Return the dotted names of all leaves of a dataclass (instance or class), with the indices of tuples."""
     names = []
     for field in dataclasses.fields(default):
@@ -152,7 +153,7 @@ def _option_names(default, prefix: str = "") -> list[str]:
     return names
 
 
-def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
+def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[str]:
     """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
     out, takes_value = [], False
@@ -192,7 +193,7 @@ def _spelled_out(arguments: list[str], names: list[str], config) -> list[str]:
     return out
 
 
-def _missing(default, arguments: list[str]) -> list[str]:
+def _missing(default: Any, arguments: list[str]) -> list[str]:
     """Return the options without a default, where `default` is a class, that are not among spelled-out arguments."""
     given = {word.partition("=")[0] for word in arguments}
     return [
@@ -202,7 +203,7 @@ def _missing(default, arguments: list[str]) -> list[str]:
     ]
 
 
-def _value(config, name: str):
+def _value(config: Any, name: str):
     """Return the value of the option with this dotted name, or None if there is no instance that has it."""
     for part in name.split("."):
         config = config[int(part)] if isinstance(config, tuple) else getattr(config, part, None)

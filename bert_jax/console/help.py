@@ -9,21 +9,22 @@ import shutil
 import textwrap
 import typing
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from bert_jax import __version__
 
 
-def usage(command: Callable) -> str:
+def usage(command: Callable[..., Any]) -> str:
     """Return the usage of a command: the first line of its docstring."""
     return f"bert-jax {_paragraphs(command)[0]}"
 
 
-def described(command: Callable) -> tuple[str, str]:
+def described(command: Callable[..., Any]) -> tuple[str, str]:
     """Return the usage of a command and its description: what it does and what its words mean."""
     return usage(command), "\n\n".join(_paragraphs(command)[1:])
 
 
-def overview(commands: Iterable[Callable]) -> str:
+def overview(commands: Iterable[Callable[..., Any]]) -> str:
     """Return the text of `bert-jax help`: two lines per command."""
     return "\n".join(
         [
@@ -38,7 +39,7 @@ def overview(commands: Iterable[Callable]) -> str:
     )
 
 
-def choices(command: Callable, kinds: Iterable[type]) -> str:
+def choices(command: Callable[..., Any], kinds: Iterable[type]) -> str:
     """Return the help of a command whose first word chooses one of several kinds, each with options of its own."""
     lines = [f"usage: {_without_options(usage(command))}", "", *map(_wrapped, _paragraphs(command)[1:]), ""]
     for kind in kinds:
@@ -46,7 +47,7 @@ def choices(command: Callable, kinds: Iterable[type]) -> str:
     return "\n".join(lines)
 
 
-def _entry(command: Callable) -> str:
+def _entry(command: Callable[..., Any]) -> str:
     return f"  {usage(command)}\n      {_paragraphs(command)[1]}"
 
 
@@ -59,11 +60,11 @@ def version() -> str:
     return f"bert_jax {__version__} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
 
 
-def _paragraphs(command: Callable) -> list[str]:
+def _paragraphs(command: Callable[..., Any]) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n")]
 
 
-def print_help(default, usage: str, description: str) -> None:
+def print_help(default: Any, usage: str, description: str) -> None:
     """Print usage, description, and every option with type, meaning and default, then exit with status 0.
 
     Args:
@@ -98,7 +99,7 @@ def print_help(default, usage: str, description: str) -> None:
     )
 
 
-def _replaced(config, name: str, value):
+def _replaced(config: Any, name: str, value: Any):
     """Return `config` with `value` for the option with this dotted name."""
     field, _, rest = name.partition(".")
     return dataclasses.replace(config, **{field: _replaced(getattr(config, field), rest, value) if rest else value})
@@ -115,7 +116,7 @@ def _wrapped(paragraph: str, indent: str = "  ") -> str:
     )
 
 
-def _documented(info):
+def _documented(info: Any):
     """Return tyro's view of a dataclass (None for other types): docstrings on one line, no "(default: '')", commas.
 
     tyro would keep the line breaks of the docstrings, and show several numbers with spaces between them.

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from rich import progress
 from rich.console import Console
@@ -52,7 +52,7 @@ def progress_bar(
         yield lambda position: bar.update(task, completed=position)
 
 
-def track(items: Iterable, description: str, total: int | None, visible: bool = True) -> Iterator:
+def track(items: Iterable[Any], description: str, total: int | None, visible: bool = True) -> Iterator[Any]:
     """Yield the items with a bar that counts them."""
     with progress_bar(description, total, visible=visible) as move_to:
         for number, item in enumerate(items, 1):

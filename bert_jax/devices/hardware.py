@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from absl import logging
@@ -77,7 +78,7 @@ class Hardware:
         return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
 
-def hardware(devices: Sequence[jax.Device] | None = None) -> Hardware:  # pyright: ignore[reportInvalidTypeForm]
+def hardware(devices: Sequence[Any] | None = None) -> Hardware:
     """Describe these devices, by default those of all processes; this starts JAX's backend if nothing has yet."""
     devices = jax.devices() if devices is None else devices
     own = [device for device in devices if device.process_index == jax.process_index()]

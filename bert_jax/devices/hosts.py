@@ -70,7 +70,7 @@ def decide(value: Any, choose: Callable[[list[Any]], R]) -> R:
     return choose([value]) if global_state.num_processes == 1 else _meet("decide", value, choose)
 
 
-def check_alike(facts: Callable[[], dict], own: tuple[str, ...] = ()) -> None:
+def check_alike(facts: Callable[[], dict[str, Any]], own: tuple[str, ...] = ()) -> None:
     """Raise on every host unless all of them run the same thing: `facts()`, code, versions and JAX's number formats.
 
     Args:
@@ -186,14 +186,14 @@ def _client():
     return global_state.client
 
 
-def _put(meeting: int, name: int | str, entry: dict) -> None:
+def _put(meeting: int, name: int | str, entry: dict[str, Any]) -> None:
     try:
         _client().key_value_set(f"bert_jax/{meeting}/{name}", json.dumps(entry))
     except jax.errors.JaxRuntimeError as error:
         raise Ended(f"the first host cannot be reached: {str(error).splitlines()[0]}") from None
 
 
-def _get(meeting: int, name: int | str, host: int) -> dict:
+def _get(meeting: int, name: int | str, host: int) -> dict[str, Any]:
     """Wait for the entry of `host`."""
     for waited in range(WARNING_SECONDS, PATIENCE_SECONDS + 1, WARNING_SECONDS):
         try:

@@ -45,7 +45,7 @@ class Peers:
       clock: in seconds.
     """
 
-    def __init__(self, client, me: int, timeout_seconds: float, clock=time.monotonic):
+    def __init__(self, client: Any, me: int, timeout_seconds: float, clock: Callable[[], float] = time.monotonic):
         self._client, self._me, self._timeout, self._clock = client, me, timeout_seconds, clock
         self._facts: dict[str, Any] = {"name": socket.gethostname()}
         self._beats, self._due = 0, -float("inf")

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,14 +37,14 @@ def placed(
     shape: tuple[int, ...],
     where: "jax.sharding.Sharding",
     read: Callable[[tuple[slice, ...]], np.ndarray],
-    dtype=np.float32,
+    dtype: Any = np.float32,
 ) -> "jax.Array":
     """Return an array on the devices of `where`; `read` gives each part, and is called once for all copies of it."""
     import jax  # here, because files are read and described without it
 
-    parts: dict[tuple, np.ndarray] = {}
+    parts: dict[tuple[Any, ...], np.ndarray] = {}
 
-    def part(index) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
         # Slices have no hash before Python 3.12.
         spans = tuple(axis.indices(size) for axis, size in zip(index, shape, strict=True))
         if spans not in parts:

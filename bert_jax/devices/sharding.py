@@ -12,6 +12,7 @@ holds the whole state, so that nothing but gradients and the sums of a few metri
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 AXES = ("slice", "data", "fsdp", "tensor")
 BATCH_AXES = ("slice", "data", "fsdp")
 BATCH = P(BATCH_AXES)
-Devices = Sequence[jax.Device] | None  # pyright: ignore[reportInvalidTypeForm] (jax assigns the name)
+Devices = Sequence[Any] | None  # of jax.Device, which jax does not declare as a type
 """What a mesh is made of; None: every device of every process."""
 
 SPLIT = {"vocab": "tensor", "heads": "tensor", "intermediate": "tensor", "hidden": "fsdp", "embedding": "fsdp"}
@@ -127,26 +128,26 @@ def partition_spec(mesh: Mesh, parameter: Parameter) -> tuple[P, list[str]]:
     return P(*axes), remarks
 
 
-def shardings(mesh: Mesh, entries):
+def shardings(mesh: Mesh, entries: Any) -> Any:
     """Return the NamedShardings for a tree of Parameter, which `entries` and `state_entries` make from arrays."""
     return jax.tree.map(lambda parameter: NamedSharding(mesh, partition_spec(mesh, parameter)[0]), entries)
 
 
-def under(mesh: Mesh, function: Callable) -> Callable:
+def under(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function`, which JAX traces, with `mesh` as the mesh in use: for kernels that XLA cannot split itself."""
 
     @functools.wraps(function)
-    def traced(*arguments, **options):
+    def traced(*arguments: Any, **options: Any):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return function(*arguments, **options)
 
     return traced
 
 
-def gathered(tree):
+def gathered(tree: Any) -> Any:
     """Return the shardings in `tree` without the fsdp axis: those of whole parameters during computation."""
 
-    def one(sharding):
+    def one(sharding: Any):
         return NamedSharding(sharding.mesh, P(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
 
     return jax.tree.map(one, tree)

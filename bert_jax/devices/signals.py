@@ -44,7 +44,7 @@ class StopSignals:
     """
 
     def __init__(self, watchdog: Watchdog | None = None):
-        self.watchdog = watchdog or Watchdog()
+        self.watchdog: Watchdog = watchdog or Watchdog()
         self.saving: int | None = None
         self.newest: Callable[[], int | None] = lambda: None
         self._received: int | None = None  # by this process
@@ -61,7 +61,7 @@ class StopSignals:
         self._listener.start()
         return self
 
-    def __exit__(self, kind, *unused) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> bool:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -115,7 +115,7 @@ class StopSignals:
             self._announce(signal.SIGTERM)
         raise Stopped
 
-    def _handle(self, number: int, frame) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         """Record the first signal; runs in the main thread, as soon as that executes Python again."""
         if self._received is not None:
             return

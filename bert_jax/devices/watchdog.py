@@ -27,7 +27,7 @@ class Progress:
     def __init__(self, timeout_seconds: float | None):
         self._timeout, self._work = timeout_seconds, "step"
         self._slowest, self._done = {"step": 0.0, "save": 0.0}, {"step": 0, "save": 0}
-        self.waited = 0.0
+        self.waited: float = 0.0
         """Seconds since the last progress."""
 
     @property
@@ -79,7 +79,7 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

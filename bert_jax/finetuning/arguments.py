@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 
 def from_arguments(
     task: FinetuneConfig | str, splits: Mapping[str, object], options: Mapping[str, object]
-) -> tuple[FinetuneConfig, dict[str, list]]:
+) -> tuple[FinetuneConfig, dict[str, list[Any]]]:
     """Return the configuration and, for each split given in memory, its rows.
 
     Args:
@@ -66,7 +67,7 @@ def from_arguments(
     return from_dict(FinetuneConfig, values), given
 
 
-def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> None:
+def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list[Any]]) -> None:
     """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
     if data["tfds"]:
         raise UserError(
@@ -82,7 +83,7 @@ def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list]) -> N
         )
 
 
-def _set(values: dict, name: str, value) -> None:
+def _set(values: dict[str, Any], name: str, value: Any) -> None:
     """Put an option in its place: a field, a group of fields, or a field of a group by its dotted or its own name."""
     if name in values:
         if isinstance(values[name], dict) and not isinstance(value, dict):
@@ -108,7 +109,7 @@ def _unclear(name: str, found: list[str], known: list[str]) -> str:
     return f"unknown option {name!r}; {hint}"
 
 
-def _leaves(values: dict, prefix: str = "") -> list[str]:
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
     """Return the dotted names of all options below `values`."""
     return [
         full
@@ -117,13 +118,13 @@ def _leaves(values: dict, prefix: str = "") -> list[str]:
     ]
 
 
-def _rows(split: str, source) -> list:
+def _rows(split: str, source: Any) -> list[Any]:
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         raise UserError(f"{split} is {type(source).__name__}; expected a file, or examples: [(text, label), …]")
     return list(source)
 
 
-def _plain(value):
+def _plain(value: Any):
     """Return an option's value as JSON: dataclasses as dicts, NumPy numbers as Python numbers, paths as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)

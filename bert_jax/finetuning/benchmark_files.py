@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import jax
 from etils import epath
@@ -17,8 +18,14 @@ from bert_jax.tasks.task_data import TaskData
 
 
 def predicted(
-    path: epath.Path, data: TaskData, programs: Programs, params, chosen: dict, batch_size: int, signals: StopSignals
-) -> dict:
+    path: epath.Path,
+    data: TaskData,
+    programs: Programs,
+    params: Any,
+    chosen: dict[str, Any],
+    batch_size: int,
+    signals: StopSignals,
+) -> dict[str, Any]:
     """Return facts for results.json: metrics on the test sets that have labels, and the files of predictions.
 
     Files of an earlier command stay as they are if they are complete and belong to the same run and test sets.
@@ -42,7 +49,7 @@ def _write_predictions(
     directory: epath.Path,
     data: TaskData,
     programs: Programs,
-    params,
+    params: Any,
     batch_size: int,
     metrics: dict[str, float],
     signals: StopSignals,

@@ -8,6 +8,7 @@ DIR/results.json, predictions/SPLIT/
 """
 
 import json
+from typing import Any
 
 import jax
 from absl import logging
@@ -34,7 +35,7 @@ LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 
 def open_finetuning(
     path: str,
-    settings: dict,
+    settings: dict[str, Any],
     features: str,
     parameters: str | None,
     tokenizer: Tokenizer,
@@ -65,7 +66,7 @@ def open_finetuning(
     return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues, devices=devices)
 
 
-def publish(workdir: WorkDirectory, record: dict, mesh: Mesh) -> dict:
+def publish(workdir: WorkDirectory, record: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
     """Put the weights of the run of `record` into DIR/checkpoints, unless they are there, and return them on `mesh`."""
     # A different run may have the same name, so metrics are compared too; as JSON text, because nan != nan.
     if from_first(_published(workdir)) == [record["run"], json.dumps(record["metrics"], sort_keys=True)]:
@@ -107,7 +108,9 @@ def drop_losers(workdir: WorkDirectory, metric: str) -> None:
             (workdir.path / "runs" / record["run"] / "checkpoints").rmtree(missing_ok=True)
 
 
-def keep(workdir: WorkDirectory, wanted: str, record: dict, chosen: dict, tokenizer: Tokenizer) -> None:
+def keep(
+    workdir: WorkDirectory, wanted: str, record: dict[str, Any], chosen: dict[str, Any], tokenizer: Tokenizer
+) -> None:
     """Delete the weights of a run, or make its directory one that can be loaded and used to predict.
 
     The weights of a command with --keep=all stay, whatever later commands want.
@@ -139,7 +142,7 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return None
 
 
-def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
+def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
     if "features_fingerprint" not in read_json(path / "run.json"):
         raise UserError(
             f"{path} is the work directory of a pre-training run: it may be --init_from; give another --workdir"
@@ -152,7 +155,7 @@ def _check_continues(path: epath.Path, identity: dict, settings: dict) -> None:
         )
 
 
-def _completed(settings: dict) -> dict:
+def _completed(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings with the defaults of options that are younger than they are."""
     kinds = {"model": ModelConfig, "head": HeadConfig, "finetune": FinetuneConfig}
     there = {name: from_dict(kind, settings[name], f"{name}.") for name, kind in kinds.items() if settings.get(name)}

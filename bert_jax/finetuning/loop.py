@@ -45,7 +45,7 @@ from bert_jax.training.events import Events
 class Result:
     """What a call of `finetune` did."""
 
-    results: dict = dataclasses.field(repr=False)
+    results: dict[str, Any] = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
     exit_code: int
     """0; 130 (SIGINT) or 143 (SIGTERM) if a signal ended the command, after the steps made so far were saved."""
@@ -106,7 +106,7 @@ def finetune(
 
 
 @ending_together
-def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sharding.Devices) -> Result:
+def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     hardware.initialize_distributed()
     peers.watch(FaultsConfig().peer_timeout_seconds)
     check_alike(lambda: to_dict(config), FINETUNING.where)
@@ -121,7 +121,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence], devices: sh
     stored, note = fitting_head(stored, data.head)
     programs = make_programs(config, stored.model, data.head, mesh)
 
-    results: dict = {}
+    results: dict[str, Any] = {}
     with (
         Watchdog(None) as watchdog,
         StopSignals(watchdog) as signals,
@@ -184,7 +184,7 @@ def _train_runs(command: Command) -> None:
         remove(directory / "training")
 
 
-def _conclude(command: Command) -> dict:
+def _conclude(command: Command) -> dict[str, Any]:
     """Choose a run, publish its weights, predict, write results.json and return its content."""
     config, data, workdir = command.config, command.data, command.workdir
     workdir.secure()
@@ -209,7 +209,7 @@ def _conclude(command: Command) -> dict:
     return results
 
 
-def _write_once(file: epath.Path, values: dict) -> None:
+def _write_once(file: epath.Path, values: dict[str, Any]) -> None:
     if jax.process_index() == 0:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, values)

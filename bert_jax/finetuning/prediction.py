@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,7 +39,7 @@ from bert_jax.training.step import make_forward_step
 
 def predict_logits(
     predict_step: Program,
-    params,
+    params: Any,
     features: Features,
     head: HeadConfig,
     batch_size: int,
@@ -59,7 +60,7 @@ def predict_logits(
     rows = round_up(batch_size, sharding.batch_parts(mesh))
     mine = sharding.host_rows(mesh, rows)
     inputs = ("input_ids", "token_type_ids", "attention_mask", *(("labels",) if head.crf else ()))
-    results: list = [None] * len(features)
+    results: list[Any] = [None] * len(features)
 
     def collect(indices: np.ndarray, scores: jax.Array) -> None:
         for index, row in zip(indices, np.asarray(scores), strict=False):
@@ -147,7 +148,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     return scores
 
 
-def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict:
+def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     """Apply a model of mnli to AX, write predictions of its splits and results.json, and return that file's content.
 
     Sequences are made as in that model's own evaluation, whatever `config.options` says. Metrics are those of the split

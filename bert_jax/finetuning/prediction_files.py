@@ -67,7 +67,9 @@ def read_examples(stored: StoredModel, task: str, family: Family, config: Predic
     return text, text.from_plain(texts, labels, recorded_pairs(stored.history))
 
 
-def write_predictions(family: Family, examples: Any, features: Features, logits: list, output: str, split: str) -> None:
+def write_predictions(
+    family: Family, examples: Any, features: Features, logits: list[Any], output: str, split: str
+) -> None:
     """Write all files of the family into a directory, or its main file to `output`, on the first host.
 
     Without `output`, the main file goes to standard output.

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ class Programs:
     model: BertForTask
     mesh: Mesh
     abstract: TrainState
-    fresh_state: Callable
+    fresh_state: Callable[..., Any]
     train_step: Program
     predict_step: Program
 
@@ -120,7 +121,9 @@ def first_state(
     ), report
 
 
-def with_fresh_layers(params: dict, fresh: dict, layers: int, parameters: ParameterTable) -> dict:
+def with_fresh_layers(
+    params: dict[str, Any], fresh: dict[str, Any], layers: int, parameters: ParameterTable
+) -> dict[str, Any]:
     """Return `params` with the pooler and the top `layers` layers of `fresh` (Zhang et al. 2021); 0: unchanged."""
     if not layers:
         return params

@@ -2,6 +2,7 @@
 
 import os
 import statistics
+from typing import Any
 
 from etils import epath
 from rich.console import Console
@@ -19,7 +20,7 @@ RECORD = "results.json"
 FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
 
 
-def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
+def finished_runs(runs: epath.Path, metric: str) -> list[dict[str, Any]]:
     """Return the records of all finished runs below a work directory, by name.
 
     Raises:
@@ -37,7 +38,7 @@ def finished_runs(runs: epath.Path, metric: str) -> list[dict]:
     return records
 
 
-def _read_record(file: epath.Path) -> dict:
+def _read_record(file: epath.Path) -> dict[str, Any]:
     record = read_json(file)
     for name, kind in FIELDS.items():
         if type(record.get(name)) is not kind:
@@ -58,7 +59,7 @@ def _damaged(file: epath.Path, why: str) -> UserError:
     )
 
 
-def earlier_predictions(file: epath.Path) -> dict | None:
+def earlier_predictions(file: epath.Path) -> dict[str, Any] | None:
     """Return which predictions the results.json of an earlier command records; None if it is absent or unusable.
 
     These are `run` and `metrics` of the model, and `tests` and `predictions`, which `summary` got as facts.
@@ -80,12 +81,14 @@ def earlier_predictions(file: epath.Path) -> dict | None:
         return None
 
 
-def best(records: list[dict], metric: str) -> dict:
+def best(records: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed."""
     return max(records, key=lambda record: (record["metrics"][metric], record["collapsed"] is None))
 
 
-def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dict) -> dict:
+def summary(
+    config: FinetuneConfig, records: list[dict[str, Any]], metric: str, facts: dict[str, Any]
+) -> dict[str, Any]:
     """Return the content of results.json.
 
     Args:
@@ -120,7 +123,7 @@ def summary(config: FinetuneConfig, records: list[dict], metric: str, facts: dic
     }
 
 
-def _setting(name: str, records: list[dict], metric: str) -> dict:
+def _setting(name: str, records: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """Summarize the runs of one setting: mean, sample standard deviation (None for one run), best."""
     values = {key: [record["metrics"][key] for record in records] for key in records[0]["metrics"]}
     return {
@@ -136,7 +139,7 @@ def _setting(name: str, records: list[dict], metric: str) -> dict:
     }
 
 
-def show(results: dict) -> None:
+def show(results: dict[str, Any]) -> None:
     """Print the settings, best first, the chosen run, and the runs that collapsed."""
     table = Table(title=f"{results['task']} on dev")
     metrics = list(results["metrics"])
@@ -157,7 +160,7 @@ def show(results: dict) -> None:
             console.print(f"collapsed: {record['run']}: {record['collapsed']}", markup=False, soft_wrap=True)
 
 
-def figure(setting: dict, metric: str) -> str:
+def figure(setting: dict[str, Any], metric: str) -> str:
     """Return the mean in percent, ± standard deviation if there are several runs."""
     spread, scale = setting["standard_deviation"][metric], _scale(metric)
     return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")

@@ -98,7 +98,7 @@ def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
         )
 
 
-def gain(row: dict, base: dict) -> dict:
+def gain(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     """Return the row of differences of the means, in points, for the tasks and metrics that both rows have."""
     tasks = {
         task: {
@@ -112,7 +112,7 @@ def gain(row: dict, base: dict) -> dict:
     return {"model": row["model"], "source": "gain", "split": f"over {base['model']}", "tasks": tasks}
 
 
-def measured(directory: str) -> dict[str, dict]:
+def measured(directory: str) -> dict[str, dict[str, Any]]:
     """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
 
     A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks
@@ -121,7 +121,7 @@ def measured(directory: str) -> dict[str, dict]:
     """
     place = epath.Path(directory)
     files = [place / "results.json", *(sorted(place.glob("*/results.json"), key=str) if place.is_dir() else [])]
-    found: dict[str, list[dict]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         if not file.exists():
             continue
@@ -150,7 +150,7 @@ def measured(directory: str) -> dict[str, dict]:
         found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
-    rows: dict[str, dict] = {os.fspath(place): {}}
+    rows: dict[str, dict[str, Any]] = {os.fspath(place): {}}
     for task, cells in found.items():
         for cell in cells:
             rows.setdefault(cell["directory"] if cells[1:] else os.fspath(place), {})[task] = cell
@@ -164,7 +164,7 @@ def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
     return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
 
 
-def markdown(rows: list[dict]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table with one column per task that was measured, in the paper's order."""
     tasks = [task for task in METRICS if any(task in row["tasks"] for row in rows if row["source"] == "measured")]
     header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
@@ -177,7 +177,7 @@ def markdown(rows: list[dict]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(figures: dict | None, metrics: tuple[str, ...], form: str = ".1f") -> str:
+def _cell(figures: dict[str, Any] | None, metrics: tuple[str, ...], form: str = ".1f") -> str:
     figures = figures or {}
     names = [name for name in metrics if name in figures]
     if not names:

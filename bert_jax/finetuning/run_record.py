@@ -1,6 +1,7 @@
 """What config.json, every checkpoint and results.json record of the runs of a command."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.task_reporter import TaskReporter
 
 
-def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict:
+def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict[str, Any]:
     """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
@@ -34,9 +35,9 @@ def run_record(
     data: TaskData,
     programs: Programs,
     reporter: TaskReporter,
-    dev: dict[int, dict],
+    dev: dict[int, dict[str, Any]],
     counted: int,
-) -> dict:
+) -> dict[str, Any]:
     """Return what results.json records of a run.
 
     Args:
@@ -59,7 +60,7 @@ def run_record(
     }
 
 
-def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict:
+def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> dict[str, Any]:
     return {
         "batch_size": run.batch_size,
         "learning_rate": run.learning_rate,

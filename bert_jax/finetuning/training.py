@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -49,7 +50,7 @@ class Command:
     signals: StopSignals
 
 
-def train(run: Run, command: Command) -> dict:
+def train(run: Run, command: Command) -> dict[str, Any]:
     """Train one run, from the checkpoint or from where it was interrupted, and return its record.
 
     The weights that count are in runs/NAME/checkpoints of the work directory afterwards.
@@ -193,11 +194,11 @@ class _Evaluations:
     def __init__(
         self,
         command: Command,
-        found: dict[int, dict],
+        found: dict[int, dict[str, Any]],
         weights: Checkpoints,
         metrics: Metrics,
         saver: Saver,
-        config: dict,
+        config: dict[str, Any],
     ):
         self._command, self._found, self._config = command, found, config
         self._weights, self._metrics, self._saver = weights, metrics, saver
@@ -206,7 +207,7 @@ class _Evaluations:
         """Whether the evaluation after `step` was made, by this process or before an interruption."""
         return step in self._found
 
-    def make(self, step: int, params, is_last: bool) -> None:
+    def make(self, step: int, params: Any, is_last: bool) -> None:
         """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
         command, main = self._command, self._command.data.main_metric
         with command.events.timed("evaluated", step) as details:
@@ -227,7 +228,7 @@ class _Evaluations:
 
 
 def evaluate(
-    data: TaskData, programs: Programs, params, batch_size: int, signals: StopSignals
+    data: TaskData, programs: Programs, params: Any, batch_size: int, signals: StopSignals
 ) -> tuple[dict[str, float], str | None]:
     """Return the metrics on dev, and the result of `ignores_input`.
 

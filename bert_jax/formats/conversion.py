@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from etils import epath
 from rich.console import Console
@@ -85,7 +85,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
         write_tf_checkpoint(stored, directory)
 
 
-def _print_summary(source, stored: StoredModel, chosen: StoredModel, destination, to: str) -> None:
+def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: str) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]

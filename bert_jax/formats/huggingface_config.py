@@ -78,19 +78,19 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     )
 
 
-def _size(value, key: str, file: epath.Path) -> int:
+def _size(value: Any, key: str, file: epath.Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
         raise UserError(f"{file} has {key}={value!r:.40} where a positive whole number is expected")
     return value
 
 
-def _rate(value, key: str, file: epath.Path) -> float:
+def _rate(value: Any, key: str, file: epath.Path) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
         raise UserError(f"{file} has {key}={value!r:.40} where a number from 0 to 1 is expected")
     return float(value)
 
 
-def _labels(names, file: epath.Path) -> tuple[str, ...]:
+def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
     """Return the values of id2label in the order of its keys, which must be "0", "1", …"""
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{file} has id2label={names!r:.80} where an object from numbers to names is expected")
@@ -139,7 +139,7 @@ def read_head(
 
 def to_json(
     model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
-) -> dict:
+) -> dict[str, Any]:
     """Return the contents of a config.json that `transformers` reads as this model."""
     activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
     values = {

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from typing import Any
 
 from etils import epath
 
@@ -93,7 +94,7 @@ def _usage(opener: str, options: str) -> str:
     )
 
 
-def _configuration(stored: StoredModel) -> dict:
+def _configuration(stored: StoredModel) -> dict[str, Any]:
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
     for name in ("vocab_pad_multiple", "position_init"):  # they leave no trace in the exported model
         values.pop(name)
@@ -105,13 +106,13 @@ def _configuration(stored: StoredModel) -> dict:
     return values
 
 
-def _training(config: dict | None) -> list[str]:
+def _training(config: dict[str, Any] | None) -> list[str]:
     """Return all options of the run except those of the model, which are above."""
     options = {key: value for key, value in (config or {}).items() if key not in ("model", "head", "compute")}
     return ["## Training", f"```json\n{json.dumps(_without_paths(options), indent=2)}\n```"] if options else []
 
 
-def _without_paths(value):
+def _without_paths(value: Any):
     if isinstance(value, dict):
         return {key: _without_paths(entry) for key, entry in value.items() if key not in PRIVATE}
     if isinstance(value, list):
@@ -123,7 +124,7 @@ def _base_name(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _data(history: dict) -> list[str]:
+def _data(history: dict[str, Any]) -> list[str]:
     """Return the manifest of the token store, or only its fingerprint if the store is out of reach."""
     recorded = (history.get("run") or {}).get("store_fingerprint")
     path = ((history.get("config") or {}).get("data") or {}).get("path")
@@ -145,13 +146,13 @@ def _manifest(path: str) -> Manifest | None:
         return None
 
 
-def _metrics(history: dict) -> list[str]:
+def _metrics(history: dict[str, Any]) -> list[str]:
     metrics = history.get("metrics")
     return ["## Metrics", _table({name: f"{value:.6g}" for name, value in metrics.items()})] if metrics else []
 
 
-def _table(values: dict) -> str:
-    def cell(value) -> str:
+def _table(values: dict[str, Any]) -> str:
+    def cell(value: Any) -> str:
         return re.sub(r"[\s|<>`]+", " ", str(value)).strip()
 
     return "\n".join(["| | |", "|---|---|", *(f"| {cell(key)} | {cell(value)} |" for key, value in values.items())])

@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import Any
 
 import jax
 from etils import epath
@@ -54,7 +55,7 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     raise UserError(f"no model in {path}: looked for {LOOKED_FOR}; found {shown}")
 
 
-def place(stored: StoredModel, mesh: Mesh | None = None) -> dict:
+def place(stored: StoredModel, mesh: Mesh | None = None) -> dict[str, Any]:
     """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -67,7 +68,7 @@ def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
     return _describe(path, home, content, arrays)
 
 
-def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, StoredArray]]:
+def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict[str, Any], dict[str, StoredArray]]:
     """Return the record, and the parameters by path; raise Damaged if they are not as recorded or not the run's."""
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
@@ -87,7 +88,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict, dict[str, Stor
     return content, arrays
 
 
-def _run_id(home: epath.Path, content: dict) -> str | None:
+def _run_id(home: epath.Path, content: dict[str, Any]) -> str | None:
     """Return the id in run.json, even if `home` is a run below the directory with that; without it, the record's."""
     run = _run(home)
     if run is None:
@@ -95,7 +96,9 @@ def _run_id(home: epath.Path, content: dict) -> str | None:
     return run.get("run_id") if (home / "run.json").exists() else id_below(run.get("run_id"), home.name)
 
 
-def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[str, StoredArray]) -> StoredModel:
+def _describe(
+    path: epath.Path, home: epath.Path, content: dict[str, Any], arrays: dict[str, StoredArray]
+) -> StoredModel:
     config = content["config"]
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
@@ -121,7 +124,7 @@ def _describe(path: epath.Path, home: epath.Path, content: dict, arrays: dict[st
     )
 
 
-def _run(home: epath.Path) -> dict | None:
+def _run(home: epath.Path) -> dict[str, Any] | None:
     """Return the run.json of a work directory or, for one run of fine-tuning (DIR/runs/NAME), that of DIR."""
     homes = (home, home.parent.parent) if home.parent.name == "runs" else (home,)
     return next((read_json(each / "run.json") for each in homes if (each / "run.json").exists()), None)
@@ -137,7 +140,7 @@ def _check_architecture(home: epath.Path) -> None:
         )
 
 
-def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -> None:
+def _check_tokenizer(tokenizer: Tokenizer | None, run: dict[str, Any], home: epath.Path) -> None:
     """Raise a UserError if the vocabulary is not the recorded one: every id could mean a different word."""
     recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
     if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
@@ -152,7 +155,7 @@ def _check_tokenizer(tokenizer: Tokenizer | None, run: dict, home: epath.Path) -
 def _first_rows(array: StoredArray, rows: int) -> StoredArray:
     rows = min(rows, array.shape[0])  # the loader rejects an array with fewer rows than the configuration says
 
-    def read(index):
+    def read(index: Any):
         start, stop, step = index[0].indices(rows)
         return array.read((slice(start, stop, step), *index[1:]))
 

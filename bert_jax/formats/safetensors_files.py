@@ -14,6 +14,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -163,7 +164,7 @@ def _reader(
     return read
 
 
-def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
+def _header(local: str, file: epath.Path) -> tuple[list[str], dict[str, Any], int]:
     """Return the names in a header in order, with duplicates; the header; and where the arrays begin.
 
     All of them are empty if the library will report an error.
@@ -184,7 +185,7 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict, int]:
         header = stream.read(length)
     names = []
 
-    def collect(pairs):  # called for the inner objects first, so the last call is for the header itself
+    def collect(pairs: Any):  # called for the inner objects first, so the last call is for the header itself
         names[:] = [name for name, _ in pairs]
 
     try:
@@ -223,7 +224,7 @@ def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callab
 
     `arrays`: name → (shape, function that reads it). transformers expects the entry "format": "pt".
     """
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (shape, _) in arrays.items():
         size = 4 * int(np.prod(shape, dtype=np.int64))

@@ -6,6 +6,7 @@ vectors.
 """
 
 import json
+from typing import Any
 
 from etils import epath
 
@@ -97,7 +98,7 @@ def _within(directory: epath.Path, name: str) -> epath.Path:
     return inside(directory / name, "config.json")
 
 
-def _mode(pooling: dict) -> str:
+def _mode(pooling: dict[str, Any]) -> str:
     """Return the kind of pooling; several, which sentence-transformers concatenates, are joined with "+"."""
     if "pooling_mode" in pooling:
         mode = pooling["pooling_mode"]
@@ -106,7 +107,7 @@ def _mode(pooling: dict) -> str:
     return "+".join(name for flag, name in FLAGS.items() if pooling.get(flag, default.get(flag, False))) or "none"
 
 
-def _differences(settings: dict, prompts: dict) -> list[str]:
+def _differences(settings: dict[str, Any], prompts: dict[str, Any]) -> list[str]:
     """Return descriptions of other settings that would change the vectors."""
     found = [key for key in ("model_args", "tokenizer_args", "config_args") if settings.get(key)]
     name = prompts.get("default_prompt_name")
@@ -116,7 +117,7 @@ def _differences(settings: dict, prompts: dict) -> list[str]:
     return found
 
 
-def _max_length(settings: dict, directory: epath.Path, positions: int) -> int:
+def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int) -> int:
     """Return the maximum number of tokens per text: as set, else as the tokenizer says, never more than `positions`."""
     file, key = directory / SETTINGS_FILE, "max_seq_length"
     value = settings.get(key)
@@ -130,7 +131,7 @@ def _max_length(settings: dict, directory: epath.Path, positions: int) -> int:
     return int(min(value, positions))
 
 
-def _flag(values: dict, key: str, file: epath.Path) -> bool:
+def _flag(values: dict[str, Any], key: str, file: epath.Path) -> bool:
     value = values.get(key, False)
     if not isinstance(value, bool):
         raise UserError(f"{file} has {key}={value!r:.40} where true or false is expected")

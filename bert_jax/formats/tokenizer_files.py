@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import tokenizers
 from etils import epath
@@ -170,7 +171,7 @@ def _read_fast(file: epath.Path) -> _Fast:
     return _Fast(tokens, _normalization(values.get("normalizer"), file))
 
 
-def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: list[str]) -> None:
+def _check_slow_additions(there: dict[str, epath.Path], config: dict[str, Any], tokens: list[str]) -> None:
     """Check the additions to a vocabulary without tokenizer.json: added_tokens.json or added_tokens_decoder."""
     if ADDED_FILE in there:
         _check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
@@ -179,7 +180,7 @@ def _check_slow_additions(there: dict[str, epath.Path], config: dict, tokens: li
         _check_additions(added, tokens, there[CONFIG_FILE])
 
 
-def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) -> None:
+def _check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
     """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
     ids = {token: i for i, token in enumerate(tokens)}
     foreign = [
@@ -195,7 +196,7 @@ def _check_additions(added: list[tuple], tokens: list[str], file: epath.Path) ->
         )
 
 
-def _normalization(normalizer, file: epath.Path) -> bool:
+def _normalization(normalizer: Any, file: epath.Path) -> bool:
     """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
     values = _object(normalizer)
     for lowercase in (True, False):
@@ -214,7 +215,7 @@ def _normalization(normalizer, file: epath.Path) -> bool:
     return lowercase
 
 
-def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
+def _check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
     """Raise a UserError about settings with which our tokenizer would give different ids."""
     if not isinstance(lowercase, bool):
         raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
@@ -230,7 +231,7 @@ def _check_options(config: dict, lowercase: bool, file: epath.Path) -> None:
         )
 
 
-def _in_order(vocabulary, file: epath.Path) -> list[str]:
+def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
     """Return the entries by their ids, which must be 0 to N - 1."""
     ids = _object(vocabulary)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
@@ -249,9 +250,9 @@ def _first_difference(ours: list[str], theirs: list[str]) -> str:
     return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
 
 
-def _object(value) -> dict:
+def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value) -> list:
+def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

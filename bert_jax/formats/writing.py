@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
@@ -91,7 +92,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
         )
 
 
-def _settings(stored: StoredModel) -> dict:
+def _settings(stored: StoredModel) -> dict[str, Any]:
     """Return the settings that a fine-tuned model needs to read and answer, or an evaluation needs to mask."""
     recorded = stored.history.get("config") or {}
     return {
@@ -101,7 +102,7 @@ def _settings(stored: StoredModel) -> dict:
     }
 
 
-def _origin(stored: StoredModel, by: str) -> dict:
+def _origin(stored: StoredModel, by: str) -> dict[str, Any]:
     """Return the contents of run.json: the source, with its own source, and the data and vocabulary of the training."""
     run = stored.history.get("run") or {}
     known = {name: run[name] for name in ("store_fingerprint", "objective") if name in run}

@@ -4,7 +4,7 @@ The encoder is not trained: no gradient passes into the hidden states, and they 
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,13 @@ class Lstm(nnx.Module):
         orthogonal = jax.vmap(lambda k: jax.nn.initializers.orthogonal()(k, (size, size)))(
             jax.random.split(recurrent_key, 4)
         )
-        self.kernel = nnx.Param(jax.nn.initializers.glorot_uniform()(kernel_key, (inputs, 4 * size)))
-        self.recurrent = nnx.Param(jnp.concatenate(list(orthogonal), axis=1))
-        self.bias = nnx.Param(jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)]))
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(
+            jax.nn.initializers.glorot_uniform()(kernel_key, (inputs, 4 * size))
+        )
+        self.recurrent: nnx.Param[jax.Array] = nnx.Param(jnp.concatenate(list(orthogonal), axis=1))
+        self.bias: nnx.Param[jax.Array] = nnx.Param(
+            jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)])
+        )
 
     def __call__(self, x: jax.Array, mask: jax.Array, reverse: bool = False) -> jax.Array:
         """Map x [B, L, I] to [B, L, S]; mask [B, L] is 1 for real tokens. Padding leaves the state as it was.
@@ -40,7 +44,7 @@ class Lstm(nnx.Module):
         recurrent = self.recurrent[...]
         given = affine(x, self.kernel[...], self.bias[...])
 
-        def step(state, token):
+        def step(state: Any, token: Any):
             hidden, cell = state
             gates, real = token
             into, forget, new, out = jnp.split(gates + hidden @ recurrent, 4, axis=-1)
@@ -59,8 +63,8 @@ class BiLstm(nnx.Module):
     """One LSTM in each direction, their outputs side by side."""
 
     def __init__(self, inputs: int, size: int, forward_key: jax.Array, backward_key: jax.Array):
-        self.forward = Lstm(inputs, size, forward_key)
-        self.backward = Lstm(inputs, size, backward_key)
+        self.forward: Lstm = Lstm(inputs, size, forward_key)
+        self.backward: Lstm = Lstm(inputs, size, backward_key)
 
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
         """Map x [B, L, I] to [B, L, 2·S]."""
@@ -71,8 +75,8 @@ class LayerMix(nnx.Module):
     """Weights of several layers, scale · softmax(weights), as in ELMo (Peters et al. 2018, equation 1)."""
 
     def __init__(self, count: int):
-        self.weights = nnx.Param(jnp.zeros(count))
-        self.scale = nnx.Param(jnp.ones(()))
+        self.weights: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(count))
+        self.scale: nnx.Param[jax.Array] = nnx.Param(jnp.ones(()))
 
     def __call__(self) -> jax.Array:
         """Return the weights [count]."""
@@ -91,17 +95,19 @@ class BiLstmTagger(nnx.Module):
     def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
         size, inputs = head.lstm_size, config.hidden_size * (4 if head.features == "concat_last_four" else 1)
         keys = jax.random.split(key, 5)
-        self.kernel = nnx.Param(truncated_normal(keys[0], (2 * size, head.outputs), config.initializer_range))
-        self.bias = nnx.Param(jnp.zeros(head.outputs))
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(
+            truncated_normal(keys[0], (2 * size, head.outputs), config.initializer_range)
+        )
+        self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs))
         self.features: Combination | Literal["", "embeddings"] = head.features
-        self.rate = head.dropout
-        self.layer_0 = BiLstm(inputs, size, keys[1], keys[2])
-        self.layer_1 = BiLstm(2 * size, size, keys[3], keys[4])
+        self.rate: float = head.dropout
+        self.layer_0: BiLstm = BiLstm(inputs, size, keys[1], keys[2])
+        self.layer_1: BiLstm = BiLstm(2 * size, size, keys[3], keys[4])
         weighted = head.features.startswith("weighted")
         count = 4 if head.features == "weighted_last_four" else config.num_layers
         if head.features != "embeddings":
             layers_read(head.features, config.num_layers, range(count) if weighted else None)
-        self.mix = LayerMix(count) if weighted else None
+        self.mix: LayerMix | None = LayerMix(count) if weighted else None
 
     def __call__(
         self, hidden_states: Sequence[jax.Array], mask: jax.Array, dropout_key: jax.Array | None = None

@@ -6,7 +6,7 @@ a sentence, start counts if that part is the beginning, end if it is the end. Th
 label (first pieces): they are packed to the left of an array of the same static length, and the rest is masked.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ class ConditionalRandomField(nnx.Module):
     """
 
     def __init__(self, num_labels: int):
-        self.transitions = nnx.Param(jnp.zeros((num_labels, num_labels)))
-        self.start = nnx.Param(jnp.zeros(num_labels))
-        self.end = nnx.Param(jnp.zeros(num_labels))
+        self.transitions: nnx.Param[jax.Array] = nnx.Param(jnp.zeros((num_labels, num_labels)))
+        self.start: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(num_labels))
+        self.end: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(num_labels))
 
     def negative_log_likelihood(
         self, logits: jax.Array, labels: jax.Array, first: jax.Array, last: jax.Array
@@ -129,7 +129,7 @@ def _path_score(transitions: jax.Array, words: _Words) -> jax.Array:
 
 
 def _log_normalizer(transitions: jax.Array, words: _Words) -> jax.Array:
-    def step(forward, word):
+    def step(forward: Any, word: Any):
         scores, real, linked = word
         reached = jax.nn.logsumexp(_moves(forward, transitions, linked), axis=1) + scores
         return jnp.where(real[:, None], reached, forward), None
@@ -139,7 +139,7 @@ def _log_normalizer(transitions: jax.Array, words: _Words) -> jax.Array:
 
 
 def _viterbi(transitions: jax.Array, words: _Words) -> jax.Array:
-    def step(best, word):
+    def step(best: Any, word: Any):
         scores, real, linked = word
         moves = _moves(best, transitions, linked)
         stay = jnp.broadcast_to(jnp.arange(best.shape[1])[None], best.shape)
@@ -147,7 +147,7 @@ def _viterbi(transitions: jax.Array, words: _Words) -> jax.Array:
         came_from = jnp.where(real[:, None], moves.argmax(axis=1), stay)
         return jnp.where(real[:, None], moves.max(axis=1) + scores, best), came_from
 
-    def back(label, came_from):
+    def back(label: Any, came_from: Any):
         label_before = jnp.take_along_axis(came_from, label[:, None], axis=1)[:, 0]
         return label_before, label_before
 

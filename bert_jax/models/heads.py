@@ -9,7 +9,7 @@ from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.bert_parameters import POOLED
-from bert_jax.models.layers import Linear, affine, dropout, like, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, Norm, affine, dropout, like, make_norm, truncated_normal
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.word_losses import WordLosses, word_losses
@@ -35,10 +35,11 @@ class MaskedLanguageModelHead(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         width = (config.word_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
-        self.activation, self.vocab_size = activation, config.vocab_size
-        self.dense = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
-        self.norm = make_norm(config, config.word_size)
-        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+        self.activation: Callable[[jax.Array], jax.Array] = activation
+        self.vocab_size: int = config.vocab_size
+        self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
+        self.norm: Norm = make_norm(config, config.word_size)
+        self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
         """Map x [B, M, H] and the word table to logits [B, M, V], float32 whatever the dtype of x."""
@@ -68,8 +69,8 @@ class ReplacedTokenHead(nnx.Module):
         hidden = (config.hidden_size,)
         dense_key, output_key = jax.random.split(key)
         self.activation = activation
-        self.dense = Linear(hidden, hidden, config.initializer_range, dense_key)
-        self.output = Linear(hidden, (1,), config.initializer_range, output_key)
+        self.dense: Linear = Linear(hidden, hidden, config.initializer_range, dense_key)
+        self.output: Linear = Linear(hidden, (1,), config.initializer_range, output_key)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [B, L, H] to logits [B, L], float32: positive where a token was replaced."""
@@ -84,9 +85,10 @@ class TaskHead(nnx.Module):
 
     def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
         shape = (config.hidden_size, head.outputs)
-        self.kernel = nnx.Param(truncated_normal(key, shape, config.initializer_range))
-        self.bias = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
-        self.rate, self.pooled = head.dropout, head.kind in POOLED
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
+        self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
+        self.rate: float = head.dropout
+        self.pooled: bool = head.kind in POOLED
 
     def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position.
@@ -116,11 +118,14 @@ class TransformedTaskHead(nnx.Module):
         hidden, std = (config.hidden_size,), config.initializer_range
         dense_key, output_key = jax.random.split(key)
         self.activation = activation
-        self.dense = Linear(hidden, hidden, std, dense_key, config.use_bias)
-        self.norm = make_norm(config, config.hidden_size)
-        self.kernel = nnx.Param(truncated_normal(output_key, (config.hidden_size, head.outputs), std))
-        self.bias = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
-        self.rate, self.pooled = head.dropout, head.kind in POOLED
+        self.dense: Linear = Linear(hidden, hidden, std, dense_key, config.use_bias)
+        self.norm: Norm = make_norm(config, config.hidden_size)
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(
+            truncated_normal(output_key, (config.hidden_size, head.outputs), std)
+        )
+        self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
+        self.rate: float = head.dropout
+        self.pooled: bool = head.kind in POOLED
         self.pooling: Literal["cls", "mean"] = head.pooling
 
     def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:

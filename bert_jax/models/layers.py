@@ -90,9 +90,9 @@ class Linear(nnx.Module):
     ):
         self.product: Product = plain_product
         self.add_bias: AddBias = plain_bias
-        self.kernel = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
-        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
-        self.input_axes = len(inputs)
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, inputs + outputs, stddev))
+        self.bias: nnx.Param[jax.Array] | None = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
+        self.input_axes: int = len(inputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., *inputs] to [..., *outputs], in the dtype of x."""
@@ -109,8 +109,8 @@ class LayerNorm(nnx.Module):
 
     def __init__(self, size: int, epsilon: float, bias: bool = True):
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(size, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(size, jnp.float32)) if bias else None
+        self.scale: nnx.Param[jax.Array] = nnx.Param(jnp.ones(size, jnp.float32))
+        self.bias: nnx.Param[jax.Array] | None = nnx.Param(jnp.zeros(size, jnp.float32)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
@@ -126,7 +126,7 @@ class RmsNorm(nnx.Module):
 
     def __init__(self, size: int, epsilon: float):
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(size, jnp.float32))
+        self.scale: nnx.Param[jax.Array] = nnx.Param(jnp.ones(size, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)

@@ -10,8 +10,8 @@ partitioned, optimized and counted like BERT, if it names its axes by AXIS_NAMES
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 
@@ -50,7 +50,7 @@ class Parameter:
     embedding: bool = False
     """Whether it is below the first layer, where layer decay is strongest."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for axis in self.axes:
             if axis.name not in AXIS_NAMES:
                 raise UserError(
@@ -94,14 +94,16 @@ def table(entries: Iterable[Parameter]) -> ParameterTable:
 
 def linear(
     path: str, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], layers: tuple[Axis, ...] = (), bias: bool = True
-):
+) -> Iterator[Parameter]:
     """Return the entries of an affine map: kernel [*layers, *inputs, *outputs] and bias [*layers, *outputs]."""
     yield Parameter(f"{path}/kernel", (*layers, *inputs, *outputs))
     if bias:
         yield Parameter(f"{path}/bias", (*layers, *outputs), decays=False)
 
 
-def norm(path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool = False, bias: bool = True):
+def norm(
+    path: str, hidden: Axis, layers: tuple[Axis, ...] = (), embedding: bool = False, bias: bool = True
+) -> Iterator[Parameter]:
     """Return the entries of a norm: scale and bias, both [*layers, hidden]."""
     for name in ("scale", "bias") if bias else ("scale",):
         yield Parameter(f"{path}/{name}", (*layers, hidden), decays=False, embedding=embedding)
@@ -148,7 +150,7 @@ def entry(parameters: ParameterTable, path: str, shape: tuple[int, ...]) -> Para
     return found
 
 
-def check_complete(parameters: ParameterTable, tree) -> None:
+def check_complete(parameters: ParameterTable, tree: Any) -> None:
     """Raise a UserError if the table has an entry for which `tree`, a nested dict of arrays, has no array."""
     import jax
 
@@ -161,7 +163,7 @@ def check_complete(parameters: ParameterTable, tree) -> None:
         )
 
 
-def entries(parameters: ParameterTable, tree):
+def entries(parameters: ParameterTable, tree: Any) -> Any:
     """Return a tree like `tree`, a nested dict of arrays, with the entry of each in its place.
 
     Raises:
@@ -172,7 +174,7 @@ def entries(parameters: ParameterTable, tree):
     return jax.tree.map_with_path(lambda path, leaf: entry(parameters, _joined(path), leaf.shape), tree)
 
 
-def state_entries(parameters: ParameterTable, optimizer_state):
+def state_entries(parameters: ParameterTable, optimizer_state: Any) -> Any:
     """Return a tree like `optimizer_state` with the entry of each array in its place.
 
     The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an
@@ -183,7 +185,7 @@ def state_entries(parameters: ParameterTable, optimizer_state):
     """
     import jax
 
-    def one(path, leaf) -> Parameter:
+    def one(path: Any, leaf: Any) -> Parameter:
         name = _joined(path)
         if leaf.ndim == 0:
             return Parameter(name, ())
@@ -206,7 +208,7 @@ def _described(axes: tuple[Axis, ...]) -> str:
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
 
 
-def _joined(path) -> str:
+def _joined(path: Any) -> str:
     import jax
 
     return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -3,7 +3,7 @@
 import math
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def combine(
     return jnp.asarray(sum(weight * state for weight, state in zip(weights, states, strict=True)))
 
 
-def layers_read(combination: str, num_layers: int, weights=None) -> int:
+def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
     """Return how many of the last layers `combination` needs in a model of `num_layers`.
 
     Raises:

@@ -93,6 +93,6 @@ def arrays(module: nnx.Module) -> Params:
     return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
 
-def structure(make: Callable[[], Any]) -> nnx.GraphDef:
+def structure(make: Callable[[], Any]) -> nnx.GraphDef[Any]:
     """Return what `nnx.merge` needs besides `arrays` to give the module that `make()` returns; nothing is computed."""
     return nnx.graphdef(jax.eval_shape(make))

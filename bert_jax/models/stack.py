@@ -64,7 +64,7 @@ class Stack:
     from_second: tuple[str, ...] = ()
     """Parts of the block that the first layer does not have; its settings must be such that it does not use them."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.sharing is not None and len(self.sharing) != self.num_layers:
             raise UserError(f"sharing={self.sharing} must have one index for each of {self.num_layers} layers")
         for kind in ("layer_inputs", "layer_settings"):
@@ -152,7 +152,7 @@ def run_stack(
     return x, collected if collect else None
 
 
-def _scan(stack: Stack, run: Callable, x: jax.Array, layers: Any) -> tuple[jax.Array, list | None]:
+def _scan(stack: Stack, run: Callable[..., Any], x: jax.Array, layers: Any) -> tuple[jax.Array, list[Any] | None]:
     """Run all layers, as one scan over those whose settings repeat, and return what they collect, one by one."""
     start, period, rounds = repeating(stack)
     if (start, period, rounds) == (0, 1, stack.num_layers):
@@ -208,7 +208,7 @@ def _aligned(stack: Stack, blocks: Layer) -> Layer:
     )
 
 
-def unstack(tree: Any, size: int) -> list:
+def unstack(tree: Any, size: int) -> list[Any]:
     """Return `size` trees, one for each entry of the leading axis; a leaf whose axis has size 1 is in all of them."""
     leaves, structure = jax.tree.flatten(tree)
     # lax.split rather than leaf[i]: its gradient is one concatenation instead of a sum of padded arrays.
@@ -247,7 +247,7 @@ def _own_arrays(blocks: Layer, stack: Stack) -> tuple[Any, Callable[[Any], Layer
     return [leaf for leaf, one in zip(leaves, alike, strict=True) if not one], joined
 
 
-def _with_remat(step: Callable, stack: Stack, scanned: bool) -> Callable:
+def _with_remat(step: Callable[..., Any], stack: Stack, scanned: bool) -> Callable[..., Any]:
     if stack.remat == "none":
         return step
     return jax.checkpoint(step, policy=REMAT_POLICIES[stack.remat], prevent_cse=not scanned)

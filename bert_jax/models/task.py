@@ -39,7 +39,7 @@ class BertForTask:
     architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.head.outputs < 1:
             raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
         if self.head.crf and self.head.kind != "tagging":

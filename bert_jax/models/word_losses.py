@@ -1,7 +1,7 @@
 """Cross-entropy over a large vocabulary, in blocks of it: the logits of one block fit the processor's cache."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ def word_losses(
         found, log_sum = _against_labels(logits, _places(blocks, labels))
         return found, (x, narrow, logits, log_sum)
 
-    def backward(kept, gradients: WordLosses):
+    def backward(kept: Any, gradients: WordLosses):
         x, narrow, logits, log_sum = kept
         of_x, of_table, of_bias = jnp.zeros(x.shape, jnp.float32), [], []
         for words, part, place in zip(blocks, logits, _places(blocks, labels), strict=True):

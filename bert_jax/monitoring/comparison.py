@@ -140,7 +140,7 @@ def is_samples(value: Any) -> bool:
     )
 
 
-def _filled(samples: list[dict], number: int, slot: int) -> str:
+def _filled(samples: list[dict[str, Any]], number: int, slot: int) -> str:
     """Return the candidates for one mask in words: cat 41%, dog 7%."""
     masks = samples[number]["masks"] if number < len(samples) else []
     candidates = masks[slot].get("candidates") if slot < len(masks) else None

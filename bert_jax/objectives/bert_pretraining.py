@@ -4,6 +4,7 @@ With a weight, SpanBERT's too: the words of each span from the states beside it.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ class PretrainingObjective:
             found[SENTENCE_PAIRS.name] = jnp.asarray(batch["next_sentence_labels"].size, jnp.float32)
         return found
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
         encoded = model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
         sums = {}

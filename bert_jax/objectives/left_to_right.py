@@ -4,6 +4,7 @@ It is the model without bidirectionality that the paper compares BERT with (Devl
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ class LeftToRightObjective:
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         return {NEXT_WORDS.name: jnp.sum(batch["masked_weights"])}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
         encoded = self.model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
         return {NEXT_WORDS.name: masked_language_model.model_sums(self.model, params, batch, encoded)}

@@ -1,7 +1,7 @@
 """A training objective as a value: the terms of a loss, their weights, and the sums that a model's output gives."""
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -81,7 +81,7 @@ class Objective(Protocol):
         """
         ...
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         """Return the sums of each term, by name, over a batch or some of its rows; dropout_key=None: no dropout."""
         ...
 

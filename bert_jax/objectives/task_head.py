@@ -1,6 +1,7 @@
 """The objective of a task head, by its kind: one term, whose metrics are loss and accuracy; and its predictions."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +35,11 @@ class TaskObjective:
             weights = tagging.word_weights(labels, weights)
         return {TERM.name: jnp.sum(weights)}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         """Return the sums of the only term; regression and a CRF have no `correct`."""
         return {TERM.name: self._sums(params, batch, self.model.apply(params, batch, dropout_key))}
 
-    def _sums(self, params, batch: Batch, scores: jax.Array) -> Sums:
+    def _sums(self, params: Any, batch: Batch, scores: jax.Array) -> Sums:
         labels, weights, head = batch["labels"], batch["weights"], self.model.head
         if head.kind == "regression":
             return regression.loss_sums(scores, labels, weights)
@@ -53,7 +54,7 @@ class TaskObjective:
         return classification.loss_sums(scores, labels, weights)
 
 
-def predictions(model: BertForTask, params, batch: Batch) -> jax.Array:
+def predictions(model: BertForTask, params: Any, batch: Batch) -> jax.Array:
     """Return the scores of `BertForTask.apply`, float32 [B, …].
 
     With a CRF, they are 1 for the labels of the best path and 0 for the others: the model's answer, word by word.

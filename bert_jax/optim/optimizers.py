@@ -5,7 +5,7 @@ or loading moments never shifts it. The model's table says which parameters deca
 """
 
 import typing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.Grad
     return optax.chain(*parts)
 
 
-def included(parameters: ParameterTable, tree) -> dict:
+def included(parameters: ParameterTable, tree: Any) -> dict[str, Any]:
     """Return a tree of booleans: whether weight decay (and the trust ratio) applies; not to biases and LayerNorm.
 
     Embedding tables and the dense layer of the MLM head decay; the output bias of the MLM head does not.
@@ -43,7 +43,7 @@ def included(parameters: ParameterTable, tree) -> dict:
     return jax.tree.map(lambda parameter: parameter.decays, entries(parameters, tree))
 
 
-def clip_by_global_norm(gradients, max_norm: float) -> tuple:
+def clip_by_global_norm(gradients: Any, max_norm: float) -> tuple[Any, ...]:
     """Return (gradients · max_norm / max(norm, max_norm), norm before clipping); max_norm=0 changes no gradient.
 
     The norm is that of the whole tree, as in tf.clip_by_global_norm. The original clips each replica's gradient before
@@ -65,10 +65,10 @@ class UncorrectedAdamState(NamedTuple):
 def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """Return Adam without bias correction and with epsilon outside the root, with which BERT was trained."""
 
-    def init(params):
+    def init(params: Any):
         return UncorrectedAdamState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
 
-    def update(updates, state, params=None):
+    def update(updates: Any, state: Any, params: Any = None):
         del params
         mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
@@ -109,7 +109,7 @@ def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> optax.G
         square = jnp.square(gradient) / jnp.maximum(second, config.epsilon**2)
         return jnp.maximum(jnp.sqrt(jnp.mean(square, axes, keepdims=True)), 1.0)
 
-    def update(updates, state, params=None):
+    def update(updates: Any, state: Any, params: Any = None):
         directions, state = adam.update(updates, state)
         directions, _ = decay.update(directions, decay.init(updates), params)
         moments = typing.cast(optax.ScaleByAdamState, state)

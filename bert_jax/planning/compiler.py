@@ -121,12 +121,12 @@ def _memory(executable: jax.stages.Compiled | None) -> dict[str, int]:
     return {part: int(getattr(analysis, f"{part}_size_in_bytes")) for part in parts}
 
 
-def _bytes_on_a_device(tree) -> int:
+def _bytes_on_a_device(tree: Any) -> int:
     """Return the bytes of the arrays in `tree` on each device, without the padding of their layout."""
     return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
-def _values_over_fsdp(params) -> int:
+def _values_over_fsdp(params: Any) -> int:
     """Return how many values each device has of all parameters when they are gathered over fsdp."""
     whole = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, params))
     return sum(

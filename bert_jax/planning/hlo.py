@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterator
 
 BITS = {
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
@@ -100,7 +101,7 @@ class Program:
                 waiting += each.calls
         return most
 
-    def scheduled(self, computation: str | None = None, times: int = 1):
+    def scheduled(self, computation: str | None = None, times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield (computation, instruction, times it runs) for all that runs by itself, not inside a fusion."""
         name = computation or self.entry
         for instruction in self.computations[name].values():

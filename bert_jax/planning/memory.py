@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 from bert_jax.planning.hlo import shapes_of
 from bert_jax.planning.program_store import CompiledProgram
@@ -51,7 +52,7 @@ class Shortage:
     """What needs them: HLO temporaries, or the whole program."""
 
 
-def memory_of(program: CompiledProgram, facts: dict) -> Memory:
+def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
     """Return the memory by part of a program that fits.
 
     Args:

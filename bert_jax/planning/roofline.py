@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import math
 import re
+from typing import Any
 
 from bert_jax.models.kernels.pallas_costs import kernel_cycles
 from bert_jax.planning.collectives import BESIDE_COMPUTATION, is_collective
@@ -127,7 +128,9 @@ def _stated(each: Instruction, what: str) -> int:
     return int(each.attribute(rf'"cost_estimate":\{{[^}}]*"{what}":"?(\d+)') or 0)
 
 
-def _convolution_flops(each: Instruction, left: tuple, right: tuple, result: tuple) -> int:
+def _convolution_flops(
+    each: Instruction, left: tuple[Any, ...], right: tuple[Any, ...], result: tuple[Any, ...]
+) -> int:
     """Return the operations of a convolution, which is how TPUs write products; padding is not multiplied."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", each.attributes)
     assert labels is not None

@@ -1,6 +1,7 @@
 """A plan as tables of text, which the console and the page show alike."""
 
 import dataclasses
+from typing import Any
 
 from bert_jax.planning.estimate import BLIND_SPOTS, WITHOUT_A_COMPILER, StepTime, Throughput, cost
 from bert_jax.planning.phase_plan import PhasePlan
@@ -188,7 +189,7 @@ def _search(candidates: list[Candidate]) -> Section:
     return Section("Search", columns, rows, ("Differences below 10 % rank nothing: each row is one compilation.",))
 
 
-def _bracket(plan: PhasePlan, of, form: str) -> str:
+def _bracket(plan: PhasePlan, of: Any, form: str) -> str:
     """Return both ends of a figure of a phase, the smaller first; one of them if there is no other."""
     ends: list[Throughput] = [end for end in (plan.optimistic, plan.pessimistic) if end]
     figures = sorted(of(end) for end in ends)

@@ -14,7 +14,7 @@ from bert_jax.planning.topology import Topology
 from bert_jax.training.learner import Learner
 
 
-def described_devices(topology: Topology) -> Sequence:
+def described_devices(topology: Topology) -> Sequence[Any]:
     """Return the devices of `topology`: of TPUs descriptions that no program can run on, else virtual ones of the CPU.
 
     The environment must have been prepared (planning/compilation.py): libtpu looks for a real TPU otherwise, and the

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
+from typing import Any
 
 from bert_jax.config import Config
 from bert_jax.errors import UserError
@@ -20,7 +21,7 @@ class Job:
     config: Config
     """The options that result, checked."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.config.data.path:
             raise UserError("--data.path is missing: give the token store that bert-jax prepare wrote")
         if not self.config.workdir:
@@ -80,7 +81,7 @@ def need_name(name: str) -> None:
         )
 
 
-def at_least(options, **minima: int) -> None:
+def at_least(options: Any, **minima: int) -> None:
     """Raise a UserError if one of these options is below its minimum."""
     for name, minimum in minima.items():
         if getattr(options, name) < minimum:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.config.launching import LocalConfig
 from bert_jax.pods.job import Job, at_least
@@ -91,18 +92,18 @@ class _Hosts:
     def __init__(self):
         self.told = False
         self._processes: list[subprocess.Popen[str]] = []
-        self._handlers: dict[int, Callable | int | None] = {}
+        self._handlers: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> "_Hosts":
         heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets it
         self._handlers = {number: signal.signal(number, self._forward) for number in heard}
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _forward(self, number: int, frame) -> None:
+    def _forward(self, number: int, frame: object) -> None:
         if not self._processes:  # between two starts
             sys.exit(128 + number)
         self.told = True

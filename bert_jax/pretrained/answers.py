@@ -88,7 +88,7 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
     kind = model.head.kind
 
     def scores(features: Features) -> list[np.ndarray]:
-        found: list = [None] * len(features)
+        found: list[Any] = [None] * len(features)
         for numbers, batch in in_batches(features, batch_size, progress):
             for row, number in zip(runner.task_scores(batch), numbers, strict=False):
                 found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
@@ -98,7 +98,7 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
     return kinds[kind](model, inputs, scores)
 
 
-def _labels(model, texts, scores: Scores) -> list[Label]:
+def _labels(model: Any, texts: Any, scores: Scores) -> list[Label]:
     found = []
     for row in scores(_sequences(model, texts)):
         shares = softmax(row)
@@ -110,11 +110,11 @@ def _labels(model, texts, scores: Scores) -> list[Label]:
     return found
 
 
-def _numbers(model, texts, scores: Scores) -> list[float]:
+def _numbers(model: Any, texts: Any, scores: Scores) -> list[float]:
     return [float(row) for row in scores(_sequences(model, texts))]
 
 
-def _sequences(model, texts) -> Features:
+def _sequences(model: Any, texts: Any) -> Features:
     longest = model.config.longest_sequence
     features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
     check_pairs(
@@ -123,7 +123,7 @@ def _sequences(model, texts) -> Features:
     return features
 
 
-def _tags(model, sentences, scores: Scores) -> list[list[tuple[str, str]]]:
+def _tags(model: Any, sentences: Any, scores: Scores) -> list[list[tuple[str, str]]]:
     rows = _rows(sentences, (str, tuple), "a sentence")
     sentences = tuple(_sentence(row) for row in rows)
     examples = ner.Examples(sentences, model.head.labels, has_answers=False)
@@ -149,7 +149,7 @@ def _sentence(row: Any) -> Sentence:
     return Sentence(words, None, None, words, spans)
 
 
-def _choices(model, questions, scores: Scores) -> list[Choice]:
+def _choices(model: Any, questions: Any, scores: Scores) -> list[Choice]:
     rows = _rows(questions, (tuple,), "(text, [candidate, candidate, …])")
     tokenizer, longest = model.need_tokenizer(), _longest(model)
     ids, types, lengths = [], [], []
@@ -189,7 +189,7 @@ def _choices(model, questions, scores: Scores) -> list[Choice]:
     return [Choice(int(row.argmax()), tuple(map(float, row))) for row in shares]
 
 
-def _answers(model, questions, scores: Scores) -> list[Answer]:
+def _answers(model: Any, questions: Any, scores: Scores) -> list[Answer]:
     rows = _rows(questions, (tuple,), "(question, context)")
     for row in rows:
         _check(
@@ -219,23 +219,23 @@ def _warn_of_what_is_cut(features: Features) -> None:
         logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
 
 
-def _options(model, task: str) -> TaskOptions:
+def _options(model: Any, task: str) -> TaskOptions:
     return recorded_options(model.history, task, model.config.longest_sequence)
 
 
-def _longest(model) -> int:
+def _longest(model: Any) -> int:
     """Return the maximum number of tokens of a text: as in fine-tuning or, if not recorded, the number of positions."""
     task = recorded_task(model.history)
     return _options(model, task).max_length if task else model.config.longest_sequence
 
 
-def _rows(inputs, one: tuple[type, ...], wanted: str) -> list:
+def _rows(inputs: Any, one: tuple[type, ...], wanted: str) -> list[Any]:
     """Return `inputs` as a list, whether they are one, of a type in `one`, or several."""
     rows = [inputs] if isinstance(inputs, one) or not isinstance(inputs, Iterable) else list(inputs)
     _check(bool(rows), rows, wanted)
     return rows
 
 
-def _check(good: bool, seen, wanted: str) -> None:
+def _check(good: bool, seen: Any, wanted: str) -> None:
     if not good:
         raise UserError(f"cannot read {seen!r:.80}; expected {wanted}{SEVERAL}")

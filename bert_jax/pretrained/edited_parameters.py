@@ -53,5 +53,5 @@ def not_finite(tree: dict[str, Any]) -> list[str]:
     return [path for path, leaf in leaf_paths(tree).items() if not np.isfinite(np.asarray(leaf)).all()]
 
 
-def _kind(leaf) -> str:
+def _kind(leaf: Any) -> str:
     return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"

@@ -79,7 +79,7 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
     return filled[0] if single else filled
 
 
-def _masked_ids(model, text: str) -> np.ndarray:
+def _masked_ids(model: Any, text: str) -> np.ndarray:
     """Return [CLS] text [SEP] as ids, with at least one mask."""
     tokenizer, longest = model.tokenizer, model.config.longest_sequence
     mask = tokenizer.tokens[tokenizer.mask_id]

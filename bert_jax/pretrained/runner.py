@@ -4,7 +4,7 @@ The encoder is compiled separately from what follows: pooling, combinations of l
 milliseconds, so using the states of texts of the same shape in a different way does not compile the model again.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +34,16 @@ class Runner:
         self._vectors = jax.jit(
             _vectors, static_argnames=("combination", "pooling", "normalize"), out_shardings=sharding.replicated(mesh)
         )
-        self.states = Compiled(_states, network, parameters, mesh, ("collect",))
-        self.mlm_head = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
-        self.next_sentence_head = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
+        self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect",))
+        self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
+        self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
             self._scores = Compiled(predictions, task, parameters, mesh)
 
-    def encode(self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None) -> dict:
+    def encode(
+        self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None
+    ) -> dict[str, Any]:
         """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
 
         `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each.
@@ -72,7 +74,7 @@ class Runner:
             },
         )
 
-    def embed(self, batch: Batch, weights, combination: str, pooling: str, normalize: bool) -> np.ndarray:
+    def embed(self, batch: Batch, weights: Any, combination: str, pooling: str, normalize: bool) -> np.ndarray:
         """Return vectors [B, H'], float32."""
         output = self._encoded(batch, "last" if combination == "last" else "layers")
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
@@ -102,7 +104,7 @@ class Runner:
         self._network.require("pooler", "next_sentence")
         return host(batch, self.next_sentence_head({}, encoded=self._encoded(batch)))
 
-    def task_scores(self, batch: Batch):
+    def task_scores(self, batch: Batch) -> Any:
         """Return the output of `predictions` for the batch, float32."""
         return host(batch, self._scores(batch))
 
@@ -113,18 +115,18 @@ class Runner:
 class Compiled:
     """`function(network, params, batch, **options)` as a function of (batch, **options), with current parameters."""
 
-    def __init__(self, function, network, parameters: Parameters, mesh: Mesh, static: tuple[str, ...] = ()):
+    def __init__(self, function: Any, network: Any, parameters: Parameters, mesh: Mesh, static: tuple[str, ...] = ()):
         self._parameters, self._mesh = parameters, mesh
         shardings = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, parameters.tree))
 
-        def whole(params, batch, **options):
+        def whole(params: Any, batch: Any, **options: Any):
             return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
 
         self._jitted = jax.jit(
             sharding.under(mesh, whole), static_argnames=static, out_shardings=sharding.replicated(mesh)
         )
 
-    def __call__(self, batch: Batch, **options):
+    def __call__(self, batch: Batch, **options: Any) -> Any:
         """Return the result on the devices; rows that only fill the mesh come last (see `host`)."""
         placed = {name: self.placed(values) for name, values in batch.items()}
         return self._jitted(self._parameters.current(), placed, **options)
@@ -136,7 +138,7 @@ class Compiled:
         return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 
 
-def host(batch: Batch, output):
+def host(batch: Batch, output: Any) -> Any:
     """Return `output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
     rows = len(batch["input_ids"])
     whole = jax.device_get(output)
@@ -145,15 +147,15 @@ def host(batch: Batch, output):
     )
 
 
-def _states(network: BertForPreTraining, params, batch, collect: str) -> EncoderOutput:
+def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) -> EncoderOutput:
     output = network.encode(params, *(batch[name] for name in INPUTS), collect=collect != "last")
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
 def _vectors(
     states: tuple[jax.Array, ...],
-    attention_mask,
-    weights,
+    attention_mask: Any,
+    weights: Any,
     combination: Combination,
     pooling: Literal["cls", "mean", "max", "mean_sqrt_len"],
     normalize: bool,

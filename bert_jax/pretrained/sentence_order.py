@@ -9,7 +9,7 @@ from bert_jax.pretrained.model_inputs import in_batches, read_texts
 from bert_jax.pretrained.runner import softmax
 
 
-def next_sentence(model: Any, first, second, batch_size: int) -> float | list[float]:
+def next_sentence(model: Any, first: Any, second: Any, batch_size: int) -> float | list[float]:
     """Return the probability of class 0; PretrainedModel.next_sentence describes arguments and result."""
     single = isinstance(first, str) and isinstance(second, str)
     pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
@@ -21,7 +21,7 @@ def next_sentence(model: Any, first, second, batch_size: int) -> float | list[fl
     return found[0] if single else found
 
 
-def _text_pairs(first, second) -> list[tuple[str, str]]:
+def _text_pairs(first: Any, second: Any) -> list[tuple[str, str]]:
     columns = [list(texts) for texts in (first, second) if isinstance(texts, Iterable) and not isinstance(texts, str)]
     if (
         len(columns) < 2

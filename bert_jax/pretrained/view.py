@@ -78,7 +78,7 @@ class Layers(collections.abc.Sequence[Layer]):
         return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
 
 
-def describe(model) -> str:
+def describe(model: Any) -> str:
     """Return the origin of a PretrainedModel, its sizes, and every parameter with path, shape and number of values."""
     config, tokenizer = model.config, model.tokenizer
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
@@ -98,7 +98,7 @@ def describe(model) -> str:
     return _text("\n".join(lines), parameter_table(model.params))
 
 
-def parameter_table(params: dict) -> Table:
+def parameter_table(params: dict[str, Any]) -> Table:
     table = Table()
     table.add_column("parameter", no_wrap=True)
     table.add_column("shape", no_wrap=True)
@@ -134,7 +134,7 @@ def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[
 
 
 @functools.lru_cache
-def _block_structure(config: ModelConfig, first: bool) -> nnx.GraphDef:
+def _block_structure(config: ModelConfig, first: bool) -> nnx.GraphDef[Any]:
     stack = bert_architecture(config, ComputeConfig()).stack
     return structure(lambda: one_block(stack, 0 if first else 1, jax.random.key(0)))
 

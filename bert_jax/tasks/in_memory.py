@@ -1,6 +1,7 @@
 """Sentences in memory, each with a class or a number, checked like those of a file."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from bert_jax.tasks.sentence_examples import Record
 from bert_jax.tasks.text import text_files
 
 
-def records(split: str, rows: Sequence, regression: bool) -> list[Record]:
+def records(split: str, rows: Sequence[Any], regression: bool) -> list[Record]:
     """Return the examples of the split, in order.
 
     Args:
@@ -23,7 +24,7 @@ def records(split: str, rows: Sequence, regression: bool) -> list[Record]:
     return text_files.records_of(split, _named(split, rows, regression), TaskDataConfig(), split)
 
 
-def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, dict]]:
+def _named(split: str, rows: Sequence[Any], regression: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, columns) of each row, with the columns named as in a file."""
     for number, row in enumerate(rows):
         where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
@@ -42,7 +43,7 @@ def _named(split: str, rows: Sequence, regression: bool) -> Iterator[tuple[str, 
         )
 
 
-def _label(where: str, label, regression: bool):
+def _label(where: str, label: Any, regression: bool):
     label = label.item() if isinstance(label, np.generic) else label
     if isinstance(label, float) and not regression:
         raise UserError(

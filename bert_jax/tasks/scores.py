@@ -4,6 +4,8 @@ All return a Python float. A metric that is undefined (a constant, a class that 
 that collapsed to one answer then ranks last, and results stay valid JSON.
 """
 
+from typing import Any
+
 import numpy as np
 
 from bert_jax.errors import UserError
@@ -73,7 +75,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return ((2 * last - count + 1) / 2)[place]
 
 
-def _pair(answers, predictions) -> tuple[np.ndarray, np.ndarray]:
+def _pair(answers: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
     answers, predictions = np.asarray(answers), np.asarray(predictions)
     if answers.shape != predictions.shape or answers.ndim != 1:
         raise UserError(

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
@@ -78,7 +79,7 @@ def csv(text: str, file: str | os.PathLike[str]) -> Iterator[Row]:
         first_line, fields = line, []
 
 
-def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, dict]]:
+def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield one JSON object per line.
 
     Raises:

@@ -80,14 +80,14 @@ def _fingerprint(splits: Iterable[Split]) -> str:
     return digest.hexdigest()
 
 
-def _arrays(part) -> Iterator[np.ndarray]:
+def _arrays(part: Any) -> Iterator[np.ndarray]:
     """Yield the arrays of one part of features, of which choices have several per example."""
     for entry in () if part is None else part:
         yield from entry if isinstance(entry, list) else [entry]
 
 
 def read_task(
-    config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence] | None = None
+    config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence[Any]] | None = None
 ) -> TaskData:
     """Read and tokenize train, dev and, if it exists, test.
 

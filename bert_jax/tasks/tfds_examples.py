@@ -33,7 +33,7 @@ def splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[
     return tuple(split for split, theirs in called.items() if getattr(data, split, "") or theirs in info.splits)
 
 
-def examples(name: str, split: str, directory: str = "") -> Iterator[dict]:
+def examples(name: str, split: str, directory: str = "") -> Iterator[dict[str, Any]]:
     """Yield the examples of `name[/config][:version]` in stored order; download it first if necessary.
 
     Values are str, int, float, bool, lists and dicts of them. A ClassLabel becomes the name of its class, or None for
@@ -47,7 +47,7 @@ def examples(name: str, split: str, directory: str = "") -> Iterator[dict]:
     return _plain_examples(dataset, info.features, f"{name}, split {split}")
 
 
-def _plain_examples(dataset, features, source: str) -> Iterator[dict]:
+def _plain_examples(dataset: Any, features: Any, source: str) -> Iterator[dict[str, Any]]:
     for index, example in enumerate(dataset.as_numpy_iterator()):
         try:
             yield _plain(features, example)
@@ -55,7 +55,7 @@ def _plain_examples(dataset, features, source: str) -> Iterator[dict]:
             raise UserError(f"{source}, example {index}: not UTF-8") from None
 
 
-def _plain(feature, value: Any) -> Any:
+def _plain(feature: Any, value: Any) -> Any:
     """Return `value` in plain types; `feature` says which numbers are classes."""
     while not isinstance(value, dict) and hasattr(feature, "feature"):
         feature = feature.feature  # a Sequence, whose values are arrays or ragged tensors

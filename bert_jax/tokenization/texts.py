@@ -14,7 +14,7 @@ Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
 
 
 def tokenize(
-    tokenizer,
+    tokenizer: Any,
     texts: Texts,
     longest: int | None,
     max_length: int | None = None,
@@ -82,7 +82,7 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
     if not rows:
         raise UserError("no texts were given: an empty list")
-    pairs: list[tuple] = [row if isinstance(row, tuple) else (row, None) for row in rows]
+    pairs: list[tuple[Any, ...]] = [row if isinstance(row, tuple) else (row, None) for row in rows]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
             raise UserError(
@@ -92,7 +92,7 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _encoded(tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
+def _encoded(tokenizer: Any, texts: list[str], masks: bool) -> list[list[int]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     return [
         tokenizer.encode_masked(text) if masks and mask in text else ids

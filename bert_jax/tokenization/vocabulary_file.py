@@ -7,6 +7,7 @@ casing. An error in such a file shows only much later, as a model that does not 
 import collections
 import json
 import os
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -118,7 +119,7 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     return lowercase
 
 
-def _read_config(file: epath.Path) -> dict:
+def _read_config(file: epath.Path) -> dict[str, Any]:
     config = read_object(file, "repair or delete it")
     if not isinstance(config.get("do_lower_case", True), bool):
         raise UserError(f'{file} must be a JSON object with "do_lower_case": true or false')

@@ -17,9 +17,9 @@ class Sample:
 
     def __init__(self, max_bytes: int):
         self.max_bytes = max_bytes
-        self.num_documents = 0
-        self._words: dict[int, collections.Counter] = collections.defaultdict(collections.Counter)
-        self._sizes: collections.Counter = collections.Counter()
+        self.num_documents: int = 0
+        self._words: dict[int, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        self._sizes: collections.Counter[int] = collections.Counter()
         self._lowest, self._highest = 0, 63
 
     def add(self, document: str) -> None:
@@ -45,19 +45,19 @@ class Sample:
         """Distance between sampled documents: 1 if every document is in the sample, 2 if every second …"""
         return 2**self._lowest
 
-    def words(self) -> collections.Counter:
+    def words(self) -> collections.Counter[str]:
         """Return how often each whitespace-separated word occurs in the sample."""
         return sum_counts(pair for words in self._words.values() for pair in words.items())
 
 
-def sum_counts(pairs: Iterable[tuple[str, int]]) -> collections.Counter:
+def sum_counts(pairs: Iterable[tuple[str, int]]) -> collections.Counter[str]:
     total = collections.Counter()
     for word, count in pairs:
         total[word] += count
     return total
 
 
-def basic_words(words: Mapping[str, int], lowercase: bool) -> collections.Counter:
+def basic_words(words: Mapping[str, int], lowercase: bool) -> collections.Counter[str]:
     """Count the words that WordPiece will see: normalized, punctuation and ideographs apart, none over 200 characters.
 
     The tokenizer does all this within whitespace-separated words, so each distinct one is processed only once.

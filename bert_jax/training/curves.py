@@ -3,6 +3,7 @@
 import io
 import math
 import os
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def smoothed(values: np.ndarray, reach: int) -> np.ndarray:
         return (sums[high] - sums[low]) / (counts[high] - counts[low])
 
 
-def _panel(axes, title: str, unit: str, name: str, train, held_out, baseline) -> None:
+def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: Any, baseline: Any) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     steps, values = _series(train, name)
@@ -114,6 +115,6 @@ def _panel(axes, title: str, unit: str, name: str, train, held_out, baseline) ->
         axes.legend(frameon=False, fontsize=9)
 
 
-def _series(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:
+def _series(rows: list[dict[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
     pairs = [(row["step"], row[name]) for row in rows if name in row]
     return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,24 +26,26 @@ UNIGRAM_SEQUENCES = 20_000
 class Evaluation:
     """Sequences of one split at the length of one phase, with fixed masks; `run` measures parameters on them."""
 
-    def __init__(self, objective: Objective, config: Config, phase: Phase, store, split: str, mesh, shardings):
-        self.terms = objective.terms
+    def __init__(
+        self, objective: Objective, config: Config, phase: Phase, store: Any, split: str, mesh: Any, shardings: Any
+    ):
+        self.terms: tuple[Any, ...] = objective.terms
         alone = dataclasses.replace(phase, packed=False)  # one text per row, so that runs with and without compare
-        self.examples = Examples(store, config, alone, split=split, seed=EVALUATION_SEED)
+        self.examples: Examples = Examples(store, config, alone, split=split, seed=EVALUATION_SEED)
         self.mesh = mesh
         rows = sharding.batch_parts(mesh)
         wanted = min(config.evaluation.sequences, self.examples.num_examples(0))
         # Equal batches that the mesh divides: a few sequences may be left out at the end, or be used twice where there
         # are too few.
-        self.num_batches = -(-wanted // config.evaluation.batch_size)
-        self.batch_size = max(1, wanted // self.num_batches // rows) * rows
+        self.num_batches: int = -(-wanted // config.evaluation.batch_size)
+        self.batch_size: int = max(1, wanted // self.num_batches // rows) * rows
         self._step = Program(make_forward_step(objective.sums, mesh, shardings))
 
     @property
     def num_sequences(self) -> int:
         return self.num_batches * self.batch_size
 
-    def run(self, params, signals: StopSignals | None = None, rates: Rates | None = None) -> dict[str, float]:
+    def run(self, params: Any, signals: StopSignals | None = None, rates: Rates | None = None) -> dict[str, float]:
         """Return loss (nats per prediction), perplexity and accuracy of each term of the objective, by metric name.
 
         A term for which the batches have no labels, or the model has no head, is absent.

@@ -56,7 +56,8 @@ class Events:
     """
 
     def __init__(self, workdir: str | os.PathLike[str], signals: StopSignals):
-        self.step, self._signals = 0, signals
+        self.step: int = 0
+        self._signals = signals
         self._file, self._stream, self._uploaded = epath.Path(workdir) / FILE, None, -math.inf
         self._writes, self._remote = jax.process_index() == 0, "://" in os.fspath(workdir)
         self._text = self._read() if self._writes else b""
@@ -81,7 +82,7 @@ class Events:
         elif self._remote and time.monotonic() - self._uploaded > UPLOAD_SECONDS:
             self._upload()
 
-    def start(self, step: int, devices: list, resumed: bool, **details: Any) -> None:
+    def start(self, step: int, devices: list[Any], resumed: bool, **details: Any) -> None:
         """Add the row of a start that goes on from `step` on these devices."""
         self.step = step
         hosts = len({device.process_index for device in devices})
@@ -118,7 +119,7 @@ class Events:
     def __enter__(self) -> "Events":
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if code := self._signals.exit_code:
             self.write("stopped", self.step, signal=signal.Signals(code - 128).name, exit_code=code)
         elif error is not None:

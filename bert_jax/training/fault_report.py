@@ -74,7 +74,7 @@ def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
     """Return the Euclidean norm of each array; for one with an axis of layers, a list with that of each layer."""
     described = entries(learner.objective.model.parameters, tree)
 
-    def norm(parameter, leaf: jax.Array) -> jax.Array:
+    def norm(parameter: Any, leaf: jax.Array) -> jax.Array:
         layers = parameter.layer_axis
         others = tuple(axis for axis in range(leaf.ndim) if axis != layers)
         return jnp.sqrt(jnp.sum(jnp.square(leaf), axis=others))

@@ -2,6 +2,7 @@
 
 import collections
 import statistics
+from typing import Any
 
 from bert_jax.config import FaultsConfig
 
@@ -20,7 +21,8 @@ class Trouble(Exception):
 
     def __init__(self, first: int, last: int, reason: str):
         super().__init__(reason)
-        self.first, self.last = first, last
+        self.first: int = first
+        self.last: int = last
 
 
 class Guard:
@@ -34,7 +36,7 @@ class Guard:
       memory: that of the guard that saw the steps before.
     """
 
-    def __init__(self, faults: FaultsConfig, memory: dict):
+    def __init__(self, faults: FaultsConfig, memory: dict[str, Any]):
         self._faults = faults
         self._skipped = int(memory.get("skipped", 0))  # in a row
         self._losses = collections.deque(map(float, memory.get("losses", ())), WINDOW)
@@ -44,7 +46,7 @@ class Guard:
         """Number of updates in a row, up to the newest, that were skipped."""
         return self._skipped
 
-    def memory(self) -> dict:
+    def memory(self) -> dict[str, Any]:
         """Return what a later guard of the phase needs to know, as JSON can represent it; {} if nothing."""
         memory = {"skipped": self._skipped, "losses": list(self._losses)}
         return {name: value for name, value in memory.items() if value}

@@ -4,6 +4,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from bert_jax.devices import peers
 from bert_jax.training.events import Events
@@ -57,7 +58,7 @@ class HostTimes:
             "host_input_seconds_max": times[-1],
         }
 
-    def _name_slow(self, step: int, said: dict[int, dict], whole: float) -> None:
+    def _name_slow(self, step: int, said: dict[int, dict[str, Any]], whole: float) -> None:
         median = statistics.median(sign["input_seconds"] for sign in said.values())
         bound = max(SLOWER * median, SHARE_OF_STEP * whole)
         slow = {host for host, sign in said.items() if sign["input_seconds"] > bound}

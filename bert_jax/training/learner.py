@@ -95,7 +95,7 @@ class Learner:
             for name, (shape, dtype) in batch_layout(phase, self.config.data.sentence_pairs).items()
         }
 
-    def train_step(self, phase: Phase):
+    def train_step(self, phase: Phase) -> jax.stages.Wrapped:
         """Return the step of `phase`, see `make_train_step`; it is compiled when it is first called or lowered."""
         return make_train_step(
             self.objective_of(phase),

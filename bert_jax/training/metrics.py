@@ -3,7 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from etils import epath
@@ -25,7 +26,12 @@ class Rates:
       wall_time: is told what each pause is for; None for one of its own.
     """
 
-    def __init__(self, peak_flops: float | None = None, clock=time.perf_counter, wall_time: WallTime | None = None):
+    def __init__(
+        self,
+        peak_flops: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_time: WallTime | None = None,
+    ):
         self._peak_flops, self._clock = peak_flops, clock
         self.wall_time: WallTime = wall_time or WallTime(clock)
         self._places_per_second: float | None = None
@@ -45,7 +51,7 @@ class Rates:
         self._flops += flops
 
     @contextlib.contextmanager
-    def paused(self, category: str):
+    def paused(self, category: str) -> Iterator[None]:
         """Leave the block out of the rates, and count it as `category` of `wall_time.CATEGORIES`; blocks may nest."""
         start, outermost, self._is_paused = self._clock(), not self._is_paused, True
         try:
@@ -109,7 +115,7 @@ class Metrics:
         wall_time: WallTime | None = None,
         trackers: Callable[[], list[Tracker]] = list,
     ):
-        self.file = epath.Path(workdir) / "metrics.jsonl"
+        self.file: epath.Path = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._sinks, self._step, self._wall_time = None, [], start_step, wall_time
         self._trackers: list[Tracker] = []
         if jax.process_index() == 0:
@@ -119,7 +125,7 @@ class Metrics:
             self._sinks = [self._console, *files]
             self._trackers = trackers()
 
-    def _files(self, evaluated: bool = True) -> list:
+    def _files(self, evaluated: bool = True) -> list[Any]:
         return [
             sinks.JsonLines(self.file, self._step, evaluated),
             *sinks.tensorboard(self.file.parent / "tensorboard", self._step),
@@ -166,5 +172,5 @@ class Metrics:
     def __enter__(self) -> "Metrics":
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()

@@ -40,16 +40,16 @@ class PhaseDuties:
     def __init__(self, run: PretrainingRun, phase: Phase, begin: int, position: Position):
         config, learner = run.config, run.learner
         self._run, self._phase, self._begin, self._skipped = run, phase, begin, position.skipped
-        self.seen = position.seen_in(phase.index)
+        self.seen: int = position.seen_in(phase.index)
         """Position of the first example to train on."""
         self._evaluation = _evaluation(run, phase)
         self._unigram = self._baseline()
         self._samples = None
         if self._evaluation is not None:
             self._samples = make_samples(learner, config, self._evaluation, run.corpus.store)
-        self.rates = Rates(_peak_flops(learner.mesh), wall_time=run.wall_time)
+        self.rates: Rates = Rates(_peak_flops(learner.mesh), wall_time=run.wall_time)
         guard, self._host_times = Guard(config.faults, position.guard_of(phase.index)), HostTimes(run.events)
-        self.reporter = PhaseReporter(
+        self.reporter: PhaseReporter = PhaseReporter(
             run.metrics, self.rates, config, phase, learner.objective.model, run.events, guard, self._host_times
         )
         self._replicas = Replicas(learner.shardings, learner.mesh, run.events)

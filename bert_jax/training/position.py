@@ -1,7 +1,7 @@
 """Where a pre-training run is in its data, as every checkpoint keeps it."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
@@ -22,16 +22,16 @@ class Position:
     """Position of the next example of the phase; those of skipped spans before it count."""
     skipped: tuple[Span, ...] = ()
     """One span per rollback, in the order of the rollbacks."""
-    guard: dict = dataclasses.field(default_factory=dict)
+    guard: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What the guard of the phase remembers of the steps before, see `Guard.memory`."""
 
     @classmethod
-    def from_dict(cls, saved: dict) -> "Position":
+    def from_dict(cls, saved: dict[str, Any]) -> "Position":
         """Return what `to_dict` saved; checkpoints from before rollbacks have only phase and examples_seen."""
         skipped = tuple(Span(*map(int, span)) for span in saved.get("skipped", ()))
         return cls(saved["phase"], saved["examples_seen"], skipped, saved.get("guard", {}))
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Return the position as JSON can represent it, without what is empty."""
         optional = {"skipped": [list(span) for span in self.skipped], "guard": self.guard}
         return {"phase": self.phase, "examples_seen": self.examples_seen} | {
@@ -50,6 +50,6 @@ class Position:
                 seen = span.end
         return seen
 
-    def guard_of(self, phase: int) -> dict:
+    def guard_of(self, phase: int) -> dict[str, Any]:
         """Return what the guard of `phase` remembers: nothing, if that phase has not begun."""
         return self.guard if phase == self.phase else {}

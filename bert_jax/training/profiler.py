@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 import jax
 from absl import logging
@@ -25,7 +26,7 @@ class Profiler:
         self._steps = steps if jax.process_index() == 0 else range(0)
         self._local: pathlib.Path | None = None  # where the trace is being written
 
-    def step(self, step: int, state) -> contextlib.AbstractContextManager:
+    def step(self, step: int, state: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context for the step that begins after `step`; begins the trace before its first one.
 
         Args:
@@ -37,7 +38,7 @@ class Profiler:
             self._start(state)
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
-    def finish(self, step: int, state) -> None:
+    def finish(self, step: int, state: Any) -> None:
         """End the trace if `step` is its last one."""
         if self._local is not None and step >= self._steps.stop:
             jax.block_until_ready(state)
@@ -55,7 +56,7 @@ class Profiler:
         except (OSError, RuntimeError) as error:
             logging.warning("the trace could not be written to %s: %s", self._folder, error)
 
-    def _start(self, state) -> None:
+    def _start(self, state: Any) -> None:
         jax.block_until_ready(state)
         # jaxlib writes to no bucket, so the files of a trace are copied there.
         remote = "://" in os.fspath(self._folder)
@@ -71,7 +72,7 @@ class Profiler:
     def __enter__(self) -> "Profiler":
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
 

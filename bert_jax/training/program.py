@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -18,17 +19,17 @@ class Program:
       function: from `jax.jit`; only the shapes and types of the batch may differ between two calls.
     """
 
-    def __init__(self, function):
+    def __init__(self, function: Any):
         self._function = function
-        self.compiled: dict[tuple, Callable] = {}
+        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         """Compiled functions by the shapes and types of the batch's arrays."""
-        self._begun: dict[tuple, concurrent.futures.Future] = {}
+        self._begun: dict[tuple[Any, ...], concurrent.futures.Future[Any]] = {}
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         self.prepare(*arguments)
         return self.compiled[_shapes(arguments)](*arguments)
 
-    def begin(self, *arguments) -> None:
+    def begin(self, *arguments: Any) -> None:
         """Compile in a thread, for arguments of these shapes, types and shardings; `prepare` waits for what is left.
 
         Args:
@@ -43,7 +44,7 @@ class Program:
 
     def prepare(
         self,
-        *arguments,
+        *arguments: Any,
         signals: StopSignals | None = None,
         rates: Rates | None = None,
         events: Events | None = None,
@@ -72,6 +73,6 @@ class Program:
             self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
 
 
-def _shapes(arguments: tuple) -> tuple:
+def _shapes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     _, batch, *_ = arguments
     return tuple((name, values.shape, values.dtype) for name, values in sorted(batch.items()))

@@ -67,7 +67,7 @@ class Replicas:
         )
 
 
-def differing(hashes: np.ndarray, state: dict[str, Any], devices: list) -> dict[str, list[str]]:
+def differing(hashes: np.ndarray, state: dict[str, Any], devices: list[Any]) -> dict[str, list[str]]:
     """Return the paths in which each device differs from most of those that hold the same share; {} if none does.
 
     Where as many devices hold one thing as another, all of them are named.
@@ -92,5 +92,5 @@ def differing(hashes: np.ndarray, state: dict[str, Any], devices: list) -> dict[
     return found
 
 
-def _named(device) -> str:
+def _named(device: Any) -> str:
     return f"device {device.id} ({device.device_kind}) of host {device.process_index}"

@@ -34,7 +34,9 @@ class Samples:
       count: number of sequences.
     """
 
-    def __init__(self, model: BertForPreTraining, evaluation: Evaluation, tokenizer: Tokenizer, shardings, count: int):
+    def __init__(
+        self, model: BertForPreTraining, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int
+    ):
         self._tokenizer, self._mesh = tokenizer, evaluation.mesh
         self._count = min(count, evaluation.examples.num_examples(0))
         rows = evaluation.mesh.shape["data"] * evaluation.mesh.shape["fsdp"]
@@ -47,7 +49,7 @@ class Samples:
         function = lambda params, batch: _candidates(model, params, batch)
         self._step = Program(make_forward_step(function, self._mesh, shardings))
 
-    def run(self, params, signals: StopSignals | None = None, rates: Rates | None = None) -> list[dict[str, Any]]:
+    def run(self, params: Any, signals: StopSignals | None = None, rates: Rates | None = None) -> list[dict[str, Any]]:
         """Return, for each sequence, its text and for each of its first masks the word and the best candidates.
 
         Raises:
@@ -95,7 +97,7 @@ def _all_masked(batch: Batch, mask_id: int) -> Batch:
     return {**batch, "input_ids": ids}
 
 
-def _candidates(model: BertForPreTraining, params, batch) -> tuple[jax.Array, jax.Array]:
+def _candidates(model: BertForPreTraining, params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
     """Return probabilities and ids [B, M, CANDIDATES] of the most likely entries."""
     probabilities = jax.nn.softmax(model.mlm_logits(params, batch).astype(jnp.float32))
     return jax.lax.top_k(probabilities, CANDIDATES)

@@ -1,7 +1,7 @@
 """Saving the state of a run, even if its work directory was deleted or renamed since the last save."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import WorkDirectory
@@ -37,8 +37,8 @@ class Saver:
         reporter: Reporter,
         rates: Rates,
         watchdog: Watchdog,
-        config: dict,
-        position: Callable[[int], dict],
+        config: dict[str, Any],
+        position: Callable[[int], dict[str, Any]],
     ):
         self._workdir, self._states, self._others = workdir, states, others
         self._reporter, self._rates, self._watchdog = reporter, rates, watchdog
@@ -56,7 +56,7 @@ class Saver:
             for written in (self._states, *self._others):
                 written.reload()
 
-    def save(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
+    def save(self, step: int, state: Any, metrics: dict[str, float] | None = None) -> None:
         """Write the state after `step` steps and the held-out metrics of that step, in the background.
 
         Raises:
@@ -68,14 +68,14 @@ class Saver:
         with self._rates.paused("checkpoint"):
             self._states.save(step, state, position=self._position(step), config=self._config, metrics=metrics)
 
-    def save_locally(self, step: int, state) -> None:
+    def save_locally(self, step: int, state: Any) -> None:
         """Write the state after `step` steps to the local disks of the hosts, if they are used, in the background."""
         if self._states.local is not None:
             self._reporter.finish()
             with self._rates.paused("checkpoint"):
                 self._states.local.save(step, state, position=self._position(step), config=self._config)
 
-    def save_for_good(self, step: int, state, metrics: dict[str, float] | None = None) -> None:
+    def save_for_good(self, step: int, state: Any, metrics: dict[str, float] | None = None) -> None:
         """Save as `save` does, and wait until the state is written."""
         for _ in range(2):  # the second save notices if the directory was lost during the first
             self.save(step, state, metrics)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -63,7 +64,7 @@ class JsonLines:
         self._uploaded = time.monotonic()
 
 
-def read_rows(file: str | os.PathLike[str]) -> list[dict]:
+def read_rows(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl in order, without a torn one; numbers are floats, non-finite ones included."""
     path = epath.Path(file)
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -194,7 +195,7 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else repr(value)
 
 
-def _row(line: bytes) -> dict | None:
+def _row(line: bytes) -> dict[str, Any] | None:
     """Return the row of a line, or None for a torn or foreign one."""
     try:
         row = parse_object(line)

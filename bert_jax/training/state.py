@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from bert_jax.models.protocol import Model
 class TrainState:
     step: jax.Array
     """Updates begun so far, int32 []; skipped ones count."""
-    params: dict
+    params: dict[str, Any]
     optimizer_state: optax.OptState
 
 
@@ -33,7 +34,7 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
     shapes, parameters = jax.eval_shape(lambda: _initial(model, optimizer, jnp.uint32(0))), model.parameters
     check_complete(parameters, shapes.params)
 
-    def placed(leaf, where) -> jax.ShapeDtypeStruct:
+    def placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     params = sharding.shardings(mesh, entries(parameters, shapes.params))
@@ -54,7 +55,7 @@ def create_state(model: Model, optimizer: optax.GradientTransformation, mesh: Me
     return initializer(model, optimizer, mesh)(sharding.on_every_device(mesh, np.uint32(seed & 0xFFFF_FFFF)))
 
 
-def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh):
+def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> jax.stages.Wrapped:
     """Return `create_state` for many seeds: a compiled function of a uint32 seed."""
     where = state_shardings(abstract_state(model, optimizer, mesh))
     options, level = {}, "xla_backend_optimization_level"

@@ -1,6 +1,7 @@
 """One training step and one forward step for every objective (objectives/objective.py), compiled for a mesh."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ def make_train_step(
     micro_batches: int = 1,
     schedule: Callable[[jax.Array], jax.Array],
     seed: int = 0,
-):
+) -> jax.stages.Wrapped:
     """Return a compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
@@ -48,7 +49,7 @@ def make_train_step(
     """
     step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         state, metrics = step(state, batch, schedule(state.step), key, jax.random.fold_in(key, 0))
         return state, metrics | useful_work.counts(batch)
@@ -64,21 +65,25 @@ def make_shared_train_step(
     *,
     clip_norm: float,
     micro_batches: int = 1,
-):
+) -> jax.stages.Wrapped:
     """Return `make_train_step` for runs that differ in rate and seed: (state, batch, rate, seed) → (state, metrics).
 
     A batch in one part draws other dropout than it does in `make_train_step` with the same seed.
     """
     step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
 
-    def train_step(state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array) -> tuple[TrainState, dict]:
+    def train_step(
+        state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array
+    ) -> tuple[TrainState, dict[str, Any]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         return step(state, batch, rate, key, key)
 
     return _compiled(train_step, mesh, shardings, arguments=2)
 
 
-def _compiled(train_step: Callable, mesh: Mesh, shardings: TrainState, arguments: int = 0):
+def _compiled(
+    train_step: Callable[..., Any], mesh: Mesh, shardings: TrainState, arguments: int = 0
+) -> jax.stages.Wrapped:
     """Return the compiled function of state, batch and so many scalars."""
     alike = sharding.replicated(mesh)
     return jax.jit(
@@ -103,7 +108,7 @@ def _step(
 
     def step(
         state: TrainState, batch: Batch, rate: jax.Array, key: jax.Array, whole_key: jax.Array
-    ) -> tuple[TrainState, dict]:
+    ) -> tuple[TrainState, dict[str, Any]]:
         gradients, sums, denominators = gradients_of(state.params, batch, key, whole_key)
         metrics = training_metrics(objective.terms, sums, denominators)
         state, taken = updated(state, gradients, metrics["loss"], optimizer, rate, clip_norm)
@@ -112,15 +117,15 @@ def _step(
     return step
 
 
-def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_batches: int) -> Callable:
+def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_batches: int) -> Callable[..., Any]:
     """Return (params, batch, key, key of a batch in one part) → (gradients, sums, denominators)."""
 
-    def of_batch(params, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple:
+    def of_batch(params: Any, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple[Any, ...]:
         batch = widened(batch)
         denominators = objective.denominators(batch)
         whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
 
-        def part(rows: Batch, dropout_key: jax.Array) -> tuple:
+        def part(rows: Batch, dropout_key: jax.Array) -> tuple[Any, ...]:
             return _gradients(objective, mesh, whole, rows, denominators, dropout_key, shardings.params)
 
         if micro_batches == 1:
@@ -132,7 +137,9 @@ def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_bat
     return of_batch
 
 
-def make_gradients(objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int):
+def make_gradients(
+    objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int
+) -> jax.stages.Wrapped:
     """Return a compiled (state, batch) → gradients, those that `make_train_step` clips; the state is not consumed."""
 
     def gradients(state: TrainState, batch: Batch):
@@ -145,7 +152,7 @@ def make_gradients(objective: Objective, mesh: Mesh, shardings: TrainState, *, m
     return jax.jit(gradients, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=shardings.params)
 
 
-def make_forward_step(function: Callable, mesh: Mesh, shardings):
+def make_forward_step(function: Callable[..., Any], mesh: Mesh, shardings: Any) -> jax.stages.Wrapped:
     """Return a compiled (params, batch) → `function(params, batch)`, whose result is the same on every device.
 
     Args:
@@ -154,7 +161,7 @@ def make_forward_step(function: Callable, mesh: Mesh, shardings):
       shardings: tree of the shardings of the parameters.
     """
 
-    def forward_step(params, batch: Batch):
+    def forward_step(params: Any, batch: Batch):
         return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
 
     return jax.jit(
@@ -166,7 +173,7 @@ def make_forward_step(function: Callable, mesh: Mesh, shardings):
 
 def updated(
     state: TrainState,
-    gradients,
+    gradients: Any,
     loss: jax.Array,
     optimizer: optax.GradientTransformation,
     rate: jax.Array,
@@ -188,8 +195,14 @@ def updated(
 
 
 def _gradients(
-    objective: Objective, mesh: Mesh, params, rows: Batch, denominators: dict, dropout_key: jax.Array, shardings
-) -> tuple:
+    objective: Objective,
+    mesh: Mesh,
+    params: Any,
+    rows: Batch,
+    denominators: dict[str, Any],
+    dropout_key: jax.Array,
+    shardings: Any,
+) -> tuple[Any, ...]:
     """Return what `rows` add to the gradient of the mean loss of the batch, split like the parameters, and their sums.
 
     The weights of the whole batch are known before any of it is computed, so every micro-batch divides its sums by the
@@ -198,7 +211,7 @@ def _gradients(
 
     copied = copies_type(objective.model, mesh)
 
-    def loss(params):
+    def loss(params: Any):
         if copied is not None:
             params = with_copies(params, mesh, shardings["embeddings"]["word"]["table"], copied)
         sums = objective.sums(params, rows, dropout_key)
@@ -210,7 +223,7 @@ def _gradients(
     return jax.lax.with_sharding_constraint(gradients, shardings), sums
 
 
-def _tables_whole(gradients, shardings, copies: bool):
+def _tables_whole(gradients: Any, shardings: Any, copies: bool):
     """Return the gradients with those of the embeddings whole over fsdp, before all are split.
 
     The word table is no exception where it was read from copies, whose gradients are summed like those of kernels.
@@ -219,7 +232,7 @@ def _tables_whole(gradients, shardings, copies: bool):
     are summed (reduce-scatter), which moves half of what summing whole gradients does and never keeps them whole.
     """
 
-    def one(path, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
+    def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
         names = [getattr(entry, "key", None) for entry in path]
         below_embeddings = names[0] == "embeddings" and not (copies and names[1] == "word")
         return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
@@ -227,7 +240,7 @@ def _tables_whole(gradients, shardings, copies: bool):
     return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))
 
 
-def _sum_of_parts(part: Callable, rows: Batch, micro_batches: int):
+def _sum_of_parts(part: Callable[..., Any], rows: Batch, micro_batches: int):
     """Return the sum of part(rows[i], i) over the micro-batches, only one of which is in memory at a time."""
     first = jax.tree.map(lambda x: x[0], rows)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, first, 0))

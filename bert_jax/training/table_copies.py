@@ -7,6 +7,8 @@ That sum is in the type of the products, in which the gradients of all kernels a
 that type. What one device adds up is float32 before and after.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
@@ -40,7 +42,7 @@ def with_copies(params: Params, mesh: Mesh, where: NamedSharding, dtype: jnp.dty
     def copied(table: jax.Array) -> jax.Array:
         return jax.lax.with_sharding_constraint(jnp.broadcast_to(table[None], (parts, *table.shape)), apart)
 
-    def summed(_, gradient: jax.Array) -> tuple[jax.Array]:
+    def summed(_: Any, gradient: jax.Array) -> tuple[jax.Array]:
         own = jax.lax.with_sharding_constraint(gradient, apart).astype(dtype)
         # lax.reduce, because jnp.sum would widen a narrow type before it sums.
         total = jax.lax.reduce(own, jnp.zeros((), dtype), jax.lax.add, (0,))

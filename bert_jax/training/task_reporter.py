@@ -1,6 +1,7 @@
 """The metrics of the steps of a fine-tuning run: rows of metrics.jsonl, and the sums that its record needs."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,9 +23,9 @@ class TaskReporter:
       totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
     """
 
-    def __init__(self, metrics: Metrics, every: int, total: int, tail: int, totals: dict | None = None):
-        self.rates = Rates()
-        self.totals = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
+    def __init__(self, metrics: Metrics, every: int, total: int, tail: int, totals: dict[str, Any] | None = None):
+        self.rates: Rates = Rates()
+        self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
         self._metrics, self._every, self._total, self._tail, self._pending = metrics, every, total, tail, []
         self._steps = self._tokens = 0
 
@@ -54,7 +55,7 @@ class TaskReporter:
         tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
         self._metrics.write(self._step, row | self.rates.report(tokens_left))
 
-    def _add(self, fetched: list[dict]) -> None:
+    def _add(self, fetched: list[dict[str, Any]]) -> None:
         for step, values in enumerate(fetched, start=self._step - len(fetched) + 1):
             self.totals["skipped"] += int(values["skipped"])
             if step > self._total - self._tail and math.isfinite(values["loss"]):

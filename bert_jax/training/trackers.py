@@ -66,7 +66,7 @@ class Tolerated:
         if self._tracker is not None:
             self._attempt(self._tracker.close)
 
-    def _attempt(self, action: Callable, *arguments: Any) -> Any:
+    def _attempt(self, action: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return action(*arguments)
         except Exception as error:  # each service, and each network below it, has its own kinds

@@ -3,17 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from serving import Refusal, serve
 
 
-def prepare(job):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that runs the program of the job so many times, one after the other, and no facts.
 
     What the work has found is the object of numbers that the program prints last, of its last run.
     """
 
-    def work(units):
+    def work(units: int):
         found = None
         for _ in range(units):
             done = subprocess.run([sys.executable, *job["program"]], capture_output=True, text=True)

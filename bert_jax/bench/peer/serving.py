@@ -9,13 +9,15 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 
 class Refusal(Exception):
     """The job cannot be done here; the message says why, in one line."""
 
 
-def serve(prepare):
+def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[int], object], dict[str, Any]]]) -> None:
     """Answer the lines of standard input until it closes.
 
     The first line is the job. The answer is {"ready": facts} or {"refused": reason}. Each line {"units": n} after it is
@@ -29,7 +31,7 @@ def serve(prepare):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not get between the answers
 
-    def say(**answer):
+    def say(**answer: Any):
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
@@ -46,12 +48,12 @@ def serve(prepare):
         say(wall=wall, cpu=cpu, peak_memory_bytes=peak_memory(), found=found)
 
 
-def cpu_seconds():
+def cpu_seconds() -> float:
     """Return the processor time of this process and of those that it has started and waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def peak_memory():
+def peak_memory() -> int:
     """Return the most bytes of memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

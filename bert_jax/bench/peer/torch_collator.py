@@ -5,13 +5,16 @@ It masks and pads; our side also reads, pairs and cuts. bert_jax is not imported
 
 # pyright: reportMissingImports=false
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy
 import torch
 import transformers
 from serving import serve
 
 
-def prepare(job):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that collates so many batches, and facts."""
     torch.set_num_threads(1)  # it only copies; the processor time of more threads would be waiting
     transformers.utils.logging.set_verbosity_error()
@@ -29,7 +32,7 @@ def prepare(job):
     )
     rows, position = job["batch_size"], 0
 
-    def work(units):
+    def work(units: int):
         nonlocal position
         for _ in range(units):
             collator([examples[(position + row) % len(examples)] for row in range(rows)])
@@ -45,7 +48,7 @@ def prepare(job):
     return work, facts
 
 
-def sequences(stored, special):
+def sequences(stored: Any, special: Any) -> list[Any]:
     """Return the features of each sequence as a data set of transformers has them."""
     columns = zip(stored["input_ids"], stored["token_type_ids"], stored["lengths"], strict=True)
     return [
@@ -58,7 +61,7 @@ def sequences(stored, special):
     ]
 
 
-def with_offsets(examples, tokenizer):
+def with_offsets(examples: Any, tokenizer: Any) -> list[Any]:
     """Return the examples with the places in the text by which the collator finds words: pieces of a word touch."""
     goes_on = [token.startswith("##") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
     found = []

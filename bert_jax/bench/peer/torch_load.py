@@ -15,7 +15,7 @@ from serving import peak_memory  # noqa: E402
 from transformers import AutoModelForPreTraining  # noqa: E402
 
 
-def main(path):
+def main(path: str) -> None:
     """Load the model in `path`; print seconds and bytes as one object."""
     transformers.utils.logging.set_verbosity_error()
     imported = time.perf_counter()

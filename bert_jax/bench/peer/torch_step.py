@@ -11,6 +11,8 @@ environment that runs this file; bert_jax is not imported there.
 import contextlib
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -21,7 +23,7 @@ TRIED = 3  # steps by which two forms of the step are compared
 NO_DECAY = ("bias", "LayerNorm.weight")
 
 
-def prepare(job):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes so many steps, and facts."""
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(job["seed"])
@@ -44,7 +46,7 @@ def prepare(job):
         forms, failed = step.tuned_forms(compiles=job["compile"])
     chosen, tried = fastest(step, forms)
 
-    def work(units):
+    def work(units: int):
         for _ in range(units):
             step.take(forms[chosen])
         step.wait()
@@ -66,7 +68,7 @@ def prepare(job):
 class Step:
     """The state of training: model, optimizer, and the next batch."""
 
-    def __init__(self, job, model, parts, device):
+    def __init__(self, job: dict[str, Any], model: Any, parts: Any, device: Any):
         self.job, self.model, self.parts, self.device = job, model, parts, device
         self.first_loss, self.done = None, 0
         named = list(model.named_parameters())
@@ -80,7 +82,7 @@ class Step:
             fused=True,
         )
 
-    def take(self, loss_of):
+    def take(self, loss_of: Any) -> None:
         """Take one step with the loss that `loss_of` computes of a batch."""
         self.optimizer.zero_grad(set_to_none=True)
         parts, total = self.parts[self.done % len(self.parts)], 0.0
@@ -100,19 +102,19 @@ class Step:
         if self.first_loss is None:
             self.first_loss = float(total)
 
-    def wait(self):
+    def wait(self) -> None:
         """Wait until the device has done everything."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def stock_loss(self, batch):
+    def stock_loss(self, batch: Any) -> Any:
         """Return the loss of the model as transformers ships it."""
         labels = torch.full_like(batch["input_ids"], -100)
         labels.scatter_(1, batch["masked_positions"], batch["labels"])
         pairs = {"next_sentence_label": batch["pairs"]} if "pairs" in batch else {}
         return self.model(**encoder_inputs(batch), labels=labels, **pairs).loss
 
-    def tuned_loss(self, batch):
+    def tuned_loss(self, batch: Any) -> Any:
         """Return the same loss with logits at the masked positions only."""
         encoded = self.model.bert(**encoder_inputs(batch))
         rows = torch.arange(len(batch["input_ids"]), device=self.device)[:, None]
@@ -123,7 +125,7 @@ class Step:
         words, pairs = self.model.cls(hidden, encoded.pooler_output)
         return of(words.float(), batch["labels"].flatten()) + of(pairs.float(), batch["pairs"])
 
-    def tuned_forms(self, compiles):
+    def tuned_forms(self, compiles: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the forms of the tuned loss that work here by name, and why another does not."""
         forms, failed = {"eager": self.tuned_loss}, {}
         if compiles:
@@ -136,12 +138,12 @@ class Step:
         return forms, failed
 
 
-def encoder_inputs(batch):
+def encoder_inputs(batch: Any) -> dict[str, Any]:
     """Return what the encoder reads."""
     return {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 
 
-def batches(arrays, micro_batches):
+def batches(arrays: Any, micro_batches: int) -> list[Any]:
     """Return the batches as torch's loss wants them, each in `micro_batches` parts; unused slots have label -100."""
     whole = {
         name: arrays[name].long() for name in ("input_ids", "token_type_ids", "attention_mask", "masked_positions")
@@ -157,7 +159,7 @@ def batches(arrays, micro_batches):
     ]
 
 
-def fastest(step, forms):
+def fastest(step: Any, forms: Any) -> tuple[str, dict[str, Any]]:
     """Return the name of the fastest of `forms`, and the seconds of a step of each if there are several."""
     for form in forms.values():
         step.take(form)

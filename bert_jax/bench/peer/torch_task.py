@@ -8,6 +8,8 @@ bert_jax is not imported here; the sequences come tokenized, in a file.
 import contextlib
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -18,7 +20,7 @@ MEGABATCH = 50  # batches that transformers' group_by_length sorts together
 TRIED = 2  # units of work by which the forms are compared
 
 
-def prepare(job):
+def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that does so many units of the work that the job names, and facts."""
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(0)
@@ -33,7 +35,7 @@ def prepare(job):
         taken[name] = (time.perf_counter() - began) / TRIED
     chosen = min(taken, key=lambda name: taken[name])
 
-    def work(units):
+    def work(units: int):
         for _ in range(units):
             forms[chosen]()
 
@@ -47,7 +49,7 @@ def prepare(job):
     return work, facts
 
 
-def training_forms(job):
+def training_forms(job: dict[str, Any]) -> dict[str, Any]:
     """Return functions that take `steps_per_unit` steps: both orders, both data types."""
     with numpy.load(job["sequences"], allow_pickle=False) as stored:
         ends = numpy.cumsum(stored["lengths"])[:-1]
@@ -62,7 +64,7 @@ def training_forms(job):
     orders = {"plain order": plain_order(ids), "grouped by length": grouped_by_length(ids, job["batch_size"])}
     places = dict.fromkeys(orders, 0)
 
-    def step(chosen, autocast):
+    def step(chosen: Any, autocast: Any):
         batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
         with autocast:
             loss = model(**batch, labels=labels[chosen].to(job["device"])).loss
@@ -71,7 +73,7 @@ def training_forms(job):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def steps(order, bfloat16):
+    def steps(order: Any, bfloat16: bool):
         for _ in range(job["steps_per_unit"]):
             begin = places[order] % max(1, len(ids) - job["batch_size"])
             places[order] += job["batch_size"]
@@ -87,7 +89,7 @@ def training_forms(job):
     }
 
 
-def encoding_forms(job):
+def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
     """Return functions that encode all texts: sorted by length, padded to the longest of each batch."""
     with open(job["texts"], encoding="utf-8") as file:
         texts = json.load(file)
@@ -97,7 +99,7 @@ def encoding_forms(job):
     half = transformers.AutoModel.from_pretrained(job["model"], dtype=torch.bfloat16, attn_implementation="sdpa")
     half = half.to(job["device"]).eval()
 
-    def encode(model, bfloat16):
+    def encode(model: Any, bfloat16: bool):
         encoded = tokenizer(texts, truncation=True, max_length=job["max_length"])
         ids, types = encoded["input_ids"], encoded.get("token_type_ids")
         types = types or [[0] * len(row) for row in ids]
@@ -119,12 +121,12 @@ def encoding_forms(job):
     }
 
 
-def plain_order(ids):
+def plain_order(ids: Any) -> Any:
     """Return the shuffled order that transformers' Trainer takes by default."""
     return numpy.random.default_rng(0).permutation(len(ids))
 
 
-def grouped_by_length(ids, batch_size):
+def grouped_by_length(ids: Any, batch_size: int) -> Any:
     """Return the order of transformers' group_by_length: shuffled, then sorted by length within megabatches."""
     order, size = plain_order(ids), MEGABATCH * batch_size
     lengths = numpy.array([len(row) for row in ids])
@@ -132,7 +134,7 @@ def grouped_by_length(ids, batch_size):
     return numpy.concatenate([part[numpy.argsort(-lengths[part], kind="stable")] for part in parts])
 
 
-def padded(ids, types, device):
+def padded(ids: Any, types: Any, device: Any) -> dict[str, Any]:
     """Return rows padded to the longest of them."""
     longest = max(map(len, ids))
     batch = {name: torch.zeros((len(ids), longest), dtype=torch.long) for name in NAMES}
@@ -146,12 +148,12 @@ def padded(ids, types, device):
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
-def precision(device, bfloat16):
+def precision(device: Any, bfloat16: bool) -> Any:
     """Return the context in which the model computes."""
     return torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else contextlib.nullcontext()
 
 
-def finish(device):
+def finish(device: Any) -> None:
     """Wait until the device has done everything."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -7,6 +7,7 @@ download.
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.errors import UserError
 
@@ -33,7 +34,7 @@ def make_splitter(method: str, language: str = "en") -> SentenceSplitter:
     return lambda lines: _stripped(sentence for line in lines for sentence in _split_line(line, language))
 
 
-def _stripped(texts) -> list[str]:
+def _stripped(texts: Any) -> list[str]:
     return [stripped for text in texts if (stripped := text.strip())]
 
 

@@ -11,7 +11,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 from etils import epath
 
@@ -164,7 +164,7 @@ def _opened(source: Source):
             raise UserError(f"{source.name} is not a whole gzip file ({error}); fetch or compress it again") from error
 
 
-def _skip(stream, source: Source, offset: int) -> None:
+def _skip(stream: Any, source: Source, offset: int) -> None:
     if not source.name.endswith(".gz"):
         stream.seek(offset)
         return

@@ -39,7 +39,7 @@ def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
         yield _WIKI40B_MARKER.sub("", text).replace("_NEWLINE_", "\n"), index / total
 
 
-def _is_text(feature) -> bool:
+def _is_text(feature: Any) -> bool:
     return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
 
 

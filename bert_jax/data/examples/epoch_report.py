@@ -1,6 +1,7 @@
 """Statistics of one epoch, measured on its rows without reading a token."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> Ep
     )
 
 
-def _sentences_seen(store, seen: np.ndarray, documents) -> float:
+def _sentences_seen(store: Any, seen: np.ndarray, documents: Any) -> float:
     starts = store.sentence_starts(np.arange(store.num_sentences))
     touched = np.logical_or.reduceat(seen, starts).sum()
     return float(touched / (documents.end_sentences - documents.first_sentences).sum())

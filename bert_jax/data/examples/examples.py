@@ -1,7 +1,7 @@
 """Training examples as a pure function of (seed, position): the position alone determines text, pair and masks."""
 
 import threading
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,7 +85,9 @@ class Examples:
         self.split = split
         self.vocab_size: int = store.vocab_size
         self.sequence_length: int = phase.sequence_length
-        self.layout = batch_layout(phase, config.data.sentence_pairs)
+        self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(
+            phase, config.data.sentence_pairs
+        )
         self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
         self.static_masks: int = config.masking.static_masks
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
@@ -186,7 +188,7 @@ class Examples:
         pairs = next_sentence_pairs if self.sentence_pairs == "nsp" else sentence_order_pairs
         return pair_texts(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)
 
-    def _text_epoch(self, epochs):
+    def _text_epoch(self, epochs: Any) -> Any:
         return epochs % self.text_epochs if self.text_epochs else epochs
 
     @property

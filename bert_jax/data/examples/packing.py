@@ -65,8 +65,11 @@ class Packing:
         max_texts: int,
         seed: int,
     ):
-        self.chunks, self.texts, self.seed = chunks, texts, seed
-        self.sequence_length, self.max_texts = sequence_length, max_texts
+        self.chunks: DocumentChunks = chunks
+        self.texts: Callable[[int, np.ndarray], Texts] = texts
+        self.seed: int = seed
+        self.sequence_length: int = sequence_length
+        self.max_texts: int = max_texts
         self._shape = functools.lru_cache(maxsize=chunks.period)(self._find_shape)
         self._groups: collections.OrderedDict[tuple[int, int], Group] = collections.OrderedDict()
         self._lock = threading.RLock()

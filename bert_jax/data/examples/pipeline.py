@@ -83,12 +83,12 @@ def _ahead_of(
 
 
 def _tf_batches(
-    make: Callable[[int], Batch], shapes: dict[str, tuple], num_batches: int, prefetch: int
+    make: Callable[[int], Batch], shapes: dict[str, tuple[Any, ...]], num_batches: int, prefetch: int
 ) -> Generator[Batch, None, None]:
     tf = _tensorflow()
     failures = {}
 
-    def arrays(number):
+    def arrays(number: Any):
         try:
             batch = make(int(number))
             return [batch[name] for name in shapes]
@@ -96,7 +96,7 @@ def _tf_batches(
             failures[int(number)] = failure
             raise
 
-    def tensors(number):
+    def tensors(number: Any):
         values = tf.numpy_function(
             arrays, [number], [tf.as_dtype(dtype) for _, dtype in shapes.values()], stateful=False
         )

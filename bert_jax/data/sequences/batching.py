@@ -4,6 +4,8 @@ A batch is padded to the next of a few lengths, so a step is compiled once per l
 fill a batch have weight 0 and count in no loss, metric or prediction.
 """
 
+from typing import Any
+
 import numpy as np
 
 from bert_jax.data.ordering import permute
@@ -120,7 +122,7 @@ def _sequences(features: Features, index: int, row: int):
     return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types, strict=True))]
 
 
-def _labels(labels, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
+def _labels(labels: Any, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
     """Return labels [rows, …] in their dtype: 0 in filling rows, -1 after the last token of a tagged sequence."""
     if isinstance(labels, list):
         out = np.full((rows, length), -1, np.int32)

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
@@ -101,7 +102,7 @@ def owned(directory: pathlib.Path) -> Iterator[None]:
             directory.rmdir()
 
 
-def _written_by_another(directory: epath.Path, facts: dict) -> UserError:
+def _written_by_another(directory: epath.Path, facts: dict[str, Any]) -> UserError:
     return UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output")
 
 

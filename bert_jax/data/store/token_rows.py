@@ -43,7 +43,7 @@ class Rows:
         return Rows(*map(_joined, columns))
 
 
-def _at(values: Any, where) -> Any:
+def _at(values: Any, where: Any) -> Any:
     return None if values is None else values[where]
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.corpus.text_blocks import Block
@@ -35,7 +36,7 @@ def encoded_blocks(
     pool = concurrent.futures.ProcessPoolExecutor(  # spawn: the parent may hold threads (TensorFlow, tokenizers)
         workers, multiprocessing.get_context("spawn"), _start_worker, (tokenizer_directory, options)
     )
-    under_way: collections.deque = collections.deque()
+    under_way: collections.deque[Any] = collections.deque()
     try:
         for block in blocks:
             under_way.append((block, pool.submit(_encode, block)))

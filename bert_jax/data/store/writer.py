@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,8 @@ class StoreWriter:
     """Writes shard files under `directory`, continuing from `state`; anything written after that state is cut off."""
 
     def __init__(self, directory: pathlib.Path, dtype: str, state: WriterState = WriterState()):
-        self.directory, self.state = directory, state
+        self.directory: pathlib.Path = directory
+        self.state: WriterState = state
         self._types = _types(dtype)
         self._open_shard()
 
@@ -113,7 +115,7 @@ class StoreWriter:
         file.truncate(getattr(self.state, part) * self._types[part].itemsize)
         return file
 
-    def _write(self, values: dict[str, np.ndarray]) -> dict:
+    def _write(self, values: dict[str, np.ndarray]) -> dict[str, Any]:
         """Write the values of each part; return the hashes of the files including them."""
         hashes = {part: found.copy() for part, found in self._hashes.items()}
         for part, array in values.items():

@@ -36,7 +36,7 @@ RATES = {
     "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
-UNSUPPORTED = {
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
     "is_decoder": (None, False),
     "add_cross_attention": (None, False),
@@ -68,7 +68,7 @@ class ModelType:
     """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
     """The same for numbers from 0 to 1."""
-    unsupported: Mapping[str, tuple] = dataclasses.field(default_factory=lambda: UNSUPPORTED)
+    unsupported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: UNSUPPORTED)
     """Key → values that mean this model; with any other the directory is refused."""
     read_options: Callable[[dict[str, Any], epath.Path], dict[str, Any]] = lambda values, file: {}
     """Returns the further fields of ModelConfig, from the contents of config.json, the file."""

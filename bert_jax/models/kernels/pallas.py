@@ -142,7 +142,7 @@ def _attention(blocks: Blocks, interpret: bool, arrays: dict[str, jax.Array]) ->
     return _forward(blocks, interpret, arrays)[0]
 
 
-def _forward(blocks: Blocks, interpret: bool, arrays: dict[str, jax.Array]) -> tuple[jax.Array, tuple]:
+def _forward(blocks: Blocks, interpret: bool, arrays: dict[str, jax.Array]) -> tuple[jax.Array, tuple[Any, ...]]:
     query = arrays["query"]
     output, logarithms = run(
         pallas_blocks.forward,
@@ -161,7 +161,7 @@ def _logarithms(blocks: Blocks) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((blocks.batch, blocks.heads, 1, blocks.length), jnp.float32)
 
 
-def _backward(blocks: Blocks, interpret: bool, kept: tuple, gradient: jax.Array) -> tuple[dict[str, Any]]:
+def _backward(blocks: Blocks, interpret: bool, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[dict[str, Any]]:
     arrays, output, logarithms = kept
     more = arrays | {"logarithms": logarithms, "gradient": gradient, "output": output}
     names: tuple[str, ...] = ("query", "key", "value")

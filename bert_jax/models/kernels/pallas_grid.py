@@ -54,11 +54,11 @@ def run(
     return call(*(array.reshape(-1) if name == "words" else array for name, array in arrays.items()))
 
 
-def _same_place(row: Any, step: Any, part: Any) -> tuple:
+def _same_place(row: Any, step: Any, part: Any) -> tuple[Any, ...]:
     return row, step, part
 
 
-def _place_of_one_head(blocks: Blocks, i: Any, j: Any, part: Any, row: Any, head: Any) -> tuple:
+def _place_of_one_head(blocks: Blocks, i: Any, j: Any, part: Any, row: Any, head: Any) -> tuple[Any, ...]:
     return i + row, blocks.group_of(j + head), part
 
 

@@ -8,7 +8,7 @@ lines   {"context": …, "question": … (optional), "choices": […], "answer":
 import json
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -53,7 +53,7 @@ def read(path: epath.Path) -> list[Question]:
     return questions(str(path), records)
 
 
-def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Question]:
+def questions(source: str, records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Question]:
     """Return the questions in (where, record) pairs, each in one of the three formats; see `read` for errors."""
     result: list[Question] = []
     for where, record in records:
@@ -72,7 +72,7 @@ def questions(source: str, records: Iterable[tuple[str, Mapping]]) -> list[Quest
     return result
 
 
-def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
+def _questions(where: str, record: Mapping[str, Any], number: int) -> Iterator[Question]:
     if "sent1" in record:
         endings = [record[f"ending{i}"] for i in range(len(record)) if f"ending{i}" in record]
         index = record.get("", str(number))  # a column without a name has the rows' own numbers
@@ -103,7 +103,7 @@ def _questions(where: str, record: Mapping, number: int) -> Iterator[Question]:
         )
 
 
-def _question(where: str, context, stem, choices, answer, index: str) -> Question:
+def _question(where: str, context: Any, stem: str, choices: Any, answer: Any, index: str) -> Question:
     named = [("context", context), ("question", stem), *((f"choice {i}", choice) for i, choice in enumerate(choices))]
     for name, text in named:
         if not isinstance(text, str):
@@ -118,7 +118,7 @@ def _question(where: str, context, stem, choices, answer, index: str) -> Questio
     return Question(where, context, stem, tuple(choices), _answer(where, answer, len(choices)), index)
 
 
-def _answer(where: str, value, count: int) -> int | None:
+def _answer(where: str, value: Any, count: int) -> int | None:
     """Return the index for a number from 0 (as number or text) or a letter from A; None for no answer."""
     if value is None or value == "":
         return None
@@ -134,7 +134,7 @@ def _answer(where: str, value, count: int) -> int | None:
     return number
 
 
-def _list(where: str, record: Mapping, key: str) -> list:
+def _list(where: str, record: Mapping[str, Any], key: str) -> list[Any]:
     value = record.get(key)
     if value is None and key == "answers":
         return []
@@ -162,7 +162,7 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
-def _json(file: epath.Path) -> dict:
+def _json(file: epath.Path) -> dict[str, Any]:
     try:
         value = json.loads(table_rows.read_text(file))
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Prediction:
         """Return the guess, or "" if the odds that there is no answer exceed the threshold."""
         return "" if self.null_odds > threshold else self.guess
 
-    def entries(self) -> list[dict]:
+    def entries(self) -> list[dict[str, Any]]:
         """Return the n-best list for nbest.json, with the softmax of the scores as probabilities."""
         scores = np.array([answer.score for answer in self.answers])
         shares = np.exp(scores - scores.max())
@@ -92,7 +93,7 @@ class _Window:
         return len(self.logits) - self.prefix - self.suffix
 
 
-def _answers(text: str, context, windows: list[_Window], options: TaskOptions) -> list[Answer]:
+def _answers(text: str, context: Any, windows: list[_Window], options: TaskOptions) -> list[Answer]:
     """Return up to n_best answers with different texts, the best first."""
     most_context = has_most_context([(window.first, window.length) for window in windows])
     spans = np.concatenate([_spans(window, most, options) for window, most in zip(windows, most_context, strict=True)])

@@ -9,6 +9,7 @@ import collections
 import re
 import string
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,6 @@ def best_threshold(scores: np.ndarray, null_odds: np.ndarray, answerable: np.nda
     return float(totals[best] / len(odds)), float(odds[best - 1] if best else odds[0] - 1)
 
 
-def _mean(values) -> float:
+def _mean(values: Any) -> float:
     """Return the mean, adding one by one as the scripts do, for equal last digits (Python 3.12's `sum` compensates)."""
     return float(np.cumsum(values, dtype=np.float64)[-1] / len(values))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -47,7 +48,7 @@ class Examples:
         return len(self.questions)
 
     @property
-    def gold(self) -> list:
+    def gold(self) -> list[Any]:
         """What the metric compares with; the labels for training are only one answer per question."""
         return [(question.id, question.answers) for question in self.questions]
 
@@ -104,7 +105,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
 
 
 def _question(
-    source, task: str, context: int, text: str, record: dict, labelled: bool, problems: list[str]
+    source: Any, task: str, context: int, text: str, record: dict[str, Any], labelled: bool, problems: list[str]
 ) -> Question:
     id, where = record["id"], f"{source}: question {record['id']}"
     if not text.strip():
@@ -140,7 +141,7 @@ def _question(
     return Question(id, record["question"], context, tuple(answer["text"] for answer in answers), span)
 
 
-def _report(source, problems: list[str], questions: list[Question]) -> None:
+def _report(source: Any, problems: list[str], questions: list[Question]) -> None:
     if blank := [question.id for question in questions if not question.text.strip()]:
         logging.warning("%s: %d questions have no words: %s", source, len(blank), ", ".join(blank[:_LISTED]))
     if not problems:
@@ -176,7 +177,7 @@ def _names(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str]]
     return f"{split}-{version}.json", sorted(path.name for path in found)
 
 
-def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict]]]:
+def _read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """Return (contexts, [(index of the context, record of the question)]), with the types of all fields checked."""
     try:
         contents = json.loads(read_text(file))
@@ -201,7 +202,7 @@ def _tfds_name(task: str, data: TaskDataConfig) -> str:
     return f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds
 
 
-def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict]]]:
+def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict[str, Any]]]]:
     """Return (name of dataset and split, contexts, records) of a dataset with the features of TFDS squad."""
     name, tfds_split = _tfds_name(task, data), tfds_examples.split_name(data, split)
     source = f"{name}, split {tfds_split}"
@@ -221,7 +222,7 @@ def _read_tfds(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[s
     return source, list(contexts), records
 
 
-def _check_record(file, record, place: str) -> None:
+def _check_record(file: Any, record: Any, place: str) -> None:
     id = _value(file, record, "id", str, place)
     _value(file, record, "question", str, f"question {id}")
     if "is_impossible" in record:
@@ -231,13 +232,13 @@ def _check_record(file, record, place: str) -> None:
         _value(file, answer, "answer_start", int, in_question)
 
 
-def _items(file, parent, key: str, place: str) -> Iterator[tuple[str, object]]:
+def _items(file: Any, parent: Any, key: str, place: str) -> Iterator[tuple[str, object]]:
     """Yield (place for messages, item) of a list."""
     for index, item in enumerate(_value(file, parent, key, list, place)):
         yield f"{place}{', ' if place else ''}{key}[{index}]", item
 
 
-def _value(file, parent, key: str, kind: type, place: str):
+def _value(file: Any, parent: Any, key: str, kind: type, place: str):
     where = f"{file}: {place or 'the file'}"
     if not isinstance(parent, dict) or key not in parent:
         held = (

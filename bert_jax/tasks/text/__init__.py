@@ -1,6 +1,7 @@
 """Classification and regression on the user's own sentences, single or in pairs."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -32,7 +33,7 @@ def load(
     data: TaskDataConfig,
     split: str,
     labels: tuple[str, ...] | None = None,
-    given: Mapping[str, Sequence] | None = None,
+    given: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sentences:
     """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, or memory.
 

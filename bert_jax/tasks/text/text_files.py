@@ -6,6 +6,7 @@ columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from etils import epath
 
@@ -46,7 +47,9 @@ def read(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
     return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
 
 
-def records_of(source: str, examples: Iterable[tuple[str, Mapping]], data: TaskDataConfig, split: str) -> list[Record]:
+def records_of(
+    source: str, examples: Iterable[tuple[str, Mapping[str, Any]]], data: TaskDataConfig, split: str
+) -> list[Record]:
     """Return records for (where, mapping from column to value) pairs; the first one determines the columns.
 
     Raises:
@@ -90,7 +93,9 @@ def _mappings(
         yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
-def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> tuple[str, str | None, str | None]:
+def _columns(
+    where: str, values: Mapping[str, Any], data: TaskDataConfig, split: str
+) -> tuple[str, str | None, str | None]:
     """Return the columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
     text, pair, label = (
@@ -116,14 +121,14 @@ def _columns(where: str, values: Mapping, data: TaskDataConfig, split: str) -> t
     return text, pair, label
 
 
-def _check_absent(where: str, values: Mapping, columns: tuple[str, ...]) -> None:
+def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...]) -> None:
     """Raise a UserError about columns that only later JSON lines have, which would be lost silently."""
     late = [name for name in columns if values.get(name) not in (None, "")]
     if late:
         raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
-def _text(where: str, values: Mapping, column: str) -> str:
+def _text(where: str, values: Mapping[str, Any], column: str) -> str:
     value = values.get(column)
     if not isinstance(value, str):
         problem = "is missing" if value is None else f"is {value!r}, not text"[:100]
@@ -134,7 +139,7 @@ def _text(where: str, values: Mapping, column: str) -> str:
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _label(where: str, value) -> str | None:
+def _label(where: str, value: Any) -> str | None:
     """Return the label as text: 3 and "3" are the same class."""
     if value is None or isinstance(value, str) and not value.strip():
         return None
