@@ -16,9 +16,10 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.models.generator_parameters import GENERATOR
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.loading import load_with_generator
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.evaluation import Evaluation
 
@@ -30,6 +31,8 @@ LABELS = {
     "span_boundary_accuracy": "span boundary accuracy",
     "next_sentence_loss": "sentence pair loss",
     "next_sentence_accuracy": "sentence pair accuracy",
+    "replaced_tokens_loss": "replaced-token loss (nats)",
+    "replaced_tokens_accuracy": "replaced-token accuracy",
 }
 
 
@@ -102,10 +105,13 @@ def run_evaluate(
         head to measure, or the run was trained for another objective.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
-    model = load(workdir, mesh=mesh, compute=config.compute)
+    model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config
-    if objective is None:
+    params = model.params
+    if objective is None and trained.objective.name == "replaced_tokens":
+        params, trained = _both(model, generator, trained)
+    elif objective is None:
         _check_measurable(model, trained.data.sentence_pairs)
     measured = (objective or default_objective)(model.network, trained)
     _check_objective(model, own_names(measured).get("objective"))
@@ -126,9 +132,9 @@ def run_evaluate(
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, model.params)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
     evaluation = Evaluation(measured, config, last, store, split, mesh, shardings)
-    metrics = evaluation.run(model.params)
+    metrics = evaluation.run(params)
     training = Examples(store, config, last, split="train" if same else "all")
     evaluated = Evaluated(
         model.history.get("step") or 0,
@@ -146,6 +152,18 @@ def run_evaluate(
         )
     _print(evaluated, workdir, path, documents)
     return evaluated
+
+
+def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict, Config]:
+    """Return the parameters of a discriminator and its generator, and options by which each has all of its own."""
+    if generator is None:
+        raise UserError(
+            f"{model.path} is a discriminator without its generator, so nothing replaces tokens for it to find; "
+            "evaluate the work directory of its run"
+        )
+    own = dataclasses.replace(config.objective.generator, embeddings="own")
+    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, generator=own))
+    return {**model.params, GENERATOR: generator.params}, config
 
 
 def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:

@@ -98,6 +98,7 @@ class ConvertConfig:
     to: Literal["bert_jax", "huggingface", "tf1"]
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
     directory that transformers opens. tf1: files that Google's code opens."""
-    parts: Literal["all", "mlm", "encoder"] = "all"
-    """Parts to write. all: what the source has. mlm: encoder and masked-language-model head, the exact contents of
+    parts: Literal["all", "mlm", "encoder", "generator"] = "all"
+    """Parts to write. all: what the source has, of a run of replaced-token detection the discriminator. generator: that
+    run's generator, a masked language model. mlm: encoder and masked-language-model head, the exact contents of
     AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of AutoModel."""

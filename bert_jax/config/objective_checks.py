@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from bert_jax.config.generator_checks import check_generator
 from bert_jax.config.options import Config
 from bert_jax.errors import UserError
 
@@ -14,6 +15,7 @@ def check_objective(config: Config) -> None:
     for name, weight in weights.items():
         if not 0 <= weight < math.inf:
             raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
+    check_generator(config)
     pairs = config.data.sentence_pairs
     others = weights["span_boundary_weight"] or (pairs != "none" and weights["next_sentence_weight"])
     if not weights["mlm_weight"] and not others:

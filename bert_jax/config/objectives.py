@@ -3,16 +3,19 @@
 import dataclasses
 from typing import Literal
 
+from bert_jax.config.generator import GeneratorConfig
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
     """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
 
-    name: Literal["masked_words", "left_to_right", "two_directions"] = "masked_words"
+    name: Literal["masked_words", "left_to_right", "two_directions", "replaced_tokens"] = "masked_words"
     """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs.
     left_to_right: each token of a text, from those before it; the model needs direction=left_to_right.
     two_directions: from those before it and, by the other half of the states, from those after it, as in ELMo; the
-    model needs layer=lstm."""
+    model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a generator, trained
+    beside it, from those of the text."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
     lowest loss of the second objective."""
@@ -21,6 +24,10 @@ class ObjectiveConfig:
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
+    replaced_tokens_weight: float = 50.0
+    """Weight of the discriminator's loss with name=replaced_tokens; mlm_weight is then that of the generator's."""
+    generator: GeneratorConfig = GeneratorConfig()
+    """The generator of name=replaced_tokens."""
 
     @property
     def predicts_all(self) -> bool:

@@ -120,6 +120,31 @@ def albert_config(name: str) -> ModelConfig:
     )
 
 
+ELECTRA_SIZES = {  # layers, hidden size, heads, width of the tables: Clark et al. 2020 (arXiv 2003.10555), appendix A
+    "mini": (4, 256, 4, 128),  # ours, of the width of BERT-mini
+    "small": (12, 256, 4, 128),
+    "base": (12, 768, 12, None),
+    "large": (24, 1024, 16, None),
+}
+
+
+def electra_config(name: str) -> ModelConfig:
+    """Return the ModelConfig of the discriminator of an ELECTRA in ELECTRA_SIZES, with vocab_size None.
+
+    GELU is exact, and there is no pooler: classifiers read a fresh map of the first position with GELU.
+    """
+    num_layers, hidden_size, num_heads, embedding_size = ELECTRA_SIZES[name]
+    return ModelConfig(
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        embedding_size=embedding_size,
+        activation="gelu_erf",
+        pooler="gelu_erf",
+        pair_head=False,
+    )
+
+
 _ARGUMENTS_2018 = (
     *("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"),
     *("type_vocab_size", "hidden_dropout", "attention_dropout", "initializer_range"),

@@ -14,6 +14,7 @@ from bert_jax.config.commands import ConvertConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
+from bert_jax.formats.generator_arrays import generator_of
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
@@ -24,13 +25,13 @@ def convert(
     destination: str | os.PathLike[str],
     *,
     to: Literal["bert_jax", "huggingface", "tf1"],
-    parts: Literal["all", "mlm", "encoder"] = "all",
+    parts: Literal["all", "mlm", "encoder", "generator"] = "all",
 ) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
     Args:
       to: bert_jax, huggingface or tf1.
-      parts: all, mlm or encoder; see ConvertConfig.
+      parts: all, mlm, encoder or generator; see ConvertConfig.
 
     Raises:
       UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model.
@@ -57,6 +58,10 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
         return _without(stored, "pooler")
     if parts == "all":
         return stored
+    if parts == "generator":
+        generator = generator_of(stored)
+        check_fit(generator)
+        return generator
     if parts == "mlm" and "mlm" not in stored.parts:
         raise UserError(
             f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
@@ -89,6 +94,8 @@ def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destin
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]
+    if stored.beside:  # discriminator and generator of one run
+        left = [*left, "generator"] if chosen.beside else ["discriminator"]
     lines = [
         f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
         f"features, {_listed(stored.parts)}",

@@ -17,9 +17,11 @@ from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
+from bert_jax.formats.generator_arrays import without_generator
 from bert_jax.formats.postprocess_files import read_postprocesses
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert_parameters import MODEL_PARTS, bert_parameters
+from bert_jax.models.generator_parameters import GENERATOR, difference_path
 from bert_jax.models.parameters import row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
@@ -102,9 +104,11 @@ def _describe(
     config = content["config"]
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
-    for name in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
-        if name in arrays:
-            arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
+    for table in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
+        for name in (table, f"{GENERATOR}/{table}", difference_path(table)):
+            if name in arrays:
+                arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
+    arrays, beside = without_generator(arrays)
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
@@ -116,6 +120,7 @@ def _describe(
         path=os.fspath(path),
         model=model,
         arrays=arrays,
+        beside=beside,
         head=head,
         tokenizer=tokenizer,
         embedding=embedding,

@@ -46,6 +46,9 @@ class StoredModel:
     """Names of stored arrays that have no counterpart in our model (optimizer slots, buffers)."""
     postprocesses: dict[str, Postprocess] = dataclasses.field(default_factory=dict)
     """What `embed` can do to its vectors, by name."""
+    beside: dict[str, StoredArray] = dataclasses.field(default_factory=dict)
+    """What a run of replaced-token detection has beside `arrays`, those of its discriminator, by the paths in its
+    table of parameters: see formats/generator_arrays.py."""
     history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 

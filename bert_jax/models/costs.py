@@ -53,7 +53,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         layers=sizes["encoder"],
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes.get("pooler", 0),
-        mlm_head=sizes["mlm"],
+        mlm_head=sizes.get("mlm", 0),
         next_sentence=sizes.get("next_sentence", 0),
         span_boundary=sizes.get("span_boundary", 0),
     )
@@ -69,7 +69,8 @@ class Flops:
     """Scores and weighted values; quadratic in the length. Of disentangled attention a score has a product per term;
     that all distances meet all positions first, twice as many products, is not counted."""
     heads: int
-    """Pooler, next-sentence head, and the masked-language-model or task head at the predicted positions."""
+    """Pooler, next-sentence head, the masked-language-model or task head at the predicted positions, and that of a
+    discriminator at every one."""
 
     @property
     def total(self) -> int:
@@ -101,7 +102,8 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     directions = 2 if config.layer == "lstm" and config.direction == "both" else 1  # each predicts every word
     predicted = 2 * predictions * predicting * directions
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
-    return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair))
+    judged = 2 * length * _kernel_size(parameters, "replaced_tokens")
+    return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair + judged))
 
 
 def seen_positions(config: ModelConfig, length: int) -> int:

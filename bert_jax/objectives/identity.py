@@ -5,18 +5,25 @@ from typing import Any
 
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.electra import Electra
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.replaced_tokens import ReplacedTokens
+
+NAMED_BY_OPTION = (PretrainingObjective, ReplacedTokens)
+"""Objectives that objective.name chooses, so that config.json has their names."""
 
 
 def own_names(objective: Objective) -> dict[str, str]:
-    """Return the names of an objective, with its terms, and of the architecture of its model; {} for those of BERT.
+    """Return the names of an objective, with its terms, and of the architecture of its model; {} for those of ours.
 
-    Each is only there if it is not the default. Equal names can still be different formulas: one that was edited, or
+    Each is only there if no option names it. Equal names can still be different formulas: one that was edited, or
     that has other arguments.
     """
     names, model = {}, objective.model
-    if type(objective) is not PretrainingObjective:
+    if type(model) is Electra:
+        model = model.discriminator  # whose architecture the generator has
+    if type(objective) not in NAMED_BY_OPTION:
         terms = ", ".join(term.name or term.loss for term in objective.terms)
         names["objective"] = f"{_qualified(type(objective))} ({terms})"
     architecture = model.architecture if type(model) is BertForPreTraining else type(model)

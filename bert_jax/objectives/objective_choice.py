@@ -8,6 +8,7 @@ from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.two_directions import TwoDirectionsObjective
+from bert_jax.objectives.replaced_tokens import replaced_token_detection
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
@@ -25,3 +26,5 @@ def default_objective(model: BertForPreTraining, config: Config) -> Objective:
             return LeftToRightObjective(model)
         case "two_directions":
             return TwoDirectionsObjective(model)
+        case "replaced_tokens":
+            return replaced_token_detection(model, config)

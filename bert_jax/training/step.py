@@ -234,7 +234,7 @@ def _tables_whole(gradients: Any, shardings: Any, copies: bool):
 
     def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
         names = [getattr(entry, "key", None) for entry in path]
-        below_embeddings = names[0] == "embeddings" and not (copies and names[1] == "word")
+        below_embeddings = "embeddings" in names[:2] and not (copies and names[1] == "word")
         return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
 
     return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))

@@ -1,0 +1,51 @@
+"""Discriminator and generator in the checkpoint of one run (replaced-token detection), each as a model of its own."""
+
+import dataclasses
+
+from bert_jax.config.generator import GeneratorConfig, generator_model
+from bert_jax.config.json_form import from_dict
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
+from bert_jax.models.generator_parameters import GENERATOR, difference_path, is_difference, is_shareable
+
+_BELOW = f"{GENERATOR}/"
+
+
+def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    """Return the arrays of the discriminator by the paths of any BERT, and those that a run has beside them.
+
+    The latter, empty for other runs, are below "generator", or differences from the generator's tables.
+    """
+    beside = {path: array for path, array in arrays.items() if path.startswith(_BELOW) or path.endswith("/delta")}
+    own = {path: array for path, array in arrays.items() if path not in beside}
+    for path in [path.removeprefix(_BELOW) for path in beside]:
+        if is_difference(path) and (difference := beside.get(difference_path(path))) is not None:
+            own[path] = _sum(beside[_BELOW + path], difference)
+    return own, beside
+
+
+def generator_of(stored: StoredModel) -> StoredModel:
+    """Return the generator of a run of replaced-token detection, a masked language model.
+
+    Raises:
+      UserError: `stored` is no such run.
+    """
+    if not any(path.startswith(_BELOW) for path in stored.beside):
+        raise UserError(
+            f"{stored.path} has no generator; the work directory of a run with objective.name=replaced_tokens has one "
+            "(its converted discriminator has none)"
+        )
+    arrays = {path: array for path, array in stored.arrays.items() if is_shareable(path)}
+    arrays |= {path.removeprefix(_BELOW): array for path, array in stored.beside.items() if path.startswith(_BELOW)}
+    settings = stored.history["config"]
+    options = from_dict(GeneratorConfig, settings["objective"]["generator"], "objective.generator.")
+    # Opened, evaluated and continued, it is a masked language model like any other.
+    history = stored.history | {"config": {name: part for name, part in settings.items() if name != "objective"}}
+    return dataclasses.replace(
+        stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
+    )
+
+
+def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+    return StoredArray(first.shape, first.dtype, lambda index: first.read(index) + second.read(index))

@@ -1,0 +1,56 @@
+"""The table of parameters of a discriminator and its generator: which arrays are whose, and which both use.
+
+Nothing outside the standard library is imported, as in `models.parameters`.
+"""
+
+import dataclasses
+from typing import Literal
+
+from bert_jax.config import ModelConfig
+from bert_jax.config.generator import GeneratorConfig, generator_model
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.parameters import ParameterTable, table
+
+Sharing = Literal["shared", "own", "disentangled"]
+GENERATOR = "generator"
+"""First key of the paths of what is the generator's alone; the discriminator has the paths of any BERT."""
+
+
+def is_shareable(path: str) -> bool:
+    """Return whether an array is a table of the embeddings or their norm, but not the map to the width of a part."""
+    return path.startswith("embeddings/") and not path.startswith("embeddings/projection/")
+
+
+def is_difference(path: str) -> bool:
+    """Return whether a discriminator with disentangled embeddings stores this array as a difference, at `delta`."""
+    return is_shareable(path) and path.endswith("/table")
+
+
+def difference_path(path: str) -> str:
+    """Return the path of the difference of the table at `path`."""
+    return path.removesuffix("table") + "delta"
+
+
+def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings: Sharing) -> ParameterTable:
+    """Return the table of both parts; arguments are the tables of each on its own."""
+    disentangled = embeddings == "disentangled"
+    entries = [
+        dataclasses.replace(entry, path=difference_path(path)) if disentangled and is_difference(path) else entry
+        for path, entry in discriminator.items()
+    ]
+    entries += [
+        dataclasses.replace(entry, path=f"{GENERATOR}/{path}")
+        for path, entry in generator.items()
+        if embeddings != "shared" or not is_shareable(path)
+    ]
+    return table(entries)
+
+
+def discriminator_parameters(model: ModelConfig) -> ParameterTable:
+    """Return the table of the discriminator on its own."""
+    return bert_parameters(model, ("replaced_tokens",))
+
+
+def generator_parameters(model: ModelConfig, generator: GeneratorConfig) -> ParameterTable:
+    """Return the table of the generator of a discriminator `model` on its own."""
+    return bert_parameters(generator_model(model, generator), ("mlm",))
