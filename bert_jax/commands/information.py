@@ -10,8 +10,8 @@ from rich.table import Table
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
-from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
-from bert_jax.models.parameters import ParameterTable
+from bert_jax.models.parameters import total_size
+from bert_jax.models.run_costs import run_activation_bytes, run_flops, trained_encoders, trained_parameters
 
 SHARED = {
     "none": "",
@@ -41,7 +41,10 @@ def run_info(config: Config) -> None:
 
 
 def parameter_table(config: Config) -> Table:
-    counts = costs.parameter_counts(_parameters(config))
+    encoder, *generator = trained_encoders(config)
+    counts = costs.parameter_counts(encoder.parameters)
+    if generator:
+        return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
     table = _table("Parameters", "part", "number")
     rows = [
         ("embeddings", counts.embeddings),
@@ -66,8 +69,27 @@ def parameter_table(config: Config) -> Table:
     return table
 
 
+def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generator: costs.ParameterCounts) -> Table:
+    """Return the parameters of replaced-token detection."""
+    table = _table("Parameters", "part", "discriminator", "generator")
+    layers = [encoder.config.num_layers for encoder in trained_encoders(config)]
+    rows = (
+        ("embeddings", discriminator.embeddings, generator.embeddings),
+        ("block", discriminator.block, generator.block),
+        (f"{layers[0]} and {layers[1]} blocks{SHARED[config.model.sharing]}", discriminator.layers, generator.layers),
+        ("encoder", discriminator.encoder, generator.encoder),
+        ("head", discriminator.replaced_tokens, generator.mlm_head),
+        ("model", discriminator.pretraining, generator.pretraining),
+    )
+    for name, *numbers in rows:
+        table.add_row(name, *(f"{number:,}" for number in numbers))
+    both = total_size(trained_parameters(config))
+    table.add_row(f"both, with {config.objective.generator.embeddings} embeddings", f"{both:,}", "")
+    return table
+
+
 def state_line(config: Config) -> str:
-    state = costs.state_bytes(_parameters(config), config.optimizer.moments)
+    state = costs.state_bytes(trained_parameters(config), config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
@@ -86,7 +108,7 @@ def flops_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        flops = costs.training_flops(config.model, _parameters(config), length, predicted)
+        flops = run_flops(config, length, predicted)
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
@@ -110,9 +132,7 @@ def memory_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        none, *less = (
-            costs.activation_bytes(config.model, length, predicted, remat) for remat in ("none", "sel", "full")
-        )
+        none, *less = (run_activation_bytes(config, length, predicted, remat) for remat in ("none", "sel", "full"))
         parts = (none.total, none.quadratic, none.heads, *(kept.total for kept in less))
         table.add_row(f"{length:,}", *(f"{size / 2**20:,.1f}" for size in parts))
     return table
@@ -124,8 +144,7 @@ def phase_table(config: Config) -> Table:
     totals = [0, 0, 0, 0]
     for phase in resolve_phases(config):
         sequences = phase.steps * phase.batch_size
-        sizes = phase.sequence_length, phase.max_predictions
-        flops = costs.training_flops(config.model, _parameters(config), *sizes).total
+        flops = run_flops(config, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
@@ -137,10 +156,6 @@ def phase_table(config: Config) -> Table:
 def _run_cells(row: Any, shape: str) -> tuple[str, ...]:
     steps, sequences, tokens, flops = row
     return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}", f"{flops:.3g}"
-
-
-def _parameters(config: Config) -> ParameterTable:
-    return bert_parameters(config.model, pretraining_parts(config.model, config.objective))
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_jax.config import Config
 from bert_jax.config.generator import GeneratorConfig, generator_model
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices.placement import StoredArray
@@ -10,6 +11,13 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.generator_parameters import GENERATOR, difference_path, is_difference, is_shareable
 
 _BELOW = f"{GENERATOR}/"
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_layers",
+    "num_heads": "num_heads",
+    "intermediate_size": "feed_forward_size",
+}
+"""Option of GeneratorConfig → attribute of ModelConfig that a run must have as the one that it continues from."""
 
 
 def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
@@ -45,6 +53,34 @@ def generator_of(stored: StoredModel) -> StoredModel:
     return dataclasses.replace(
         stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
     )
+
+
+def with_generator(stored: StoredModel, config: Config) -> StoredModel:
+    """Return a model that a run of replaced-token detection starts from, with arrays under all paths of its table.
+
+    A model without a generator gives its tables to that of the run, whose layers start fresh.
+
+    Raises:
+      UserError: the model has a generator, of other sizes than that of the run.
+    """
+    if not stored.beside:
+        tables = {_BELOW + path: array for path, array in stored.arrays.items() if is_shareable(path)}
+        return dataclasses.replace(stored, arrays=stored.arrays | tables)
+    theirs, ours = generator_of(stored).model, generator_model(config.model, config.objective.generator)
+    differing = {
+        option: (getattr(ours, name), getattr(theirs, name))
+        for option, name in _SIZES.items()
+        if getattr(ours, name) != getattr(theirs, name)
+    }
+    if differing:
+        shown = "; ".join(f"{option} is {here} here and {there} there" for option, (here, there) in differing.items())
+        options = " ".join(f"--objective.generator.{option}={there}" for option, (_, there) in differing.items())
+        raise UserError(
+            f"init_from={stored.path} has a different generator from this configuration ({shown}). To continue from "
+            f"it, add: {options}"
+        )
+    own = {_BELOW + path: array for path, array in generator_of(stored).arrays.items()}
+    return dataclasses.replace(stored, arrays=stored.arrays | own | stored.beside)
 
 
 def _sum(first: StoredArray, second: StoredArray) -> StoredArray:

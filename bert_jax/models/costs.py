@@ -27,6 +27,7 @@ class ParameterCounts:
     mlm_head: int
     next_sentence: int
     span_boundary: int
+    replaced_tokens: int
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -38,7 +39,7 @@ class ParameterCounts:
 
     @property
     def pretraining(self) -> int:
-        return self.encoder + self.mlm_head + self.next_sentence + self.span_boundary
+        return self.encoder + self.mlm_head + self.next_sentence + self.span_boundary + self.replaced_tokens
 
 
 def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
@@ -56,6 +57,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         mlm_head=sizes.get("mlm", 0),
         next_sentence=sizes.get("next_sentence", 0),
         span_boundary=sizes.get("span_boundary", 0),
+        replaced_tokens=sizes.get("replaced_tokens", 0),
     )
 
 
@@ -232,6 +234,7 @@ def step_bytes(
     split: int,
     remat: str,
     value_bytes: int = 2,
+    generator: ModelConfig | None = None,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 9 % more (docs/planning.md).
 
@@ -245,11 +248,15 @@ def step_bytes(
       split: number of devices over which parameters, moments and gradients are split.
       remat: the policy.
       value_bytes: of an activation.
+      generator: sizes of the model that predicts the words in place of this one, in the same step.
     """
     state = state_bytes(parameters, moments)
     gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
-    sizes = (config, sequence_length, predictions * max(1, len(word_heads(parameters))))
+    predicted = predictions * max(1, len(word_heads(parameters)))
+    sizes = (config, sequence_length, 0 if generator else predicted)
     kept = activation_bytes(*sizes, remat, value_bytes).total
+    if generator:
+        kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
     everything = activation_bytes(*sizes, "none", value_bytes)
     of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // config.num_layers
     return state.total // split + gathered + rows * (kept + of_a_layer)

@@ -6,9 +6,6 @@ Nothing outside the standard library is imported, as in `models.parameters`.
 import dataclasses
 from typing import Literal
 
-from bert_jax.config import ModelConfig
-from bert_jax.config.generator import GeneratorConfig, generator_model
-from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.parameters import ParameterTable, table
 
 Sharing = Literal["shared", "own", "disentangled"]
@@ -44,13 +41,3 @@ def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings:
         if embeddings != "shared" or not is_shareable(path)
     ]
     return table(entries)
-
-
-def discriminator_parameters(model: ModelConfig) -> ParameterTable:
-    """Return the table of the discriminator on its own."""
-    return bert_parameters(model, ("replaced_tokens",))
-
-
-def generator_parameters(model: ModelConfig, generator: GeneratorConfig) -> ParameterTable:
-    """Return the table of the generator of a discriminator `model` on its own."""
-    return bert_parameters(generator_model(model, generator), ("mlm",))

@@ -7,9 +7,8 @@ from typing import Any
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.devices.hardware import peak_flops
-from bert_jax.models import costs
-from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.parameters import FLOAT32
+from bert_jax.models.run_costs import run_activation_bytes, run_flops
 from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
 from bert_jax.planning.compilation import compile_phase
 from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput
@@ -97,8 +96,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
 def closed_form_flops(config: Config, phase: Phase) -> int:
     """Return the operations of one sequence in a training step, on all chips together."""
-    parameters = bert_parameters(config.model)
-    return costs.training_flops(config.model, parameters, phase.sequence_length, phase.max_predictions).total
+    return run_flops(config, phase.sequence_length, phase.max_predictions).total
 
 
 def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, facts: dict[str, Any]) -> PhasePlan:
@@ -116,7 +114,7 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
     chip = topology.chip
     assert chip is not None
     phase = plan.phase
-    kept = costs.activation_bytes(config.model, phase.sequence_length, phase.max_predictions, plan.remat)
+    kept = run_activation_bytes(config, phase.sequence_length, phase.max_predictions, plan.remat)
     memory = Memory(
         parameters=facts["parameters"],
         moments=facts["moments"],

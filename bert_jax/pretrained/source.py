@@ -3,6 +3,7 @@
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.config import Config
 from bert_jax.formats.fit import check_fit
+from bert_jax.formats.generator_arrays import with_generator
 from bert_jax.formats.stored import StoredModel
 from bert_jax.pretrained.initialization import check_architecture
 
@@ -20,7 +21,7 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
     source = open_stored(config.init_from)
     check_fit(source)
     check_architecture(source, config.model)
-    return source
+    return with_generator(source, config) if config.objective.name == "replaced_tokens" else source
 
 
 def source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:

@@ -5,6 +5,7 @@ import dataclasses
 from bert_jax.config import ComputeConfig
 from bert_jax.models.architecture import scans
 from bert_jax.models.costs import step_bytes
+from bert_jax.models.electra import Electra
 from bert_jax.models.parameters import FLOAT32
 from bert_jax.models.protocol import Model
 
@@ -37,12 +38,13 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
         return "none"
     # A loop over layers, unlike a scan, lets the compiler decide what to keep; compiled for v5e, it is faster than sel.
     policies = ("sel", "full") if scans(model.config, compute) else ("none", "sel", "full")
-    sizes = dataclasses.asdict(load)
+    sizes, generator = dataclasses.asdict(load), model.generator.config if isinstance(model, Electra) else None
     memory = USABLE * sizes.pop("memory_bytes")
     value_bytes = FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2
     fitting = (
         each
         for each in policies
-        if step_bytes(model.config, model.parameters, remat=each, value_bytes=value_bytes, **sizes) < memory
+        if step_bytes(model.config, model.parameters, remat=each, value_bytes=value_bytes, generator=generator, **sizes)
+        < memory
     )
     return next(fitting, policies[-1])

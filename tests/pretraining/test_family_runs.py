@@ -20,6 +20,7 @@ NAMES = (
     "gpt_mini",
     "elmo_mini",
     "spanbert_mini",
+    "electra_mini",
 )
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 

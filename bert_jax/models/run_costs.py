@@ -1,0 +1,70 @@
+"""What a run trains and what it costs: one encoder, or the two of replaced-token detection.
+
+Nothing outside the standard library is imported, as in `models.costs`.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from bert_jax.config import Config, ModelConfig
+from bert_jax.config.generator import generator_model
+from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
+from bert_jax.models.costs import ActivationBytes, Flops, activation_bytes, training_flops
+from bert_jax.models.generator_parameters import joined
+from bert_jax.models.parameters import ParameterTable
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedEncoder:
+    """An encoder that a run trains, with its heads."""
+
+    config: ModelConfig
+    parameters: ParameterTable
+    """Its table on its own."""
+    predicts_words: bool
+    """Whether it computes the logits of words at the masked positions."""
+
+
+def trained_encoders(config: Config) -> tuple[TrainedEncoder, ...]:
+    """Return what a run trains: one encoder, or the discriminator and the generator of replaced-token detection."""
+    model, objective = config.model, config.objective
+    if objective.name != "replaced_tokens":
+        return (TrainedEncoder(model, bert_parameters(model, pretraining_parts(model, objective)), True),)
+    generator = generator_model(model, objective.generator)
+    return (
+        TrainedEncoder(model, bert_parameters(model, ("replaced_tokens",)), False),
+        TrainedEncoder(generator, bert_parameters(generator, ("mlm",)), True),
+    )
+
+
+def trained_parameters(config: Config) -> ParameterTable:
+    """Return the table of parameters of a run."""
+    first, *others = (encoder.parameters for encoder in trained_encoders(config))
+    return joined(first, others[0], config.objective.generator.embeddings) if others else first
+
+
+def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
+    """Return `costs.training_flops` of all that a run trains."""
+    parts = [
+        training_flops(encoder.config, encoder.parameters, sequence_length, predictions)
+        for encoder in trained_encoders(config)
+    ]
+    return Flops(*_sums(parts))
+
+
+def run_activation_bytes(
+    config: Config, sequence_length: int, predictions: int, remat: str, value_bytes: int = 2
+) -> ActivationBytes:
+    """Return `costs.activation_bytes` of all that a run trains."""
+    parts = [
+        activation_bytes(
+            encoder.config, sequence_length, predictions if encoder.predicts_words else 0, remat, value_bytes
+        )
+        for encoder in trained_encoders(config)
+    ]
+    return ActivationBytes(*_sums(parts))
+
+
+def _sums(parts: Iterable[Flops] | Iterable[ActivationBytes]) -> Iterable[int]:
+    """Return the sum of each field."""
+    return map(sum, zip(*map(dataclasses.astuple, parts), strict=True))
