@@ -7,8 +7,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.two_directions import TwoDirectionsObjective
 from bert_jax.objectives.replaced_tokens import replaced_token_detection
+from bert_jax.objectives.two_directions import TwoDirectionsObjective
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
