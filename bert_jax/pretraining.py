@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Generator
 
 import jax
@@ -22,11 +23,11 @@ from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.planning.advice import memory_error, phase_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
 from bert_jax.pretrained.source import open_source, source_fingerprint
+from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
 from bert_jax.training.events import Events
@@ -210,11 +211,14 @@ def _opened(
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
     memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
-    learner = Learner.of(config, mesh, make_objective, memory)
+    teacher = open_teacher(config, corpus.store.tokenizer(), mesh)
+    if teacher is not None:
+        make_objective = functools.partial(default_objective, teacher=teacher.model)
+    learner = Learner.of(config, mesh, make_objective, memory, teacher)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
-    check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | own_names(learner.objective) | facts)
+    check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
     return config, learner, corpus, source
 
 

@@ -32,7 +32,8 @@ def open_pretraining(
     """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
 
     Args:
-      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`).
+      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`), and the
+        fingerprint of a teacher.
       devices: that the run computes on; None for those of all processes.
 
     Raises:
@@ -107,15 +108,28 @@ def _packed(config: Config) -> list[bool]:
 
 
 def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
-    """Raise a UserError if the run in `path` has another objective or architecture; run.json lacks the default ones."""
+    """Raise a UserError if the run in `path` has another objective, architecture or teacher.
+
+    run.json lacks those that are the default.
+    """
     saved = read_json(path / "run.json")
-    for name in ("objective", "architecture"):
+    for name in ("objective", "architecture", "teacher"):
         before, now = saved.get(name), identity.get(name)
+        if before != now and name == "teacher":
+            raise UserError(
+                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
+                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
+                "start this one in another --workdir"
+            )
         if before != now:
             raise UserError(
                 f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
                 "the same one (the objective that pretrain is given in Python), or start this one in another --workdir"
             )
+
+
+def _taught(fingerprint: str | None) -> str:
+    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
 
 
 def _shown(name: str, value: str | None) -> str:

@@ -29,12 +29,13 @@ class Changes:
 
 _READING = ("data.path", "data.cache", "data.loader", "data.prefetch")
 PRETRAINING = Changes(
-    where=(*_READING, "data.eval_path", "init_from", "checkpoint.local_path"),
+    where=(*_READING, "data.eval_path", "init_from", "objective.distillation.teacher", "checkpoint.local_path"),
     how=(
         *_READING,
         "workdir",
         "log_every_steps",
         "elastic_batch",
+        "objective.distillation.teacher",
         "checkpoint.",
         "evaluation.",
         "mesh.",
@@ -44,7 +45,7 @@ PRETRAINING = Changes(
         "sinks.",
     ),
 )
-"""`init_from` is not in `how`, because a resumed run ignores it."""
+"""`init_from` is not in `how`, because a resumed run ignores it. A teacher is known by its arrays, wherever it is."""
 
 _COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
 _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")

@@ -5,6 +5,7 @@ import math
 
 from bert_jax.config.generator_checks import check_generator
 from bert_jax.config.options import Config
+from bert_jax.config.teachers import check_distillation
 from bert_jax.errors import UserError
 
 
@@ -23,8 +24,26 @@ def check_objective(config: Config) -> None:
             f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
             f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
         )
+    if config.objective.distillation.teacher:
+        _check_taught(config)
     if config.objective.predicts_all:
         _check_neighbours(config)
+
+
+def _check_taught(config: Config) -> None:
+    """Raise a UserError if what is learned from a teacher cannot go with the other objectives."""
+    objective, pairs = config.objective, config.data.sentence_pairs
+    check_distillation(objective.distillation)
+    for name, value, wanted in (
+        ("objective.name", objective.name, "masked_words"),
+        ("data.sentence_pairs", pairs, "none"),
+        ("objective.span_boundary_weight", f"{objective.span_boundary_weight:g}", "0"),
+    ):
+        if value != wanted:
+            raise UserError(
+                f"objective.distillation.teacher={objective.distillation.teacher} teaches masked words and nothing "
+                f"else, but {name}={value}; set {name}={wanted}"
+            )
 
 
 def _check_neighbours(config: Config) -> None:

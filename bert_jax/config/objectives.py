@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.teachers import DistillationConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class ObjectiveConfig:
     """Weight of the discriminator's loss with name=replaced_tokens; mlm_weight is then that of the generator's."""
     generator: GeneratorConfig = GeneratorConfig()
     """The generator of name=replaced_tokens."""
+    distillation: DistillationConfig = DistillationConfig()
+    """A teacher to learn from beside the masked words, and the weights of what is learned from it."""
 
     @property
     def predicts_all(self) -> bool:

@@ -263,6 +263,10 @@ class Config:
     """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
     (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
     work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
+    init_from_layers: tuple[int, ...] = ()
+    """Layers of that model, from 0, that the layers of this one start from, in order: for half as many 0,2,4 and so on.
+    Without init_from they are those of objective.distillation.teacher, if there is one. What a student of DistilBERT's
+    kind lacks, token types and a pooler, is left out. By default all layers, of which there must be as many."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = 10

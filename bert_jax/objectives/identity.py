@@ -7,11 +7,12 @@ from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.distillation import DistillationObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.replaced_tokens import ReplacedTokens
 
-NAMED_BY_OPTION = (PretrainingObjective, ReplacedTokens)
-"""Objectives that objective.name chooses, so that config.json has their names."""
+NAMED_BY_OPTION = (PretrainingObjective, DistillationObjective, ReplacedTokens)
+"""Objectives that options choose, so that config.json has their names."""
 
 
 def own_names(objective: Objective) -> dict[str, str]:

@@ -86,6 +86,14 @@ class Objective(Protocol):
         ...
 
 
+class TaughtObjective(Objective, Protocol):
+    """An objective that also reads arrays which are not trained, such as the parameters of a teacher."""
+
+    def reading(self, *frozen: Any) -> Objective:
+        """Return the objective with these arrays, inside the function that is compiled to take them."""
+        ...
+
+
 def main_term(terms: tuple[Term, ...]) -> Term:
     """Return the first term that is trained for, with a weight above 0, by whose held-out loss the best step is kept.
 

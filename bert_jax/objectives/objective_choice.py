@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bert_jax.config import Config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.distillation import DistillationObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.replaced_tokens import replaced_token_detection
@@ -14,12 +15,17 @@ MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
 
 
-def default_objective(model: BertForPreTraining, config: Config) -> Objective:
+def default_objective(
+    model: BertForPreTraining, config: Config, teacher: BertForPreTraining | None = None
+) -> Objective:
     """Return the objective of `pretrain`, unless it is given a different one.
 
-    `model` has the parts of BERT's pre-training; an objective that needs others replaces them.
+    `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
+    objective.distillation, what is measured of a model that had one is the loss of the masked words.
     """
     match config.objective.name:
+        case "masked_words" if teacher is not None:
+            return DistillationObjective(model, teacher, config.objective, config.masking.loss_epsilon)
         case "masked_words":
             return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
         case "left_to_right":

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
+from bert_jax.errors import UserError
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.topology import Topology
 from bert_jax.training.learner import Learner
@@ -56,7 +57,16 @@ def resolved(config: Config, topology: Topology) -> Config:
 
 
 def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Learner:
-    """Return what `pretrain` trains with these options on devices with so much memory."""
+    """Return what `pretrain` trains with these options on devices with so much memory.
+
+    Raises:
+      UserError: they name a teacher, whose files need not be there where a run is planned.
+    """
+    if teacher := config.objective.distillation.teacher:
+        raise UserError(
+            f"plan does not know the memory and the time of objective.distillation.teacher={teacher}; leave it out to "
+            "plan for the student alone"
+        )
     return Learner.of(config, mesh, default_objective, memory_bytes)
 
 

@@ -56,6 +56,7 @@ class Job:
             ("data.path", self.config.data.path),
             ("data.eval_path", self.config.data.eval_path),
             ("init_from", self.config.init_from),
+            ("objective.distillation.teacher", self.config.objective.distillation.teacher),
         ):
             if path and not path.startswith(("gs://", "/")):
                 raise UserError(

@@ -6,20 +6,27 @@ from bert_jax.formats.fit import check_fit
 from bert_jax.formats.generator_arrays import with_generator
 from bert_jax.formats.stored import StoredModel
 from bert_jax.pretrained.initialization import check_architecture
+from bert_jax.pretrained.layer_selection import with_layers
 
 
 def open_source(config: Config, resumed: bool) -> StoredModel | None:
     """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
 
+    With init_from_layers it has these layers alone, and can be the teacher.
+
     Raises:
       UserError: there is no such model, or it has another architecture.
     """
-    if not config.init_from or resumed:
+    path, layers = config.init_from, config.init_from_layers
+    if layers and not path:
+        path = config.objective.distillation.teacher
+    if not path or resumed:
         return None
     from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
 
-    source = open_stored(config.init_from)
+    source = open_stored(path)
     check_fit(source)
+    source = with_layers(source, layers, config.model) if layers else source
     check_architecture(source, config.model)
     return with_generator(source, config) if config.objective.name == "replaced_tokens" else source
 

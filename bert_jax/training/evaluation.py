@@ -15,9 +15,10 @@ from bert_jax.devices.signals import StopSignals
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.means import evaluation_metrics
 from bert_jax.objectives.objective import Objective, Sums
+from bert_jax.training.frozen import Frozen
 from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
-from bert_jax.training.step import make_forward_step
+from bert_jax.training.step import make_sums_step
 
 EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
@@ -27,7 +28,15 @@ class Evaluation:
     """Sequences of one split at the length of one phase, with fixed masks; `run` measures parameters on them."""
 
     def __init__(
-        self, objective: Objective, config: Config, phase: Phase, store: Any, split: str, mesh: Any, shardings: Any
+        self,
+        objective: Objective,
+        config: Config,
+        phase: Phase,
+        store: Any,
+        split: str,
+        mesh: Any,
+        shardings: Any,
+        frozen: Frozen = (),
     ):
         self.terms: tuple[Any, ...] = objective.terms
         alone = dataclasses.replace(phase, packed=False)  # one text per row, so that runs with and without compare
@@ -39,7 +48,7 @@ class Evaluation:
         # are too few.
         self.num_batches: int = -(-wanted // config.evaluation.batch_size)
         self.batch_size: int = max(1, wanted // self.num_batches // rows) * rows
-        self._step = Program(make_forward_step(objective.sums, mesh, shardings))
+        self._step = Program(make_sums_step(objective, mesh, shardings, frozen), frozen)
 
     @property
     def num_sequences(self) -> int:

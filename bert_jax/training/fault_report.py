@@ -53,7 +53,12 @@ def write_report(
     mine = sharding.host_rows(learner.mesh, phase.batch_size)
     batch = sharding.to_global(learner.mesh, examples.batch(last_batch[mine]), phase.batch_size)
     gradients = make_gradients(
-        learner.objective_of(phase), learner.mesh, learner.shardings, micro_batches=phase.micro_batches, seed=seed
+        learner.objective_of(phase),
+        learner.mesh,
+        learner.shardings,
+        micro_batches=phase.micro_batches,
+        seed=seed,
+        frozen=learner.frozen,
     )
     report = {
         "reason": str(trouble),
@@ -61,7 +66,7 @@ def write_report(
         "phase": phase.index,
         "positions": list(positions),
         "parameter_norms": _norms(learner, state.params),
-        "gradient_norms": _norms(learner, gradients(state, batch)),
+        "gradient_norms": _norms(learner, gradients(state, batch, *learner.frozen)),
     }
     file = workdir / f"fault_at_step_{trouble.last}.json"
     if jax.process_index() == 0:

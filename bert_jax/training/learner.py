@@ -13,10 +13,13 @@ from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
+from bert_jax.objectives.distillation import Teacher
+from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.objectives.objective_choice import MakeObjective
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
+from bert_jax.training.frozen import Frozen
 from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
@@ -36,6 +39,8 @@ class Learner:
     """Name of the held-out loss by which the best steps are kept."""
     memory_bytes: int | None
     """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
+    teacher: Teacher | None = None
+    """What the objective learns from, if it is a model."""
 
     @classmethod
     def of(
@@ -44,8 +49,11 @@ class Learner:
         mesh: jax.sharding.Mesh,
         make_objective: MakeObjective,
         memory_bytes: int | None = None,
+        teacher: Teacher | None = None,
     ) -> "Learner":
         """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
+
+        `make_objective` knows the model of the `teacher`, whose arrays are there already.
 
         Raises:
           UserError: the model's table of parameters and what it initializes differ.
@@ -55,11 +63,22 @@ class Learner:
         optimizer = make_optimizer(config.optimizer, objective.model.parameters)
         main = main_term(objective.terms).loss
         abstract = abstract_state(objective.model, optimizer, mesh)
-        return cls(config, make_objective, objective, optimizer, mesh, abstract, main, memory_bytes)
+        return cls(config, make_objective, objective, optimizer, mesh, abstract, main, memory_bytes, teacher)
 
     @property
     def shardings(self) -> TrainState:
         return state_shardings(self.abstract)
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        """What a resumed run must have in common with the earlier start; see `objectives.identity.own_names`."""
+        names = own_names(self.objective)
+        return names if self.teacher is None else names | {"teacher": self.teacher.fingerprint}
+
+    @property
+    def frozen(self) -> Frozen:
+        """Arrays that the steps and the evaluation read beside the state."""
+        return () if self.teacher is None else (self.teacher.params,)
 
     def remat(self, phase: Phase) -> str:
         """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
@@ -106,4 +125,5 @@ class Learner:
             micro_batches=phase.micro_batches,
             schedule=functools.partial(learning_rate, self.config),
             seed=self.config.seed,
+            frozen=self.frozen,
         )

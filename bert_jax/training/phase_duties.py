@@ -163,7 +163,7 @@ def _evaluation(run: PretrainingRun, phase: Phase) -> Evaluation | None:
     if store is None:
         return None
     split, shardings = run.corpus.evaluation_split, learner.shardings.params
-    return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings)
+    return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings, learner.frozen)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:

@@ -19,7 +19,7 @@ class PhaseSteps:
     def of(self, phase: Phase) -> Program:
         """Return the step of `phase`."""
         if phase.index not in self._programs:
-            self._programs[phase.index] = Program(self._learner.train_step(phase))
+            self._programs[phase.index] = Program(self._learner.train_step(phase), self._learner.frozen)
         return self._programs[phase.index]
 
     def begin(self, step: int) -> None:

@@ -12,7 +12,6 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import traced_steps
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices.signals import StopSignals
-from bert_jax.objectives.identity import own_names
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner
@@ -57,7 +56,7 @@ def open_directory(config: Config, corpus: Corpus, learner: Learner) -> WorkDire
         config,
         store_fingerprint=corpus.store.fingerprint,
         tokenizer=corpus.store.tokenizer(),
-        own_names=own_names(learner.objective),
+        own_names=learner.own_names,
         devices=list(learner.mesh.devices.flat),
     )
 

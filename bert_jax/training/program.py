@@ -9,6 +9,7 @@ import jax
 
 from bert_jax.devices.signals import COMPILING, StopSignals
 from bert_jax.training.events import Events
+from bert_jax.training.frozen import Frozen
 from bert_jax.training.metrics import Rates
 
 
@@ -17,17 +18,18 @@ class Program:
 
     Args:
       function: from `jax.jit`; only the shapes and types of the batch may differ between two calls.
+      frozen: arrays that it takes after the arguments of every call (training/frozen.py).
     """
 
-    def __init__(self, function: Any):
-        self._function = function
+    def __init__(self, function: Any, frozen: Frozen = ()):
+        self._function, self._frozen = function, frozen
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         """Compiled functions by the shapes and types of the batch's arrays."""
         self._begun: dict[tuple[Any, ...], concurrent.futures.Future[Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         self.prepare(*arguments)
-        return self.compiled[_shapes(arguments)](*arguments)
+        return self.compiled[_shapes(arguments)](*arguments, *self._frozen)
 
     def begin(self, *arguments: Any) -> None:
         """Compile in a thread, for arguments of these shapes, types and shardings; `prepare` waits for what is left.
@@ -39,7 +41,7 @@ class Program:
         if shapes in self.compiled or shapes in self._begun:
             return
         executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
-        self._begun[shapes] = executor.submit(lambda: self._function.lower(*arguments).compile())
+        self._begun[shapes] = executor.submit(lambda: self._function.lower(*arguments, *self._frozen).compile())
         executor.shutdown(wait=False)
 
     def prepare(
@@ -69,7 +71,7 @@ class Program:
             if events is not None:
                 measured.enter_context(events.timed("compiled", events.step))
             begun = self._begun.pop(shapes, None)
-            compile_ = self._function.lower(*arguments).compile if begun is None else begun.result
+            compile_ = self._function.lower(*arguments, *self._frozen).compile if begun is None else begun.result
             self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
 
 

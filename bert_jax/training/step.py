@@ -15,6 +15,7 @@ from bert_jax.objectives.means import mean_loss, training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.training import useful_work
+from bert_jax.training.frozen import Frozen, frozen_shardings, reader
 from bert_jax.training.state import TrainState
 from bert_jax.training.table_copies import copies_type, with_copies
 
@@ -29,8 +30,9 @@ def make_train_step(
     micro_batches: int = 1,
     schedule: Callable[[jax.Array], jax.Array],
     seed: int = 0,
+    frozen: Frozen = (),
 ) -> jax.stages.Wrapped:
-    """Return a compiled (state, batch) → (state, metrics); the state passed in is consumed (donated).
+    """Return a compiled (state, batch, *frozen) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
     grad_norm (before clipping), skipped, and the `useful_work.counts` of the batch. A loss or gradient that is not
@@ -46,15 +48,17 @@ def make_train_step(
         update are those of the whole batch, except for which elements dropout drops.
       schedule: maps a step to the learning rate of the update from that step to the next.
       seed: determines dropout, together with the step.
+      frozen: what the objective reads beside the parameters.
     """
-    step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
+    reading = reader(objective, frozen)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+    def train_step(state: TrainState, batch: Batch, *arrays: Any) -> tuple[TrainState, dict[str, Any]]:
+        step = _step(reading(arrays), optimizer, mesh, shardings, clip_norm, micro_batches)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         state, metrics = step(state, batch, schedule(state.step), key, jax.random.fold_in(key, 0))
         return state, metrics | useful_work.counts(batch)
 
-    return _compiled(train_step, mesh, shardings)
+    return _compiled(train_step, mesh, shardings, frozen)
 
 
 def make_shared_train_step(
@@ -65,31 +69,33 @@ def make_shared_train_step(
     *,
     clip_norm: float,
     micro_batches: int = 1,
+    frozen: Frozen = (),
 ) -> jax.stages.Wrapped:
-    """Return `make_train_step` for runs that differ in rate and seed: (state, batch, rate, seed) → (state, metrics).
+    """Return `make_train_step` for runs that differ in rate and seed: (state, batch, rate, seed, *frozen).
 
     A batch in one part draws other dropout than it does in `make_train_step` with the same seed.
     """
-    step = _step(objective, optimizer, mesh, shardings, clip_norm, micro_batches)
+    reading = reader(objective, frozen)
 
     def train_step(
-        state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array
+        state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array, *arrays: Any
     ) -> tuple[TrainState, dict[str, Any]]:
+        step = _step(reading(arrays), optimizer, mesh, shardings, clip_norm, micro_batches)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         return step(state, batch, rate, key, key)
 
-    return _compiled(train_step, mesh, shardings, arguments=2)
+    return _compiled(train_step, mesh, shardings, frozen, arguments=2)
 
 
 def _compiled(
-    train_step: Callable[..., Any], mesh: Mesh, shardings: TrainState, arguments: int = 0
+    train_step: Callable[..., Any], mesh: Mesh, shardings: TrainState, frozen: Frozen, arguments: int = 0
 ) -> jax.stages.Wrapped:
-    """Return the compiled function of state, batch and so many scalars."""
+    """Return the compiled function of state, batch, so many scalars and `frozen`."""
     alike = sharding.replicated(mesh)
     return jax.jit(
         sharding.under(mesh, train_step),
         donate_argnums=0,
-        in_shardings=(shardings, sharding.batch_sharding(mesh), *(alike,) * arguments),
+        in_shardings=(shardings, sharding.batch_sharding(mesh), *(alike,) * arguments, *frozen_shardings(frozen)),
         out_shardings=(shardings, alike),
     )
 
@@ -138,35 +144,52 @@ def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_bat
 
 
 def make_gradients(
-    objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int
+    objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int, frozen: Frozen = ()
 ) -> jax.stages.Wrapped:
-    """Return a compiled (state, batch) → gradients, those that `make_train_step` clips; the state is not consumed."""
+    """Return a compiled (state, batch, *frozen) → gradients, those that `make_train_step` clips.
 
-    def gradients(state: TrainState, batch: Batch):
+    The state is not consumed.
+    """
+    reading = reader(objective, frozen)
+
+    def gradients(state: TrainState, batch: Batch, *arrays: Any):
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        return _of_batch(objective, mesh, shardings, micro_batches)(
+        return _of_batch(reading(arrays), mesh, shardings, micro_batches)(
             state.params, batch, key, jax.random.fold_in(key, 0)
         )[0]
 
-    gradients = sharding.under(mesh, gradients)
-    return jax.jit(gradients, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=shardings.params)
+    return jax.jit(
+        sharding.under(mesh, gradients),
+        in_shardings=(shardings, sharding.batch_sharding(mesh), *frozen_shardings(frozen)),
+        out_shardings=shardings.params,
+    )
 
 
-def make_forward_step(function: Callable[..., Any], mesh: Mesh, shardings: Any) -> jax.stages.Wrapped:
-    """Return a compiled (params, batch) → `function(params, batch)`, whose result is the same on every device.
+def make_sums_step(objective: Objective, mesh: Mesh, shardings: Any, frozen: Frozen = ()) -> jax.stages.Wrapped:
+    """Return a compiled (params, batch, *frozen) → the sums of the objective without dropout; see make_forward_step."""
+    reading = reader(objective, frozen)
+    sums = lambda params, batch, *arrays: reading(arrays).sums(params, batch)
+    return make_forward_step(sums, mesh, shardings, frozen)
+
+
+def make_forward_step(
+    function: Callable[..., Any], mesh: Mesh, shardings: Any, frozen: Frozen = ()
+) -> jax.stages.Wrapped:
+    """Return a compiled `function` of (params, batch, *frozen), whose result is the same on every device.
 
     Args:
-      function: takes the global batch, such as the `sums` of an objective; without a key there is no dropout.
+      function: takes the global batch.
       mesh: the devices.
       shardings: tree of the shardings of the parameters.
+      frozen: what it reads beside them.
     """
 
-    def forward_step(params: Any, batch: Batch):
-        return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch)
+    def forward_step(params: Any, batch: Batch, *arrays: Any):
+        return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch, *arrays)
 
     return jax.jit(
         sharding.under(mesh, forward_step),
-        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        in_shardings=(shardings, sharding.batch_sharding(mesh), *frozen_shardings(frozen)),
         out_shardings=sharding.replicated(mesh),
     )
 

@@ -1,0 +1,58 @@
+"""Options of learning from a teacher, as frozen dataclasses; the standard library only, as in `config.options`."""
+
+import dataclasses
+import math
+from typing import Literal
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationConfig:
+    """A teacher whose predictions and states pre-training imitates (Sanh et al. 2019), and the weight of each loss."""
+
+    teacher: str = ""
+    """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
+    words. A run resumes with the same teacher only, wherever it is. By default there is none."""
+    temperature: float = 2.0
+    """What the logits of both models are divided by before they are compared. The loss is multiplied by its square."""
+    soft_weight: float = 5.0
+    """Weight of the divergence of the student's predictions from the teacher's."""
+    soft_positions: Literal["masked", "all"] = "masked"
+    """Where predictions are compared: at the masked positions, or at every token, as in the published code, which
+    computes the logits of all of them."""
+    cosine_weight: float = 1.0
+    """Weight of 1 - cosine of the last states of student and teacher, which must have one width."""
+    hidden_weight: float = 0.0
+    """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT), for equal
+    widths."""
+    attention_weight: float = 0.0
+    """Weight of the squared difference of the attention probabilities of each layer, for equal numbers of heads.
+    (TinyBERT compares the scores before the softmax.)"""
+    layers: tuple[int, ...] = ()
+    """Layers of the teacher, from 0, that the student's layers are compared with, in order. By default they are spread
+    evenly: the last with the last, and with half as many every second one."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each loss, by the name of its option."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name.endswith("_weight")}
+
+
+def check_distillation(options: DistillationConfig) -> None:
+    """Raise a UserError if a value is out of range, or no weight is above 0."""
+    check_temperature("objective.distillation", options.temperature)
+    for name, weight in options.weights.items():
+        if not 0 <= weight < math.inf:
+            raise UserError(f"objective.distillation.{name}={weight} must be 0 or a positive number")
+    if not any(options.weights.values()):
+        raise UserError(
+            f"objective.distillation.teacher={options.teacher}, but all weights below objective.distillation are 0, so "
+            "nothing is learned from it; give one a positive weight, such as soft_weight=5"
+        )
+
+
+def check_temperature(group: str, temperature: float) -> None:
+    """Raise a UserError unless the temperature is positive."""
+    if not 0 < temperature < math.inf:
+        raise UserError(f"{group}.temperature={temperature} must be positive; DistilBERT has 2")

@@ -1,0 +1,151 @@
+"""Distillation in pre-training (Sanh et al. 2019): masked words, and what a teacher predicts and computes for them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import ModelConfig, ObjectiveConfig
+from bert_jax.config.teachers import DistillationConfig
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.heads import gather_positions
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.objectives import masked_language_model, soft_targets, state_matching
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS
+from bert_jax.objectives.objective import Batch, Sums, Term
+
+SOFT_TARGETS = Term(name="soft_targets", label="KL", title="Teacher's predictions", unit="nats", panels=("loss",))
+COSINE = Term(name="cosine", label="cosine", title="Teacher's last states", unit="1 - cosine", panels=("loss",))
+HIDDEN = Term(name="hidden", title="Teacher's states", unit="mean square", panels=("loss",))
+ATTENTION = Term(name="attention", title="Teacher's attention", unit="mean square", panels=("loss",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model that another one imitates."""
+
+    model: BertForPreTraining
+    params: Params
+    """On the devices, split as the model's table says."""
+    fingerprint: str
+    """Of the values, by which a run knows its teacher again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationObjective:
+    """Masked words and the terms of DistillationConfig that have a weight (see `Objective`)."""
+
+    model: BertForPreTraining
+    teacher: BertForPreTraining
+    weights: ObjectiveConfig
+    epsilon: float = 0.0
+    """As in `PretrainingObjective`."""
+    teacher_params: Params | None = None
+    """Of the teacher, which are never trained; see `reading`."""
+
+    def reading(self, teacher_params: Params) -> "DistillationObjective":
+        """Return the objective with the arrays of the teacher, inside the function that is compiled to take them."""
+        return dataclasses.replace(self, teacher_params=teacher_params)
+
+    @property
+    def options(self) -> DistillationConfig:
+        return self.weights.distillation
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        weights = self.options.weights
+        of_teacher = (
+            dataclasses.replace(term, weight=weights[name])
+            for name, term in (
+                ("soft_weight", SOFT_TARGETS),
+                ("cosine_weight", COSINE),
+                ("hidden_weight", HIDDEN),
+                ("attention_weight", ATTENTION),
+            )
+        )
+        words = dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight)
+        return (words, *(term for term in of_teacher if term.weight))
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
+        possible = {
+            MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon,
+            SOFT_TARGETS.name: jnp.sum(self._compared(batch)[1]),
+            COSINE.name: tokens,
+            HIDDEN.name: tokens,
+            ATTENTION.name: jnp.sum(state_matching.token_pairs(batch)),
+        }
+        return {term.name: possible[term.name] for term in self.terms}
+
+    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        assert self.teacher_params is not None, "`reading` comes first"
+        options, texts = self.options, PackedTexts.of(batch)
+        inputs, collect = _inputs(batch), bool(options.hidden_weight or options.attention_weight)
+        student = self.model.encode(params, *inputs, dropout_key, collect, texts)
+        teacher = self.teacher.encode(self.teacher_params, *inputs, None, collect, texts)
+        tokens = batch["attention_mask"].astype(jnp.float32)
+        found = self._predictions(params, batch, student, teacher)
+        if options.cosine_weight:
+            states = student.last_hidden_state, teacher.last_hidden_state
+            found[COSINE.name] = state_matching.cosine_sums(*states, tokens)
+        if collect:
+            found |= self._layers(student, teacher, tokens, state_matching.token_pairs(batch))
+        return found
+
+    def _predictions(self, params, batch: Batch, student: EncoderOutput, teacher: EncoderOutput) -> dict[str, Sums]:
+        if not self.options.soft_weight:
+            return {MASKED_WORDS.name: masked_language_model.model_sums(self.model, params, batch, student)}
+        words = self.model.config.need_vocab_size()
+        at, weights = self._compared(batch)
+        logits = self.model.word_logits(params, at, "mlm", student)[:, :, :words]
+        theirs = self.teacher.word_logits(self.teacher_params or {}, at, "mlm", teacher)[:, :, :words]
+        soft = soft_targets.loss_sums(logits, theirs, weights, self.options.temperature)
+        if self.options.soft_positions == "all":
+            logits = gather_positions(logits, batch["masked_positions"])
+        hard = masked_language_model.loss_sums(logits, batch["masked_ids"], batch["masked_weights"])
+        return {MASKED_WORDS.name: hard, SOFT_TARGETS.name: soft}
+
+    def _compared(self, batch: Batch) -> tuple[Batch, jax.Array]:
+        """Return a batch whose masked_positions [B, M] are where predictions are compared, and the weight of each."""
+        if self.options.soft_positions == "masked":
+            return batch, batch["masked_weights"]
+        tokens = batch["attention_mask"]
+        everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+        return batch | {"masked_positions": everywhere}, tokens.astype(jnp.float32)
+
+    def _layers(
+        self, student: EncoderOutput, teacher: EncoderOutput, tokens: jax.Array, pairs: jax.Array
+    ) -> dict[str, Sums]:
+        layers = compared_layers(self.options, self.model.config, self.teacher.config)
+        found = {}
+        if self.options.hidden_weight:
+            states = list(teacher.hidden_states or ())
+            chosen = [states[0], *(states[1 + layer] for layer in layers)]
+            found[HIDDEN.name] = state_matching.hidden_sums(student.hidden_states or (), chosen, tokens)
+        if self.options.attention_weight:
+            maps, theirs = student.attentions or (), teacher.attentions or ()
+            found[ATTENTION.name] = state_matching.attention_sums(maps, [theirs[layer] for layer in layers], pairs)
+        return found
+
+
+def compared_layers(options: DistillationConfig, student: ModelConfig, teacher: ModelConfig) -> tuple[int, ...]:
+    """Return the layer of the teacher, from 0, that each layer of the student is compared with.
+
+    Raises:
+      UserError: the options name others than there are, or the default cannot spread them evenly.
+    """
+    ours, theirs = student.num_layers, teacher.num_layers
+    if not options.layers and theirs % ours == 0:
+        return tuple(range(theirs // ours - 1, theirs, theirs // ours))
+    if len(options.layers) == ours and all(0 <= layer < theirs for layer in options.layers):
+        return options.layers
+    raise UserError(
+        f"objective.distillation.layers={','.join(map(str, options.layers)) or '()'} must name a layer of the teacher, "
+        f"0 to {theirs - 1}, for each of the {ours} layers of the student"
+    )
+
+
+def _inputs(batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]

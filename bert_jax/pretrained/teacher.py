@@ -1,0 +1,86 @@
+"""The model that another one learns from (objective.distillation.teacher), checked before anything is compiled."""
+
+from jax.sharding import Mesh
+
+from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.config import ComputeConfig, Config, resolve_phases
+from bert_jax.errors import UserError
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import StoredModel
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import MODEL_PARTS
+from bert_jax.objectives.distillation import Teacher, compared_layers
+from bert_jax.tokenization.tokenizer import Tokenizer
+
+OPTION = "objective.distillation"
+
+
+def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher | None:
+    """Return the teacher with its arrays on the devices of `mesh`; None if the options name none.
+
+    Args:
+      config: options of the run of the student, whose vocabulary is that of `tokenizer`.
+      tokenizer: of the data.
+      mesh: the devices.
+
+    Raises:
+      UserError: there is no such model, or the student cannot learn from it what the options ask for.
+    """
+    path = config.objective.distillation.teacher
+    if not path:
+        return None
+    from bert_jax.formats.opening import open_stored, place  # the readers of all formats, which most runs do not need
+
+    stored = open_stored(path)
+    check_fit(stored)
+    check_vocabularies(stored, tokenizer, f"{OPTION}.teacher")
+    _check_states(stored, config)
+    return Teacher(_network(stored, config.compute), place(stored, mesh), stored_fingerprint(stored.arrays))
+
+
+def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -> None:
+    """Raise a UserError unless the ids of a teacher mean what they mean to the student."""
+    theirs = stored.tokenizer
+    if theirs is None:
+        raise UserError(
+            f"{option}={stored.path} has no vocabulary, so nobody can tell whether its ids are those of the data; put "
+            "the vocabulary that it was trained with into that directory"
+        )
+    if list(theirs.tokens) != list(tokenizer.tokens):
+        raise UserError(
+            f"{option}={stored.path} has another vocabulary ({theirs.vocab_size:,} entries) than the data "
+            f"({tokenizer.vocab_size:,}), so its predictions are of other words; prepare the data with the teacher's "
+            "vocabulary, or choose a teacher that was trained with that of the data"
+        )
+
+
+def _check_states(stored: StoredModel, config: Config) -> None:
+    """Raise a UserError if what the options compare is not there, or has another shape."""
+    options, ours, theirs = config.objective.distillation, config.model, stored.model
+    name = f"{OPTION}.teacher={stored.path}"
+    if "mlm" not in stored.parts and options.soft_weight:
+        raise UserError(
+            f"{name} has no masked-language-model head (beside the encoder: {', '.join(stored.parts) or 'nothing'}), "
+            f"which {OPTION}.soft_weight={options.soft_weight:g} needs; choose a pre-trained model, or set it to 0"
+        )
+    if theirs.direction != ours.direction:
+        raise UserError(f"{name} has model.direction={theirs.direction}, the student {ours.direction}; choose another")
+    for weight, size in (("cosine", "hidden_size"), ("hidden", "hidden_size"), ("attention", "num_heads")):
+        here, there = getattr(ours, size), getattr(theirs, size)
+        if options.weights[f"{weight}_weight"] and here != there:
+            raise UserError(
+                f"{name} has {size}={there}, the student {here}, but {OPTION}.{weight}_weight="
+                f"{options.weights[f'{weight}_weight']:g} compares them; set it to 0, or choose equal sizes"
+            )
+    if options.hidden_weight or options.attention_weight:
+        compared_layers(options, ours, theirs)
+    longest = max(phase.sequence_length for phase in resolve_phases(config))
+    if longest > theirs.longest_sequence:
+        raise UserError(
+            f"{name} reads at most {theirs.longest_sequence} tokens, but phases have {longest}; shorten them, or "
+            "choose a teacher with more positions"
+        )
+
+
+def _network(stored: StoredModel, compute: ComputeConfig) -> BertForPreTraining:
+    return BertForPreTraining(stored.model, compute, tuple(part for part in MODEL_PARTS if part in stored.parts))

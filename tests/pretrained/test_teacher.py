@@ -1,0 +1,157 @@
+"""Opening a teacher, and starting from some of its layers."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import written_teacher
+from pretrained_model import contents, random_params
+
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import Config, DataConfig, MeshConfig, ModelConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config.checks import check
+from bert_jax.config.teachers import DistillationConfig
+from bert_jax.console.command_line import load_config
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained.initialization import initialize
+from bert_jax.pretrained.source import open_source
+from bert_jax.pretrained.teacher import open_teacher
+from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def directory(small_store, tmp_path_factory):
+    place = tmp_path_factory.mktemp("teacher") / "model"
+    written_teacher.write(place, small_store)
+    return place
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_store):
+    return load_tokenizer(small_store / "tokenizer")
+
+
+def taught(teacher, model=None, layers=(), **options) -> Config:
+    student = dataclasses.replace(written_teacher.TEACHER, num_layers=2, type_vocab_size=0, pair_head=False)
+    return Config(
+        model=dataclasses.replace(student, **(model or {})),
+        data=DataConfig(sentence_pairs="none"),
+        objective=ObjectiveConfig(distillation=DistillationConfig(teacher=str(teacher), **options)),
+        init_from_layers=layers,
+        phases=(PhaseConfig(sequence_length=48),),
+    )
+
+
+def test_a_teacher_is_split_like_any_model_and_keeps_its_bits(directory, small_store, tokenizer, tmp_path):
+    drawn = written_teacher.write(tmp_path / "same", small_store)
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
+    teacher = open_teacher(taught(directory), tokenizer, mesh)
+    arrays = leaf_paths(teacher.params)
+    assert {path: np.asarray(array).tobytes() for path, array in arrays.items()} == contents(drawn)
+    kernel = arrays["encoder/feed_forward/intermediate/kernel"]
+    assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // 4}
+    again = open_teacher(taught(tmp_path / "same"), tokenizer, mesh)
+    assert teacher.fingerprint == again.fingerprint and teacher.model.parts == ("pooler", "mlm")
+
+
+@pytest.mark.parametrize(
+    "problem, changes",
+    [
+        (
+            "has hidden_size=32, the student 16, but objective.distillation.cosine_weight=1",
+            {"model": {"hidden_size": 16}},
+        ),
+        (
+            "has num_heads=2, the student 4, but .*attention_weight",
+            {"model": {"num_heads": 4}, "attention_weight": 1.0},
+        ),
+        (
+            "must name a layer of the teacher, 0 to 3, for each of the 3",
+            {"model": {"num_layers": 3}, "hidden_weight": 1.0},
+        ),
+        ("must name a layer of the teacher", {"layers": (0, 9), "hidden_weight": 1.0}),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(directory, tokenizer, problem, changes):
+    layers = {"layers": changes.pop("layers")} if "layers" in changes else {}
+    config = taught(directory, changes.pop("model", None), **changes)
+    options = dataclasses.replace(config.objective.distillation, **layers)
+    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, distillation=options))
+    with pytest.raises(UserError, match=problem) as found:
+        open_teacher(check(config), tokenizer, sharding.make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert "\n" not in str(found.value)
+
+
+def test_a_teacher_with_another_vocabulary_or_without_the_head_is_refused(directory, small_store, tokenizer, tmp_path):
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    other = WordPieceTokenizer([*tokenizer.tokens[:-1], "another"], lowercase=True)
+    with pytest.raises(UserError, match="has another vocabulary .* so its predictions are of other words"):
+        open_teacher(taught(directory), other, mesh)
+    written_teacher.write(tmp_path / "bare", small_store, ("pooler",))
+    with pytest.raises(UserError, match="has no masked-language-model head .*soft_weight=5 needs"):
+        open_teacher(taught(tmp_path / "bare"), tokenizer, mesh)
+    written_teacher.write(tmp_path / "short", small_store, max_position_embeddings=40)
+    with pytest.raises(UserError, match="reads at most 40 tokens, but phases have 48"):
+        open_teacher(taught(tmp_path / "short"), tokenizer, mesh)
+    assert open_teacher(taught(""), tokenizer, mesh) is None
+
+
+@pytest.mark.parametrize(
+    "problem, changes",
+    [
+        ("temperature=0.0 must be positive", {"temperature": 0.0}),
+        ("cosine_weight=-1.0 must be 0 or a positive number", {"cosine_weight": -1.0}),
+        ("all weights below objective.distillation are 0", {"soft_weight": 0.0, "cosine_weight": 0.0}),
+    ],
+)
+def test_options_out_of_range_are_refused(problem, changes):
+    with pytest.raises(UserError, match=problem):
+        check(taught("somewhere", **changes))
+
+
+def test_a_teacher_goes_with_masked_words_alone():
+    config = taught("somewhere")
+    pairs = dataclasses.replace(config, data=DataConfig(), model=ModelConfig())
+    with pytest.raises(UserError, match="but data.sentence_pairs=nsp; set data.sentence_pairs=none"):
+        check(pairs)
+    spans = dataclasses.replace(config.objective, span_boundary_weight=1.0)
+    with pytest.raises(UserError, match="but objective.span_boundary_weight=1; set"):
+        check(dataclasses.replace(config, objective=spans))
+
+
+def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
+    """Also in the reverse order, and also from init_from; what it has no place for is listed."""
+    config = taught(directory, layers=(3, 1))
+    source = open_source(config, resumed=False)
+    named = dataclasses.replace(taught(""), init_from=str(directory), init_from_layers=(3, 1))
+    assert contents(source) == contents(open_source(named, resumed=False))
+    model = BertForPreTraining(dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size), parts=("mlm",))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    fresh = jax.device_put(random_params(model, seed=5), sharding.replicated(mesh))
+    found, report = initialize(source, model.parameters, tokenizer, fresh)
+    theirs, ours = leaf_paths(open_teacher(config, tokenizer, mesh).params), leaf_paths(found)
+    for path, values in ours.items():
+        expected = np.asarray(theirs[path])
+        np.testing.assert_array_equal(values, expected[[3, 1]] if path.startswith("encoder/") else expected)
+    assert not report.fresh and not report.resized
+    assert set(report.ignored) == {"embeddings/token_type/table", "pooler/bias", "pooler/kernel"}
+    assert open_source(config, resumed=True) is None
+
+
+@pytest.mark.parametrize(
+    "layers, problem", [((0, 4), "has the layers 0 to 3, and no layer 4"), ((0,), "num_layers is 2")]
+)
+def test_layers_that_are_not_there_are_refused(directory, layers, problem):
+    with pytest.raises(UserError, match=problem):
+        open_source(taught(directory, layers=layers), resumed=False)
+
+
+def test_the_configurations_have_the_published_weights():
+    for name in ("distilbert", "distilbert_mini"):
+        config = load_config(name)
+        options = config.objective.distillation
+        assert (options.soft_weight, config.objective.mlm_weight, options.cosine_weight) == (5, 2, 1)
+        assert options.temperature == 2 and len(config.init_from_layers) == config.model.num_layers

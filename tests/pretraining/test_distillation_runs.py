@@ -1,0 +1,52 @@
+"""Whole runs with a teacher: resumed exactly, with the same teacher only, and the same on a mesh of eight."""
+
+import dataclasses
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import written_teacher
+from pretrained_model import contents
+from small_pretraining import rows
+from test_family_runs import small
+
+from bert_jax.commands.evaluate import run_evaluate
+from bert_jax.config import MeshConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.opening import open_stored
+from bert_jax.pretraining import pretrain
+
+
+def with_teacher(config, path):
+    distillation = dataclasses.replace(config.objective.distillation, teacher=str(path), hidden_weight=0.5)
+    return dataclasses.replace(config, objective=dataclasses.replace(config.objective, distillation=distillation))
+
+
+@pytest.mark.slow
+def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_store, tmp_path):
+    drawn = written_teacher.write(tmp_path / "teacher", small_store)
+    config = small("distilbert_mini", small_store, tmp_path / "run")
+    config = dataclasses.replace(config, init_from_layers=(0, 2))
+    config = with_teacher(config, tmp_path / "teacher")
+    pretrain(config, devices=jax.devices()[:1])
+    whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
+    assert {"mlm_loss", "soft_targets_loss", "cosine_loss", "hidden_loss"} <= whole[0].keys() & evaluated[0].keys()
+    assert contents(open_stored(tmp_path / "teacher")) == contents(drawn)
+    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
+    os.rename(tmp_path / "teacher", tmp_path / "moved")
+    pretrain(with_teacher(config, tmp_path / "moved"), devices=jax.devices()[:1])
+    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    written_teacher.write(tmp_path / "other", small_store, num_layers=2)
+    for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
+        with pytest.raises(UserError, match=problem):
+            pretrain(with_teacher(config, tmp_path / path if path else ""), devices=jax.devices()[:1])
+    split = dataclasses.replace(config, workdir=str(tmp_path / "split"), mesh=MeshConfig(data=2, fsdp=2, tensor=2))
+    pretrain(with_teacher(split, tmp_path / "moved"), devices=jax.devices()[:8])
+    for name in ("loss", "soft_targets_loss", "cosine_loss", "hidden_loss"):
+        losses = [[row[name] for row in found] for found in (whole, rows(split.workdir))]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6)
+    shutil.rmtree(tmp_path / "moved")  # a trained student needs its teacher no more
+    measured = run_evaluate(config.workdir, config, devices=jax.devices()[:1]).metrics
+    assert measured["mlm_loss"] == pytest.approx(evaluated[-1]["mlm_loss"], rel=1e-6)
