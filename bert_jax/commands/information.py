@@ -64,6 +64,8 @@ def parameter_table(config: Config) -> Table:
         rows.insert(-1, ("next-sentence head", counts.next_sentence))
     if counts.span_boundary:
         rows.insert(-1, ("span boundary head (table shared)", counts.span_boundary))
+    if counts.mask_decoder:
+        rows.insert(-1, ("positions of the mask decoder", counts.mask_decoder))
     for name, number in rows:
         table.add_row(name, f"{number:,}")
     return table

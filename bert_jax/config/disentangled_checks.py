@@ -24,6 +24,11 @@ def check_disentangled(model: ModelConfig) -> None:
         raise UserError(
             "model.use_bias=False with model.disentangled.terms is a form that no DeBERTa has; set model.use_bias=True"
         )
+    if model.layer != "transformer":
+        raise UserError(
+            f"model.layer={model.layer} has no attention, which model.disentangled.terms={options.terms} is about; set "
+            "model.layer=transformer"
+        )
     if options.max_distance < 1:
         raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")
     if options.buckets is None:

@@ -28,6 +28,26 @@ def check_objective(config: Config) -> None:
         _check_taught(config)
     if config.objective.predicts_all:
         _check_neighbours(config)
+    if config.objective.mask_decoder:
+        _check_mask_decoder(config)
+
+
+def _check_mask_decoder(config: Config) -> None:
+    """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
+    model = config.model
+    for name, value, fitting in (
+        ("model.disentangled.terms", model.disentangled.terms, model.disentangled.terms != "none"),
+        ("model.positions", model.positions, model.positions == "none"),
+        ("model.norm_position", model.norm_position, model.norm_position == "post"),
+        ("model.num_layers", model.num_layers, model.num_layers > 1),
+        ("objective.name", config.objective.name, config.objective.name == "masked_words"),
+    ):
+        if not fitting:
+            raise UserError(
+                f"objective.mask_decoder=True does not go with {name}={value}: masked words are predicted by further "
+                "passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
+                "norm_position=post), whose input has no absolute positions; leave it out"
+            )
 
 
 def _check_taught(config: Config) -> None:

@@ -2,8 +2,17 @@
 
 import dataclasses
 import difflib
+from typing import Literal
 
-from bert_jax.config import Config, MaskingConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config import (
+    Config,
+    DisentangledConfig,
+    MaskingConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
 from bert_jax.errors import UserError
 
 HEAD_SIZE = 64  # the same in every published BERT
@@ -142,6 +151,27 @@ def electra_config(name: str) -> ModelConfig:
         activation="gelu_erf",
         pooler="gelu_erf",
         pair_head=False,
+    )
+
+
+def deberta_config(version: Literal[1, 3], num_layers: int = 12, hidden_size: int = 768) -> ModelConfig:
+    """Return DeBERTa (He et al. 2021, arXiv 2006.03654) or DeBERTa-v3 (arXiv 2111.09543) in a size.
+
+    vocab_size is None. In both, distances from 512 tokens on are alike.
+    """
+    first = DisentangledConfig(terms="c2p+p2c", key_bias=False)
+    third = DisentangledConfig(terms="c2p+p2c", buckets=256, shared_projections=True, table_norm=True)
+    return ModelConfig(
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // HEAD_SIZE,
+        type_vocab_size=0,
+        pair_head=False,
+        activation="gelu_erf",
+        layer_norm_epsilon=1e-7,
+        pooler="gelu_erf",
+        positions="none",
+        disentangled=first if version == 1 else third,
     )
 
 

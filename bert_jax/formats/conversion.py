@@ -49,11 +49,12 @@ def convert(
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    Only bert_jax knows a span boundary head. Google's run_squad.py leaves a pooler that nothing reads. The classes of
-    transformers do not have one together with such a head, and would report it as unexpected.
+    Only bert_jax knows a span boundary head and the enhanced mask decoder. Google's run_squad.py leaves a pooler that
+    nothing reads. The classes of transformers do not have one together with such a head, and would report it as
+    unexpected.
     """
     if to != "bert_jax":
-        stored = _without(stored, "span_boundary")
+        stored = _without(_without(stored, "span_boundary"), "mask_decoder")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
         return _without(stored, "pooler")
     if parts == "all":
@@ -67,7 +68,7 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
             f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
             f"{', '.join(stored.parts) or 'an encoder only'}"
         )
-    kept = {"embeddings", "encoder", "final_norm", {"mlm": "mlm", "encoder": "pooler"}[parts]}
+    kept = {"embeddings", "encoder", "final_norm", *{"mlm": ("mlm", "mask_decoder"), "encoder": ("pooler",)}[parts]}
     arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
     return dataclasses.replace(stored, arrays=arrays, head=None)
 

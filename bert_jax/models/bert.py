@@ -17,11 +17,12 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import Linear
+from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
-from bert_jax.models.stack import run_stack, stacked_blocks
+from bert_jax.models.stack import Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.word_losses import WordLosses
 
 WordPart = Literal["mlm", "span_boundary"]
@@ -55,6 +56,8 @@ class Bert(nnx.Module):
         self.replaced_tokens = replaced() if "replaced_tokens" in parts else None
         spans = functools.partial(SpanBoundaryHead, config, jax.random.fold_in(key, 1), architecture.activation)
         self.span_boundary = spans() if "span_boundary" in parts else None
+        decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
+        self.mask_decoder = decoder() if "mask_decoder" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias
@@ -73,15 +76,34 @@ class Bert(nnx.Module):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         restarts = () if texts is None else (texts.positions(),)
         embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
-        x, collected = run_stack(architecture.stack, self.encoder, embedded, mask, keys[1], collect)
+        x, collected, decoded = self._through_layers(architecture.stack, embedded, mask, keys[1], collect, texts)
         x = x if self.final_norm is None else self.final_norm(x)
         pooled = None
         if self.pooler is not None:
             pooled = architecture.pooler(self.pooler(self._read(x, mask, texts)))
         if collected is None:
-            return EncoderOutput(x, pooled)
+            return EncoderOutput(x, pooled, decoded=decoded)
         outputs, attentions = zip(*collected, strict=True)
-        return EncoderOutput(x, pooled, (embedded, *outputs), attentions)
+        return EncoderOutput(x, pooled, (embedded, *outputs), attentions, decoded)
+
+    def _through_layers(
+        self,
+        stack: Stack,
+        x: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        collect: bool,
+        texts: PackedTexts | None,
+    ) -> tuple[jax.Array, list | None, jax.Array | None]:
+        """Return x [B, L, H] after the layers, what they collect, and the output of the decoder if there is one."""
+        if self.mask_decoder is None:
+            return *run_stack(stack, self.encoder, x, mask, dropout_key, collect), None
+        keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
+        below, lower, last = without_last(stack, self.encoder)
+        x, collected = run_stack(below, lower, x, mask, keys[0], collect)
+        decoded = self.mask_decoder(stack, last, x, mask, keys[1], texts)
+        x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.settings(stack.num_layers - 1))
+        return x, None if collected is None else [*collected, (x, weights)], decoded
 
     def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
         """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts.
@@ -115,7 +137,8 @@ class Bert(nnx.Module):
             assert self.span_boundary is not None, "require(part) comes first"
             return self.span_boundary.words, self.span_boundary(output.last_hidden_state, SpanBoundaries.of(batch))
         assert self.mlm is not None, "require(part) comes first"
-        return self.mlm, gather_positions(output.last_hidden_state, batch["masked_positions"])
+        states = output.last_hidden_state if output.decoded is None else output.decoded
+        return self.mlm, gather_positions(states, batch["masked_positions"])
 
     def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
         """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""

@@ -9,8 +9,9 @@ from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary")
-"""Parts that a model can have on its encoder; the last two are the heads of ELECTRA's discriminator and of SpanBERT."""
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder")
+"""Parts that a model can have on its encoder; the last three are the heads of ELECTRA's discriminator and of SpanBERT,
+and DeBERTa's decoder below the head for masked words."""
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
@@ -21,7 +22,10 @@ POOLED = ("classification", "regression", "choice")
 def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training on masked words has."""
     parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
-    return (*parts, "span_boundary") if objective is not None and objective.span_boundary_weight else parts
+    if objective is None:
+        return parts
+    more = {"span_boundary": objective.span_boundary_weight, "mask_decoder": objective.mask_decoder}
+    return (*parts, *(part for part, wanted in more.items() if wanted))
 
 
 def bert_parameters(
@@ -71,6 +75,9 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
     if "replaced_tokens" in parts:
         entries += linear("replaced_tokens/dense", (hidden,), (hidden,))
         entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
+    if "mask_decoder" in parts:
+        rows = Axis("position", config.max_position_embeddings)
+        entries += [Parameter("mask_decoder/position/table", (rows, hidden))]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)

@@ -48,6 +48,7 @@ class Block(nnx.Module):
         window: int | None = None,
         rotary: Rotary | None = None,
         attention_norm: bool = True,
+        queries: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None).
 
@@ -60,12 +61,16 @@ class Block(nnx.Module):
           window: tokens to either side that this layer sees; None: those of `mask`.
           rotary: how this layer turns queries and keys.
           attention_norm: with pre-norm, whether this layer has one before its attention.
+          queries: with disentangled attention and post-norm, the states that go through the layer in place of x, which
+            gives keys and values only.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         mask = mask if window is None else dataclasses.replace(mask, window=window)
         y = self.attention_norm(x) if self.pre_norm and attention_norm else x
         positions = rotary if self.relative is None else self.relative
-        y, weights = self.attention(y, mask, keys[0], attend, collect, positions)
+        more = {} if queries is None else {"queries": queries}
+        y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)
+        x = x if queries is None else queries
         x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")
         x = x if self.pre_norm else self.attention_norm(x)
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)

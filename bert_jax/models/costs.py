@@ -11,6 +11,7 @@ from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable, total
 
 ONCE_PER_STEP = tuple(f"encoder/attention/position_{name}/kernel" for name in ("key", "query"))
 """Kernels that map a table instead of tokens: their products do not grow with the batch, and are not counted."""
+KEYS_AND_VALUES = tuple(f"encoder/attention/{name}/kernel" for name in ("key", "value"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ParameterCounts:
     next_sentence: int
     span_boundary: int
     replaced_tokens: int
+    mask_decoder: int
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -39,7 +41,8 @@ class ParameterCounts:
 
     @property
     def pretraining(self) -> int:
-        return self.encoder + self.mlm_head + self.next_sentence + self.span_boundary + self.replaced_tokens
+        heads = self.mlm_head + self.next_sentence + self.span_boundary + self.replaced_tokens
+        return self.encoder + heads + self.mask_decoder
 
 
 def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
@@ -58,6 +61,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         next_sentence=sizes.get("next_sentence", 0),
         span_boundary=sizes.get("span_boundary", 0),
         replaced_tokens=sizes.get("replaced_tokens", 0),
+        mask_decoder=sizes.get("mask_decoder", 0),
     )
 
 
@@ -91,14 +95,18 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       predictions: positions per sequence at which the head predicts, such as the masked ones.
     """
     length = sequence_length
-    every_layer = sum(
-        each.size // _sets(each) * config.num_layers
+    layer = {
+        each.path: each.size // _sets(each)
         for each in parameters.values()
         if each.part == "encoder" and each.path.endswith(("/kernel", "/recurrent")) and each.path not in ONCE_PER_STEP
-    )
+    }
+    every_layer, pairs = sum(layer.values()) * config.num_layers, seen_positions(config, length)
+    if "mask_decoder/position/table" in parameters:  # the last layer twice, with the same keys and values, not once
+        every_layer += sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)
+        pairs += pairs // config.num_layers
     kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
     products = 1 + config.disentangled.count  # of a pair of positions: the terms of its score, and the value
-    attention = 2 * products * seen_positions(config, length) * config.num_heads * config.head_size
+    attention = 2 * products * pairs * config.num_heads * config.head_size
     predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
     directions = 2 if config.layer == "lstm" and config.direction == "both" else 1  # each predicts every word

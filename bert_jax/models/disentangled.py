@@ -90,10 +90,14 @@ class DisentangledAttention(nnx.Module):
         attend: AttentionKernel,
         collect: bool,
         relative: RelativePositions,
+        queries: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None."""
+        """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None.
+
+        Queries are made of `queries` [B, L, H], if given, instead of x.
+        """
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        query = checkpoint_name(self.query(x), "query") * self.count**-0.5
+        query = checkpoint_name(self.query(x if queries is None else queries), "query") * self.count**-0.5
         key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
         bias = self._position_scores(query, key, relative, keys[1])
         mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)

@@ -15,7 +15,7 @@ Params = dict[str, Any]
 
 
 class EncoderOutput(NamedTuple):
-    """The result of `Model.encode`; the last two fields are None unless requested, `pooled` if there is no pooler."""
+    """The result of `Model.encode`; what is of every layer is None unless requested, `pooled` if there is no pooler."""
 
     last_hidden_state: jax.Array
     """[B, L, H]."""
@@ -25,6 +25,8 @@ class EncoderOutput(NamedTuple):
     """(N + 1) × [B, L, H]: the embeddings, then every block (pre-LN: before the final norm)."""
     attentions: tuple[jax.Array, ...] | None = None
     """N × [B, A, L, L] float32: the attention probabilities, before dropout."""
+    decoded: jax.Array | None = None
+    """[B, L, H]: what the head for masked words reads instead of the last states, of a model with a decoder for it."""
 
 
 class Model(Protocol):

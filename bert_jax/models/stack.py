@@ -97,6 +97,21 @@ def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
     return blocks
 
 
+def without_last(stack: Stack, blocks: Layer) -> tuple[Stack, Layer, Layer]:
+    """Return the stack of all layers but the last of at least two, its blocks, and the block of the last."""
+    shared = stack.sharing is not None
+    last = stack.sharing[-1] if stack.sharing is not None else -1
+    below = dataclasses.replace(
+        stack,
+        num_layers=stack.num_layers - 1,
+        sharing=None if stack.sharing is None else stack.sharing[:-1],
+        layer_inputs={name: values[:-1] for name, values in stack.layer_inputs.items()},
+        layer_settings={name: values[:-1] for name, values in stack.layer_settings.items()},
+    )
+    lower = jax.tree.map(lambda leaf: leaf if shared or leaf.shape[0] == 1 else leaf[:-1], blocks)
+    return below, lower, jax.tree.map(lambda leaf: leaf[last], blocks)
+
+
 def one_block(stack: Stack, layer: int, key: jax.Array) -> Layer:
     """Return a fresh block with the parts that this layer has."""
     block = stack.block(key)
@@ -146,7 +161,7 @@ def run_stack(
     collected, own = [], unstack(blocks, stack.num_blocks)
     per_layer = unstack((keys, inputs), stack.num_layers)
     for number, (index, rest) in enumerate(zip(stack.sharing or range(stack.num_layers), per_layer, strict=True)):
-        run = _with_remat(functools.partial(step, number=number), stack, scanned=False)
+        run = with_remat(functools.partial(step, number=number), stack, scanned=False)
         x, output = run(x, (own[index], *rest))
         collected.append(output)
     return x, collected if collect else None
@@ -156,11 +171,11 @@ def _scan(stack: Stack, run: Callable[..., Any], x: jax.Array, layers: Any) -> t
     """Run all layers, as one scan over those whose settings repeat, and return what they collect, one by one."""
     start, period, rounds = repeating(stack)
     if (start, period, rounds) == (0, 1, stack.num_layers):
-        x, collected = jax.lax.scan(_with_remat(run, stack, scanned=True), x, layers, length=stack.num_layers)
+        x, collected = jax.lax.scan(with_remat(run, stack, scanned=True), x, layers, length=stack.num_layers)
         return x, unstack(collected, stack.num_layers)
     collected, end = [], start + period * rounds
     steps = [
-        _with_remat(functools.partial(run, number=number), stack, scanned=start <= number < end)
+        with_remat(functools.partial(run, number=number), stack, scanned=start <= number < end)
         for number in range(stack.num_layers)
     ]
 
@@ -247,7 +262,8 @@ def _own_arrays(blocks: Layer, stack: Stack) -> tuple[Any, Callable[[Any], Layer
     return [leaf for leaf, one in zip(leaves, alike, strict=True) if not one], joined
 
 
-def _with_remat(step: Callable[..., Any], stack: Stack, scanned: bool) -> Callable[..., Any]:
+def with_remat(step: Callable[..., Any], stack: Stack, scanned: bool) -> Callable[..., Any]:
+    """Return `step`, of which the backward pass computes again what the stack's policy says."""
     if stack.remat == "none":
         return step
     return jax.checkpoint(step, policy=REMAT_POLICIES[stack.remat], prevent_cse=not scanned)

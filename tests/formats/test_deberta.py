@@ -98,6 +98,29 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
 
 
+def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle, tmp_path):
+    name = deberta_cases.DECODED
+    stored = open_huggingface(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    model = BertForPreTraining(stored.model, FLOAT32, ("mlm", "mask_decoder"))
+    ids, types, mask = (array.astype(np.int32) for array in deberta_cases.inputs(name))
+    table = {"position": {"table": deberta_cases.absolute_positions(stored.model.hidden_size)}}
+    params, real = place(stored) | {"mask_decoder": table}, mask.astype(bool)
+    for layers in ("loop", "scan"):
+        network = dataclasses.replace(model, compute=dataclasses.replace(FLOAT32, layers=layers))
+        output = compiled(lambda p, network=network: network.encode(p, ids, types, mask, collect=True))(params)
+        np.testing.assert_allclose(np.asarray(output.decoded)[real], oracle[f"{name}/decoded"], atol=2e-5)
+        for index, state in enumerate(output.hidden_states):
+            np.testing.assert_allclose(np.asarray(state)[real], oracle[f"{name}/states/{index}"], atol=2e-5)
+    logits = model.mlm_logits(params, {"masked_positions": np.array([[3], [1], [2]])}, output)
+    plain = dataclasses.replace(model, parts=("mlm",))
+    expected = plain.mlm_logits(
+        params,
+        {"masked_positions": np.array([[3], [1], [2]])},
+        output._replace(last_hidden_state=output.decoded, decoded=None),
+    )
+    np.testing.assert_array_equal(logits, expected)
+
+
 @pytest.mark.parametrize("name", ["first", "third"])
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
     model = bert_jax.load(deberta_cases.save(oracle, name, tmp_path / "theirs"))

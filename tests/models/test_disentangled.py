@@ -12,7 +12,15 @@ from deberta_model import FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD
 from modern_model import rows
 from small_model import FLOAT32, compiled, perturbed
 
-from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, ModelConfig, PhaseConfig
+from bert_jax.config import (
+    ComputeConfig,
+    Config,
+    DataConfig,
+    DisentangledConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    PhaseConfig,
+)
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 from bert_jax.models import costs
@@ -147,6 +155,30 @@ def test_flops_count_a_product_for_each_term_and_no_map_of_the_table():
     assert with_terms.kernels == without.kernels and with_terms.attention == 2 * without.attention
 
 
+def test_the_mask_decoder_is_one_pass_more_and_a_table():
+    """Of the two passes of the last layer one is in place of its own, and both have the same keys and values."""
+    parts = {name: ("mlm", *more) for name, more in {"with": ("mask_decoder",), "without": ()}.items()}
+    flops, counts = {}, {}
+    for name, chosen in parts.items():
+        table = bert_parameters(FIRST, chosen)
+        flops[name], counts[name] = costs.training_flops(FIRST, table, 16, 3), costs.parameter_counts(table)
+    assert counts["with"].pretraining - counts["without"].pretraining == 64 * 24 == counts["with"].mask_decoder
+    pass_of_layer = 2 * 24 * 24 + 2 * 24 * 20  # queries and output; the feed-forward network
+    assert flops["with"].kernels - flops["without"].kernels == 3 * 2 * 16 * pass_of_layer
+    assert 3 * flops["with"].attention == 4 * flops["without"].attention
+
+
+def test_a_decoded_text_in_a_packed_row_is_as_if_alone():
+    model = BertForPreTraining(FIRST, FLOAT32, ("mlm", "mask_decoder"))
+    params, (ids, types, _) = perturbed(model), rows(20, (20,))
+    numbers = np.repeat([1, 2, 0], [11, 7, 2])[None]
+    texts = PackedTexts(jnp.asarray(numbers), jnp.asarray([[0, 11]]))
+    mask = jnp.asarray(numbers > 0, jnp.int32)
+    packed = compiled(lambda p: model.encode(p, ids, types, mask, texts=texts).decoded)(params)
+    alone = compiled(lambda p, ids: model.encode(p, ids, ids * 0, ids * 0 + 1).decoded)(params, ids[:, 11:18])
+    np.testing.assert_allclose(packed[:, 11:18], alone, atol=2e-5)
+
+
 def losses(config: ModelConfig, compute: ComputeConfig, params=None, batch=None, texts=None):
     """Parameters, loss and gradients, with dropout, of an encoder without heads."""
     model, batch = BertForPreTraining(config, compute, ()), batch or rows(13, (13, 9))
@@ -237,8 +269,23 @@ def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
     refused(dataclasses.replace(FIRST, **changes), message)
 
 
-def refused(model: ModelConfig, message: str) -> None:
+@pytest.mark.parametrize(
+    "changes, value",
+    [
+        (dict(disentangled=DisentangledConfig()), "model.disentangled.terms=none"),
+        (dict(positions="learned"), "model.positions=learned"),
+        (dict(norm_position="pre"), "model.norm_position=pre"),
+        (dict(num_layers=1), "model.num_layers=1"),
+    ],
+)
+def test_a_mask_decoder_needs_the_layers_of_deberta(changes, value):
+    message = f"objective.mask_decoder=True does not go with {value}"
+    refused(dataclasses.replace(FIRST, **changes), message, ObjectiveConfig(mask_decoder=True))
+
+
+def refused(model: ModelConfig, message: str, objective: ObjectiveConfig | None = None) -> None:
+    objective = objective or ObjectiveConfig()
     phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=2, learning_rate=1e-3),)
     with pytest.raises(UserError, match=message) as raised:
-        check(Config(model=model, data=DataConfig(sentence_pairs="none"), phases=phases))
+        check(Config(model=model, data=DataConfig(sentence_pairs="none"), objective=objective, phases=phases))
     assert "\n" not in str(raised.value)

@@ -31,6 +31,23 @@ def saved_shapes(model) -> dict[str, list[int]]:
     return {name: list(values.shape) for name, values in sorted(arrays.items())}
 
 
+def decoded(model, states, mask):
+    """The two passes of the enhanced mask decoder, by the layer of transformers that takes queries of its own."""
+    import torch
+
+    encoder, table = model.encoder, torch.from_numpy(deberta_cases.absolute_positions(states.shape[-1]))
+    queries = states + table[None, : states.shape[1]]
+    for _ in range(2):
+        queries = encoder.layer[-1](
+            states,
+            encoder.get_attention_mask(mask),
+            query_states=queries,
+            relative_pos=encoder.get_rel_pos(states),
+            rel_embeddings=encoder.get_rel_embedding(),
+        )[0]
+    return queries
+
+
 def record(name: str) -> dict[str, np.ndarray]:
     import torch
     import transformers
@@ -58,6 +75,8 @@ def record(name: str) -> dict[str, np.ndarray]:
     arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
     arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
     arrays["logits"] = rows
+    if name == deberta_cases.DECODED:
+        arrays["decoded"] = decoded(model.deberta, output.hidden_states[-2], mask)[real]
     arrays = {key: value.detach().numpy() for key, value in arrays.items()}
     parameters = dict(model.named_parameters())
     for key in shapes:

@@ -21,6 +21,7 @@ NAMES = (
     "elmo_mini",
     "spanbert_mini",
     "electra_mini",
+    "deberta_mini",
 )
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 

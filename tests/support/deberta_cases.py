@@ -120,6 +120,13 @@ CASES = {
         "real": (9, 5),
     },
 }
+DECODED = "third"
+"""The case of which there are also the states of the enhanced mask decoder."""
+
+
+def absolute_positions(hidden_size: int) -> np.ndarray:
+    """The decoder's table [64, H], float32."""
+    return np.random.RandomState(5).standard_normal((64, hidden_size)).astype(np.float32)
 
 
 def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:

@@ -1,0 +1,26 @@
+"""DeBERTa-v3-base (12 layers, hidden size 768; He et al. 2021, arXiv 2111.09543): 184 M parameters with its head.
+
+    bert-jax pretrain deberta_v3_base --data.path=STORE --workdir=WORKDIR
+
+Version 3: 256 buckets for the distances to either side, mapped by the kernels of queries and keys; a norm after the
+table of relative positions. Batch, steps, warm-up, rate and beta2 are those of the paper. Its vocabulary is a
+SentencePiece one of 128,100 entries; here it is the store's. Its objective is the detection of replaced tokens with
+gradient-disentangled sharing of the word table; this configuration trains on masked words with the enhanced mask
+decoder, as version 2 was. Not trained here: neither cost nor result is measured.
+"""
+
+from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config.presets import deberta_config
+
+
+def get_config() -> Config:
+    return Config(
+        model=deberta_config(version=3),
+        data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
+        masking=MaskingConfig(unit="ngram"),
+        objective=ObjectiveConfig(mask_decoder=True),
+        phases=(
+            PhaseConfig(steps=500_000, sequence_length=512, batch_size=8_192, learning_rate=6e-4, warmup_steps=10_000),
+        ),
+        optimizer=OptimizerConfig(name="adamw", beta2=0.98),
+    )
