@@ -91,10 +91,12 @@ class ModelConfig:
     pair_head: bool = True
     """Whether pre-training has that map and a head for the pairs of data.sentence_pairs. False: neither, as in RoBERTa,
     DistilBERT and ELECTRA, and a task that needs the map starts with a fresh one."""
-    positions: Literal["learned", "rope", "alibi", "none"] = "learned"
+    positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
     """How the order of the tokens enters. learned: by a table that is added to the words. rope: queries and keys are
     turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance (Press et
-    al. 2022), as in MosaicBERT. none: not at all."""
+    al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and with whether both
+    are of one segment (Yang et al. 2019); with it come XLNet's embeddings, which are words alone and not normalized,
+    logits of words without a transform, and poolers and classifiers that read the last token. none: not at all."""
     rope_theta: float = 10_000.0
     """Base of the wavelengths of rope in layers that see the whole sequence; a longer reach needs a larger one."""
     rope_local_theta: float | None = None
@@ -152,7 +154,12 @@ class ModelConfig:
     @property
     def reads_last_token(self) -> bool:
         """Whether poolers and classifiers read the last token of a text instead of the first."""
-        return self.direction == "left_to_right"
+        return self.direction == "left_to_right" or self.is_xlnet
+
+    @property
+    def is_xlnet(self) -> bool:
+        """Whether it is an XLNet, whose tokens are predicted in a second stream of states."""
+        return self.positions == "xlnet"
 
     @property
     def head_size(self) -> int:

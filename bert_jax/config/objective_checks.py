@@ -5,6 +5,7 @@ import math
 
 from bert_jax.config.generator_checks import check_generator
 from bert_jax.config.options import Config
+from bert_jax.config.permutation_checks import check_permutation
 from bert_jax.config.teachers import check_distillation
 from bert_jax.errors import UserError
 
@@ -28,6 +29,7 @@ def check_objective(config: Config) -> None:
         _check_taught(config)
     if config.objective.predicts_all:
         _check_neighbours(config)
+    check_permutation(config)
     if config.objective.mask_decoder:
         _check_mask_decoder(config)
 

@@ -106,6 +106,31 @@ def spanbert_config(name: str) -> ModelConfig:
     return dataclasses.replace(model_config(name), activation="gelu_erf", pair_head=False)
 
 
+XLNET_SIZES = {  # layers, hidden size: Yang et al. 2019 (arXiv 1906.08237), section 3.1
+    "mini": (4, 256),  # ours, of the size of BERT-mini
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+def xlnet_config(name: str) -> ModelConfig:
+    """Return the ModelConfig of an XLNet in XLNET_SIZES, with vocab_size None.
+
+    GELU is exact, as `transformers` runs the published checkpoints. Rows have up to 512 tokens. Segments are those of
+    two texts, the class token and padding.
+    """
+    num_layers, hidden_size = XLNET_SIZES[name]
+    return ModelConfig(
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=hidden_size // HEAD_SIZE,
+        positions="xlnet",
+        type_vocab_size=4,
+        activation="gelu_erf",
+        pair_head=False,
+    )
+
+
 ALBERT_SIZES = {  # layers, hidden size, heads: Lan et al. 2020 (arXiv 1909.11942), table 1; xxlarge has 64 heads
     "mini": (4, 256, 4),  # ours, of the width of BERT-mini
     "base": (12, 768, 12),

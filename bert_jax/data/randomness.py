@@ -35,6 +35,8 @@ class Stream(enum.IntEnum):
     SPAN_LENGTH = 15
     ANALYSED_TOKEN = 16
     PACKING = 17
+    SPAN_CONTEXT = 18
+    FACTORIZATION = 19
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

@@ -36,6 +36,9 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
     """
     found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
     for path, parameter in parameters.items():
+        if path in kind.arrays:
+            found[path] = place(parameter, kind.arrays[path], heads_apart=True)
+            continue
         module, _, leaf = path.rpartition("/")
         if module not in modules and path.startswith(tuple(ABSENT)):
             continue
@@ -73,7 +76,8 @@ def canonical(name: str, kind: ModelType = BERT) -> str:
         name = name.removesuffix(theirs) + ours if name.endswith(theirs) else name
     for other, ours in kind.also.items():
         name = ours + name.removeprefix(other) if name.startswith(other) else name
-    bare = {theirs.removeprefix(kind.prefix).split(".")[0] for theirs in kind.modules.values() if kind.prefix in theirs}
+    known = (*kind.modules.values(), *kind.arrays.values())
+    bare = {theirs.removeprefix(kind.prefix).split(".")[0] for theirs in known if kind.prefix in theirs}
     return f"{kind.prefix}{name}" if name.split(".")[0] in bare else name
 
 

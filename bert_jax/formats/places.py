@@ -89,22 +89,26 @@ class Place:
         return list(zip(ends, ends[1:], strict=False))
 
 
-def place(parameter: Parameter, name: str, outputs_first: bool = False) -> Place:
+def place(parameter: Parameter, name: str, outputs_first: bool = False, heads_apart: bool = False) -> Place:
     """Return the place of `parameter` under `name`, with heads and head size in one axis and separate layers.
 
     Args:
       outputs_first: whether they store the kernel as [outputs, inputs].
+      heads_apart: whether they keep heads and head size in two axes, after that of the hidden features.
     """
     stacked = parameter.layer_axis == 0
     axes = parameter.axes[1:] if stacked else parameter.axes
     groups: list[list[int]] = []
     for number, axis in enumerate(axes):
-        if axis.name == "head_size" or (number and axes[number - 1].name == "every_layer"):
+        inside = axis.name == "head_size" and not heads_apart
+        if inside or (number and axes[number - 1].name == "every_layer"):
             groups[-1].append(number)
         else:
             groups.append([number])
     if outputs_first:
         groups.reverse()
+    if heads_apart and any(axis.name == "heads" for axis in axes):
+        groups.sort(key=lambda group: axes[group[0]].name != "hidden")
     order = [number for group in groups for number in group]
     return Place(
         path=parameter.path,

@@ -25,14 +25,18 @@ from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
+from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
 from bert_jax.models.parameters import ParameterTable
+from bert_jax.models.permutation import Permutation
 from bert_jax.models.positions import random_positions, sinusoidal_positions
 from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
 from bert_jax.models.recurrent import RecurrentBlock
 from bert_jax.models.relative_positions import Rotary, alibi_bias, causal_bias
-from bert_jax.models.stack import Stack
+from bert_jax.models.stack import Layer, Stack
 from bert_jax.models.word_losses import BLOCK
+from bert_jax.models.xlnet import TwoStreamBlock, WordEmbeddings
+from bert_jax.models.xlnet_attention import Relations
 
 LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
 
@@ -44,7 +48,7 @@ ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_e
 class Architecture:
     """Embeddings, a stack of layers and an optional final norm; and how they are computed."""
 
-    embeddings: Callable[[jax.Array], Embeddings]
+    embeddings: Callable[[jax.Array], Embeddings | WordEmbeddings]
     """Makes, from a key, the module between ids and the first layer; its `word.table` is tied to the word logits."""
     stack: Stack
     """The layers, their attention kernel, parameter sharing and inputs per layer."""
@@ -66,33 +70,18 @@ class Architecture:
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
     attention_bias: Callable[[int], jax.Array] | None = None
     """Makes, from the length, what is added to the scores of every layer: [1, A, L, L]; None: nothing."""
+    relations: Callable[[AttentionMask, jax.Array, Permutation | None], Relations] | None = None
+    """Makes, from the mask, the segments [B, L] and the order of pre-training, what blocks get in place of the mask;
+    None: blocks get the mask, and there is no such order."""
 
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
-    if config.global_tokens and compute.attention == "pallas":
-        raise UserError(
-            f"compute.attention=pallas does not know model.global_tokens={config.global_tokens}; set "
-            "compute.attention=auto"
-        )
-    disentangled = config.disentangled.terms != "none"
-    if disentangled and compute.attention not in ("auto", "xla"):
-        raise UserError(
-            f"compute.attention={compute.attention} is not for model.disentangled.terms={config.disentangled.terms}, "
-            "whose scores have a bias that depends on queries and keys; set compute.attention=auto"
-        )
-    form = _form_of_products(compute)
-    activation = ACTIVATIONS[config.activation]
-    if config.feed_forward == "plain":
-        feed_forward = functools.partial(FeedForward, config, activation=activation)
-    else:
-        gate = jax.nn.silu if config.feed_forward == "swiglu" else activation
-        feed_forward = functools.partial(GatedFeedForward, config, activation=gate)
-    block = functools.partial(Block, config, feed_forward=feed_forward)
+    form, activation = _form_of_products(compute), ACTIVATIONS[config.activation]
     stack = Stack(
-        block=block if config.layer == "transformer" else functools.partial(RecurrentBlock, config),
+        block=_block(config, activation),
         num_layers=config.num_layers,
-        attend=xla.attention if disentangled else attention_kernel(compute),
+        attend=_attend(config, compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
@@ -102,9 +91,10 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     )
     table = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
     positions = table if config.positions == "learned" else None
+    embeddings = functools.partial(Embeddings, config, positions=positions)
     final_norm = functools.partial(make_norm, config, config.hidden_size)
     return Architecture(
-        embeddings=functools.partial(Embeddings, config, positions=positions),
+        embeddings=functools.partial(WordEmbeddings, config) if config.is_xlnet else embeddings,
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
         activation=activation,
@@ -115,7 +105,38 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         add_bias=product_bias if form == "tpu" else plain_bias,
         word_block=BLOCK if form == "cpu" else None,
         attention_bias=_attention_bias(config),
+        relations=functools.partial(Relations.of, config.hidden_size) if config.is_xlnet else None,
     )
+
+
+def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array], Layer]:
+    """Return what makes a block from a key."""
+    if config.layer != "transformer":
+        return functools.partial(RecurrentBlock, config)
+    if config.feed_forward == "plain":
+        feed_forward = functools.partial(FeedForward, config, activation=activation)
+    else:
+        gate = jax.nn.silu if config.feed_forward == "swiglu" else activation
+        feed_forward = functools.partial(GatedFeedForward, config, activation=gate)
+    return functools.partial(TwoStreamBlock if config.is_xlnet else Block, config, feed_forward=feed_forward)
+
+
+def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
+    """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
+    if config.global_tokens and compute.attention == "pallas":
+        raise UserError(
+            f"compute.attention=pallas does not know model.global_tokens={config.global_tokens}; set "
+            "compute.attention=auto"
+        )
+    if config.disentangled.terms == "none" and not config.is_xlnet:
+        return attention_kernel(compute)
+    if compute.attention not in ("auto", "xla"):
+        kind = f"positions={config.positions}" if config.is_xlnet else f"disentangled.terms={config.disentangled.terms}"
+        raise UserError(
+            f"compute.attention={compute.attention} is not for model.{kind}, whose scores have a bias that depends on "
+            "queries and keys; set compute.attention=auto"
+        )
+    return xla.attention
 
 
 def _attention_bias(config: ModelConfig) -> Callable[[int], jax.Array] | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,12 @@ from bert_jax.models.layers import Linear
 from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
+from bert_jax.models.permutation import Permutation
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
 from bert_jax.models.stack import Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.word_losses import WordLosses
+from bert_jax.models.xlnet import WordEmbeddings
 
 WordPart = Literal["mlm", "span_boundary"]
 """Parts that predict the words at masked positions: from the states there, or from those beside the span."""
@@ -71,12 +73,18 @@ class Bert(nnx.Module):
         dropout_key: jax.Array | None,
         collect: bool,
         texts: PackedTexts | None,
+        permutation: Permutation | None,
     ) -> EncoderOutput:
         """See `BertForPreTraining.encode`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         restarts = () if texts is None else (texts.positions(),)
         embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
-        x, collected, decoded = self._through_layers(architecture.stack, embedded, mask, keys[1], collect, texts)
+        if permutation is not None:
+            assert isinstance(self.embeddings, WordEmbeddings), "others refuse a permutation"
+            target_key = None if keys[0] is None else jax.random.fold_in(keys[0], 1)
+            embedded = self.embeddings.with_targets(embedded, permutation.targets.shape[1], target_key)
+        seen = mask if architecture.relations is None else architecture.relations(mask, token_type_ids, permutation)
+        x, collected, decoded = self._through_layers(architecture.stack, embedded, seen, keys[1], collect, texts)
         x = x if self.final_norm is None else self.final_norm(x)
         pooled = None
         if self.pooler is not None:
@@ -90,7 +98,7 @@ class Bert(nnx.Module):
         self,
         stack: Stack,
         x: jax.Array,
-        mask: AttentionMask,
+        mask: Any,
         dropout_key: jax.Array | None,
         collect: bool,
         texts: PackedTexts | None,
@@ -286,16 +294,25 @@ class BertForPreTraining:
         dropout_key: jax.Array | None = None,
         collect: bool = False,
         texts: PackedTexts | None = None,
+        permutation: Permutation | None = None,
     ) -> EncoderOutput:
         """As `Model.encode`.
 
         With `texts`, each attends to itself alone, has positions from 0, and a pooled vector: `pooled` is [B, T, H].
+        With a `permutation` of M targets, which is for XLNet, tokens see those that are not later in its order, and all
+        states are [B, L + M, H]: those of the tokens, then those that predict the targets.
 
         Raises:
-          UserError: the sequences are longer than the model has positions.
+          UserError: the sequences are longer than the model has positions; or there is a permutation, and the model is
+            no XLNet.
         """
+        if permutation is not None and self._pieces.relations is None:
+            raise UserError(
+                f"model.positions={self.config.positions} has no second stream of states, which predicts the tokens of "
+                "a permutation; set model.positions=xlnet"
+            )
         bert = self._module(params)
-        return self._encode(bert, input_ids, token_type_ids, attention_mask, dropout_key, collect, texts)
+        return self._encode(bert, input_ids, token_type_ids, attention_mask, dropout_key, collect, texts, permutation)
 
     def _of(self, bert: Bert, batch: dict[str, jax.Array]) -> EncoderOutput:
         return self._encode(bert, *_inputs(batch), texts=PackedTexts.of(batch))
@@ -309,6 +326,7 @@ class BertForPreTraining:
         dropout_key: jax.Array | None = None,
         collect: bool = False,
         texts: PackedTexts | None = None,
+        permutation: Permutation | None = None,
     ) -> EncoderOutput:
         length, longest = input_ids.shape[1], self.config.longest_sequence
         if length > longest:
@@ -324,7 +342,7 @@ class BertForPreTraining:
             mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
         if self.config.global_tokens:
             mask = dataclasses.replace(mask, global_tokens=self.config.global_tokens)
-        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts)
+        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts, permutation)
 
     @functools.cached_property
     def _pieces(self) -> Architecture:

@@ -90,8 +90,9 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
 
 def _word_head(path: str, config: ModelConfig, hidden: Axis, vocab: Axis):
     """Return the entries of a head that predicts words with the word table."""
-    yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
-    yield from norm(f"{path}/norm", word_axis(config), bias=_norm_bias(config))
+    if not config.is_xlnet:
+        yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
+        yield from norm(f"{path}/norm", word_axis(config), bias=_norm_bias(config))
     yield Parameter(f"{path}/bias", (vocab,), decays=False)
 
 
@@ -102,6 +103,10 @@ def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
 
 def _embeddings(config: ModelConfig, hidden: Axis):
     tables, width = [("word", Axis("vocab", config.padded_vocab_size))], word_axis(config)
+    if config.is_xlnet:
+        yield Parameter("embeddings/word/table", (tables[0][1], hidden), embedding=True)
+        yield Parameter("embeddings/target", (Axis("feature", 1), Axis("feature", 1), hidden), embedding=True)
+        return
     if config.positions == "learned":
         tables.append(("position", Axis("position", config.max_position_embeddings)))
     if config.type_vocab_size:
@@ -138,10 +143,14 @@ def _encoder(config: ModelConfig, hidden: Axis):
     normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
     if config.disentangled.terms != "none":
         yield from _relative_positions(config, hidden, heads, attention)
-    for name in ("query", "key", "value"):
-        biased = bias and (name != "key" or config.disentangled.key_bias)
+    maps, attention_bias = ("query", "key", "value"), bias
+    if config.is_xlnet:
+        maps, attention_bias = (*maps, "distance"), False
+        yield from _relative_attention(heads, attention)
+    for name in maps:
+        biased = attention_bias and (name != "key" or config.disentangled.key_bias)
         yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased)
-    yield from linear("encoder/attention/output", heads, (hidden,), attention, bias)
+    yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
     yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
         yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), feed_forward, bias)
@@ -161,6 +170,13 @@ def _relative_positions(config: ModelConfig, hidden: Axis, heads: tuple[Axis, ..
         yield from linear("encoder/attention/position_key", (hidden,), heads, layers, options.key_bias)
     if options.p2c and not options.shared_projections:
         yield from linear("encoder/attention/position_query", (hidden,), heads, layers)
+
+
+def _relative_attention(heads: tuple[Axis, Axis], layers: tuple[Axis, ...]):
+    """Yield the entries of what XLNet compares with distances and segments."""
+    for name in ("content_bias", "distance_bias", "segment_bias"):
+        yield Parameter(f"encoder/attention/{name}", (*layers, *heads), decays=False)
+    yield Parameter("encoder/attention/segments", (*layers, Axis("token_type", 2), *heads))
 
 
 def _norm_bias(config: ModelConfig) -> bool:

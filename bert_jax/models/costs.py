@@ -9,7 +9,7 @@ import dataclasses
 from bert_jax.config import ModelConfig
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable, total_size
 
-ONCE_PER_STEP = tuple(f"encoder/attention/position_{name}/kernel" for name in ("key", "query"))
+ONCE_PER_STEP = tuple(f"encoder/attention/{name}/kernel" for name in ("position_key", "position_query", "distance"))
 """Kernels that map a table instead of tokens: their products do not grow with the batch, and are not counted."""
 KEYS_AND_VALUES = tuple(f"encoder/attention/{name}/kernel" for name in ("key", "value"))
 
@@ -95,17 +95,10 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       predictions: positions per sequence at which the head predicts, such as the masked ones.
     """
     length = sequence_length
-    layer = {
-        each.path: each.size // _sets(each)
-        for each in parameters.values()
-        if each.part == "encoder" and each.path.endswith(("/kernel", "/recurrent")) and each.path not in ONCE_PER_STEP
-    }
-    every_layer, pairs = sum(layer.values()) * config.num_layers, seen_positions(config, length)
-    if "mask_decoder/position/table" in parameters:  # the last layer twice, with the same keys and values, not once
-        every_layer += sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)
-        pairs += pairs // config.num_layers
-    kernels = 2 * length * (every_layer + _kernel_size(parameters, "embeddings"))
-    products = 1 + config.disentangled.count  # of a pair of positions: the terms of its score, and the value
+    work, pairs = _layer_work(config, parameters, length, predictions)
+    kernels = 2 * (work + length * _kernel_size(parameters, "embeddings"))
+    # Of a pair of positions: the terms of its score, and the value.
+    products = 1 + config.disentangled.count + config.is_xlnet
     attention = 2 * products * pairs * config.num_heads * config.head_size
     predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
@@ -114,6 +107,24 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     judged = 2 * length * _kernel_size(parameters, "replaced_tokens")
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair + judged))
+
+
+def _layer_work(config: ModelConfig, parameters: ParameterTable, length: int, predictions: int) -> tuple[int, int]:
+    """Return the multiply-adds with the kernels of all layers for a sequence, and the pairs of a query and a key."""
+    layer = {
+        each.path: each.size // _sets(each)
+        for each in parameters.values()
+        if each.part == "encoder" and each.path.endswith(("/kernel", "/recurrent")) and each.path not in ONCE_PER_STEP
+    }
+    unseen = sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)  # of states that only see others
+    work, pairs = length * sum(layer.values()) * config.num_layers, seen_positions(config, length)
+    if "mask_decoder/position/table" in parameters:  # the last layer twice, with the same keys and values, not once
+        work += length * unseen
+        pairs += pairs // config.num_layers
+    if config.is_xlnet and word_heads(parameters):  # targets have states of their own in pre-training
+        work += predictions * unseen * config.num_layers
+        pairs += predictions * length * config.num_layers
+    return work, pairs
 
 
 def seen_positions(config: ModelConfig, length: int) -> int:

@@ -30,15 +30,17 @@ def last_positions(mask: jax.Array) -> jax.Array:
 
 
 class MaskedLanguageModelHead(nnx.Module):
-    """dense → activation → norm → product with the word table (tied) → + bias."""
+    """dense → activation → norm → product with the word table (tied) → + bias; XLNet begins with the product."""
 
     def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         width = (config.word_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation: Callable[[jax.Array], jax.Array] = activation
         self.vocab_size: int = config.vocab_size
-        self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
-        self.norm: Norm = make_norm(config, config.word_size)
+        self.transforms: bool = not config.is_xlnet
+        if self.transforms:
+            self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
+            self.norm: Norm = make_norm(config, config.word_size)
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
@@ -59,7 +61,7 @@ class MaskedLanguageModelHead(nnx.Module):
         return WordLosses(*(of_rows.reshape(labels.shape) for of_rows in found))
 
     def _transformed(self, x: jax.Array) -> jax.Array:
-        return self.norm(self.activation(self.dense(x)))
+        return self.norm(self.activation(self.dense(x))) if self.transforms else x
 
 
 class ReplacedTokenHead(nnx.Module):

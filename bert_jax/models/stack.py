@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.kernels.contract import AttentionKernel
 
 # What blocks name (checkpoint_name). Kept, they leave to the backward pass only what costs no product with a kernel:
 # attention between its projections, norms, activations and dropout.
@@ -124,7 +124,7 @@ def run_stack(
     stack: Stack,
     blocks: Layer,
     x: jax.Array,
-    mask: AttentionMask,
+    mask: Any,
     dropout_key: jax.Array | None,
     collect: bool = False,
 ) -> tuple[jax.Array, list[tuple[jax.Array, jax.Array]] | None]:
@@ -134,7 +134,8 @@ def run_stack(
       stack: what the layers are and how they are run.
       blocks: from `stacked_blocks`.
       x: [B, L, H].
-      mask: for all layers; a block may restrict it further.
+      mask: the AttentionMask of all layers, which a block may restrict further, or what `Architecture.relations` makes
+        of it.
       dropout_key: None for no dropout.
       collect: also return the output of each layer.
 

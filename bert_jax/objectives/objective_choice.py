@@ -8,6 +8,7 @@ from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.distillation import DistillationObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.permutation_language_model import PermutationObjective
 from bert_jax.objectives.replaced_tokens import replaced_token_detection
 from bert_jax.objectives.two_directions import TwoDirectionsObjective
 
@@ -34,3 +35,5 @@ def default_objective(
             return TwoDirectionsObjective(model)
         case "replaced_tokens":
             return replaced_token_detection(model, config)
+        case "permutation":
+            return PermutationObjective(model)

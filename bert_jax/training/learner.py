@@ -111,7 +111,7 @@ class Learner:
         where, bound = sharding.batch_sharding(self.mesh), self.value_bound(phase)
         return {
             name: jax.ShapeDtypeStruct((phase.batch_size, *shape), narrow_type(dtype, bound), sharding=where)
-            for name, (shape, dtype) in batch_layout(phase, self.config.data.sentence_pairs).items()
+            for name, (shape, dtype) in batch_layout(phase, self.config).items()
         }
 
     def train_step(self, phase: Phase) -> jax.stages.Wrapped:

@@ -22,6 +22,7 @@ NAMES = (
     "spanbert_mini",
     "electra_mini",
     "deberta_mini",
+    "xlnet_mini",
 )
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 

@@ -13,6 +13,7 @@ from bert_jax.data.examples.masking import Masking
 from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
+from bert_jax.data.examples.permutations import Permutations
 from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream, bits
@@ -27,10 +28,10 @@ float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent
 
 Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
-float32 [B, T] (0 if there is no such text)."""
+float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L]."""
 
 
-def batch_layout(phase: Phase, sentence_pairs: str) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Return the shape of a row and the type of each array of a batch of `phase`; see Batch."""
     tokens, masked = (phase.sequence_length,), (phase.max_predictions,)
     texts = (phase.max_texts,) if phase.packed else ()
@@ -41,7 +42,9 @@ def batch_layout(phase: Phase, sentence_pairs: str) -> dict[str, tuple[tuple[int
     }
     if phase.packed:
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
-    if sentence_pairs != "none":
+    if config.objective.name == "permutation":
+        layout |= {"order": (tokens, np.int32)}
+    if config.data.sentence_pairs != "none":
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
     return layout
@@ -85,9 +88,7 @@ class Examples:
         self.split = split
         self.vocab_size: int = store.vocab_size
         self.sequence_length: int = phase.sequence_length
-        self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(
-            phase, config.data.sentence_pairs
-        )
+        self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(phase, config)
         self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
         self.static_masks: int = config.masking.static_masks
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
@@ -203,11 +204,15 @@ class Examples:
             return list(self._epoch_ends)
 
 
-def _predictions(config: Config, phase: Phase, store: Store, tokenizer: Tokenizer) -> Masking | NextWords:
+def _predictions(
+    config: Config, phase: Phase, store: Store, tokenizer: Tokenizer
+) -> Masking | NextWords | Permutations:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
     if config.objective.predicts_all:
         return NextWords(phase.max_predictions, tokenizer.cls_id)
     begins = np.asarray(tokenizer.continues_word(), bool)
+    if config.objective.name == "permutation":
+        return Permutations(config.masking.rate, config.objective.longest_span, phase.max_predictions, begins)
     return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
 
 

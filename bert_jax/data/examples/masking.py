@@ -37,7 +37,7 @@ class Masking:
         """
         budget = np.minimum(num_predictions(lengths, self.config.rate, self.max_predictions), is_text.sum(1))
         if self.config.unit == "token":
-            places = _random_places(is_text, keys, budget, self.max_predictions)
+            places = random_places(is_text, keys, budget, self.max_predictions)
         else:
             words = Words.find(input_ids, is_text, self.continues_word)
             choose = {"whole_word": choose_words, "ngram": choose_ngrams, "span": choose_spans}[self.config.unit]
@@ -76,7 +76,7 @@ def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> n
     return np.minimum(max_predictions, np.maximum(1, np.rint(rate * lengths).astype(np.int64)))
 
 
-def _random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, max_predictions: int) -> np.ndarray:
+def random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, max_predictions: int) -> np.ndarray:
     """Return ascending places [B, M] of `budget` [B] tokens, uniform without replacement; L in unused slots."""
     length = is_text.shape[1]
     order = _random_order(is_text, keys)[:, :max_predictions]

@@ -17,12 +17,13 @@ from bert_jax.formats.model_types.distilbert_type import DISTILBERT
 from bert_jax.formats.model_types.electra_type import ELECTRA
 from bert_jax.formats.model_types.modernbert_type import MODERNBERT
 from bert_jax.formats.model_types.roberta_type import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from bert_jax.formats.model_types.xlnet_type import XLNET
 
 MODEL_TYPES = {
     each.name: each
     for each in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA),
-        *(DEBERTA, DEBERTA_V2),
+        *(DEBERTA, DEBERTA_V2, XLNET),
     )
 }
 """All that are known, by name; a model is written as the first that holds it."""

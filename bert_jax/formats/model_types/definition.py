@@ -74,6 +74,9 @@ class ModelType:
     """Returns the further fields of ModelConfig, from the contents of config.json, the file."""
     written_options: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
     """Returns the further contents of config.json."""
+    arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Our path → their name of an array that is not the weight or bias of a module, with {} for the layer; heads are an
+    axis of their own in it, and the hidden features come before them."""
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
     by_head: bool = False
@@ -102,7 +105,7 @@ class ModelType:
     @property
     def layer(self) -> re.Pattern[str]:
         """Matches the names of a layer's arrays; group 1 is its number."""
-        before, _, _ = self.modules["encoder/attention/query"].partition("{}")
+        before, _, _ = self.modules["encoder/attention_norm"].partition("{}")
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 

@@ -1,0 +1,141 @@
+"""Attention of XLNet: scores of content, distance and segments (Dai et al. 2019, Yang et al. 2019), in two streams.
+
+The states of a row are those of its L tokens and, in pre-training, those of M targets after them: the content stream h
+and the query stream g of the paper. Both have the same parameters, and see the states of tokens only.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.config import ModelConfig
+from bert_jax.models.kernels import xla
+from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.layers import Linear, like, truncated_normal
+from bert_jax.models.permutation import Permutation, hidden_unless
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Relations:
+    """What every layer knows of the tokens beside their states."""
+
+    mask: AttentionMask
+    """Which tokens may be seen, whoever looks."""
+    distances: jax.Array
+    """[2L, H]: an encoding of every distance, from L down to 1 - L."""
+    token_types: jax.Array
+    """[B, L]: the segments; only whether two tokens have the same one counts."""
+    permutation: Permutation | None = None
+    """Who sees whom in pre-training, and which targets have a state; None: everybody everybody, and none."""
+
+    @classmethod
+    def of(cls, size: int, mask: AttentionMask, token_types: jax.Array, permutation: Permutation | None) -> "Relations":
+        """Return those of a batch for layers of `size` features."""
+        return cls(mask, distance_encodings(mask.padding.shape[1], size), token_types, permutation)
+
+
+def distance_encodings(length: int, size: int) -> jax.Array:
+    """Return float32 [2L, size]: sines, then cosines, of the distances L, L - 1, …, 1 - L of a query from a key.
+
+    Those of a sequence of L tokens are from L - 1 to 1 - L; the first row is for `shifted`.
+    """
+    frequencies = 10_000.0 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angles = jnp.arange(length, -length, -1, dtype=jnp.float32)[:, None] * frequencies[None, :]
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
+
+
+def shifted(scores: jax.Array) -> jax.Array:
+    """Return [..., L, L] with entry (i, j) = scores[..., i, L - i + j], from scores [..., L, 2L] by distance.
+
+    Without its first L entries, a matrix with rows of 2L is, read in rows of 2L - 1, the one whose rows are shifted
+    (Dai et al. 2019, appendix B): nothing is gathered, and odd lengths are as exact as even ones.
+    """
+    *batch, length, width = scores.shape
+    moved = scores.reshape(*batch, width * length)[..., length:]
+    return moved.reshape(*batch, length, width - 1)[..., :length]
+
+
+class RelativeAttention(nnx.Module):
+    """Attention with scores (q + u)·k + (q + v)·r + (q + s)·e, divided by √D.
+
+    For q = x·W_q, k = y·W_k of a token y, r = R·W_r of its distance, and e one of two vectors for tokens of the same
+    segment and of different ones; u, v and s are biases of each head. The affine maps have none.
+    """
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        hidden, heads, std = (config.hidden_size,), (config.num_heads, config.head_size), config.initializer_range
+        keys = jax.random.split(key, 9)
+        self.rate = config.attention_dropout
+        self.query, self.key, self.value, self.distance = (Linear(hidden, heads, std, each, False) for each in keys[:4])
+        self.output = Linear(heads, hidden, std, keys[4], False)
+        self.content_bias, self.distance_bias, self.segment_bias = (
+            nnx.Param(truncated_normal(each, heads, std)) for each in keys[5:8]
+        )
+        self.segments = nnx.Param(truncated_normal(keys[8], (2, *heads), std))
+
+    def __call__(
+        self,
+        x: jax.Array,
+        relations: Relations,
+        dropout_key: jax.Array | None,
+        attend: AttentionKernel,
+        collect: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Return the output [B, L + M, H] for x [B, L + M, H], and probabilities [B, A, L + M, L] if `collect`."""
+        mask, permutation = relations.mask, relations.permutation
+        length = mask.padding.shape[1]
+        tokens = x[:, :length]
+        query = checkpoint_name(self.query(x), "query")
+        key, value = checkpoint_name(self.key(tokens), "key"), checkpoint_name(self.value(tokens), "value")
+        distance = self.distance(relations.distances.astype(x.dtype))  # [2L, A, D]
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        states = query[:, :length]
+        bias = shifted(self._distance_scores(states, distance))
+        bias = bias + self._segment_scores(states, relations.token_types, relations.token_types)
+        bias = bias if mask.bias is None else bias + mask.bias
+        if permutation is not None:
+            bias = bias + hidden_unless(permutation.seen_by_tokens())
+        by_token = dataclasses.replace(mask, bias=bias)
+        context, weights = attend(self._with_bias(states), key, value, by_token, keys[0], self.rate, collect)
+        if permutation is None:
+            return self.output(context), weights
+        states, by_target = query[:, length:], self._by_target(query[:, length:], distance, relations, permutation)
+        found, more = xla.attention(self._with_bias(states), key, value, by_target, keys[1], self.rate, collect)
+        output = self.output(jnp.concatenate([context, found], axis=1))
+        return output, None if weights is None or more is None else jnp.concatenate([weights, more], axis=2)
+
+    def _by_target(
+        self, query: jax.Array, distance: jax.Array, relations: Relations, permutation: Permutation
+    ) -> AttentionMask:
+        """Return what the targets see of the tokens, with all that is added to the scores of query [B, M, A, D]."""
+        mask, types = relations.mask, relations.token_types
+        length = types.shape[1]
+        places = length - permutation.targets[:, :, None] + jnp.arange(length)[None, None]  # see `shifted`
+        bias = jnp.take_along_axis(self._distance_scores(query, distance), places[:, None], axis=3)
+        bias = bias + self._segment_scores(query, permutation.at_targets(types), types)
+        seen = permutation.seen_by_targets()
+        if mask.segments is not None:
+            seen = seen & (permutation.at_targets(mask.segments)[:, :, None] == mask.segments[:, None, :])
+        return AttentionMask(padding=mask.padding, bias=bias + hidden_unless(seen))
+
+    def _with_bias(self, query: jax.Array) -> jax.Array:
+        return query + like(self.content_bias[...], query)
+
+    def _distance_scores(self, query: jax.Array, distance: jax.Array) -> jax.Array:
+        """Return (q + v)·r / √D for query [B, Q, A, D] and distance [2L, A, D]: float32 [B, A, Q, 2L]."""
+        query = query + like(self.distance_bias[...], query)
+        scores = jnp.einsum("bqad,pad->baqp", query, distance, preferred_element_type=jnp.float32)
+        return scores * query.shape[-1] ** -0.5
+
+    def _segment_scores(self, query: jax.Array, own: jax.Array, others: jax.Array) -> jax.Array:
+        """Return (q + s)·e / √D for query [B, Q, A, D] of segments [B, Q]: float32 [B, A, Q, L] for others [B, L]."""
+        query = query + like(self.segment_bias[...], query)
+        segments = self.segments[...].astype(query.dtype)
+        scores = jnp.einsum("bqad,sad->baqs", query, segments, preferred_element_type=jnp.float32)
+        scores = scores * query.shape[-1] ** -0.5
+        same = (own[:, :, None] == others[:, None, :])[:, None]
+        return jnp.where(same, scores[..., :1], scores[..., 1:])

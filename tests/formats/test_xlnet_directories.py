@@ -1,0 +1,172 @@
+"""XLNet directories of transformers: its numbers, its names in both directions, what is refused."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_bert
+import safetensors.numpy
+import xlnet_cases
+from huggingface_directory import refusal, whole
+from small_model import FLOAT32, compiled
+
+import bert_jax
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import HeadConfig
+from bert_jax.config.presets import xlnet_config
+from bert_jax.devices.placement import StoredArray
+from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.model_types import type_to_write
+from bert_jax.formats.model_types.xlnet_type import XLNET
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.permutation import Permutation
+from bert_jax.models.task import BertForTask
+
+
+@pytest.fixture(scope="module")
+def oracle(request) -> dict[str, np.ndarray]:
+    return dict(np.load(request.config.rootpath / "tests" / "oracles" / "xlnet_oracle.npz"))
+
+
+def exported(stored, directory) -> dict[str, np.ndarray]:
+    """Every array as we write it, by its name there."""
+    directory.mkdir()
+    write_huggingface(stored, directory, "small")
+    return safetensors.numpy.load_file(directory / "model.safetensors")
+
+
+def outputs(stored, name):
+    """The function of the parameters that returns logits, at every position or of every target, and all states."""
+    given = {
+        key: value if value.ndim == 3 else value.astype(np.int32) for key, value in xlnet_cases.inputs(name).items()
+    }
+    batch = {key: given[key] for key in ("input_ids", "token_type_ids", "attention_mask")}
+    rows, length = batch["input_ids"].shape
+    if stored.head is not None:
+        model = BertForTask(stored.model, stored.head, FLOAT32)
+        choices = xlnet_cases.CASES[name].get("choices")
+        asked = {key: value.reshape(-1, choices, length) for key, value in batch.items()} if choices else batch
+        return lambda params: (model.apply(params, asked), model.encode(params, *batch.values(), collect=True))
+    model, permutation = BertForPreTraining(stored.model, FLOAT32, stored.parts), None
+    positions = np.tile(np.arange(length), (rows, 1))
+    if "order" in given:
+        permutation = Permutation(given["order"], given["targets"])
+        positions = np.tile(length + np.arange(given["targets"].shape[1]), (rows, 1))
+
+    def of(params):
+        output = model.encode(params, *batch.values(), collect=True, permutation=permutation)
+        return model.mlm_logits(params, {"masked_positions": jnp.asarray(positions)}, output), output
+
+    return of
+
+
+@pytest.mark.parametrize("name", xlnet_cases.CASES)
+def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
+    stored = open_huggingface(xlnet_cases.save(oracle, name, tmp_path / "theirs"))
+    of, real = outputs(stored, name), xlnet_cases.inputs(name)["attention_mask"].astype(bool)
+    length = real.shape[1]
+
+    def loss(params):
+        found, output = of(params)
+        found = found[real] if found.shape[:2] == real.shape else found
+        return jnp.sum(jnp.sin(found)), (found, output)
+
+    (_, (found, output)), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    for index, state in enumerate(output.hidden_states):
+        np.testing.assert_allclose(np.asarray(state)[:, :length][real], oracle[f"{name}/states/{index}"], atol=2e-5)
+        if state.shape[1] > length:
+            np.testing.assert_allclose(state[:, length:], oracle[f"{name}/targets/{index}"], atol=2e-5)
+    for index, weights in enumerate(output.attentions):
+        theirs = oracle[f"{name}/attentions/{index}"]
+        rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (np.asarray(weights)[:, :, :length], theirs))
+        np.testing.assert_allclose(rows, expected, atol=2e-5)
+        if weights.shape[2] > length:
+            np.testing.assert_allclose(weights[:, :, length:], oracle[f"{name}/target_attentions/{index}"], atol=2e-5)
+    np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
+    slopes = leaf_paths(jax.device_get(gradient))
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
+    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+        if f"{name}/gradients/{key}" not in oracle:
+            assert key.endswith("mask_emb") and not values.any() and name != "orders"
+            continue
+        sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
+        assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
+        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+
+
+@pytest.mark.parametrize("name", xlnet_cases.CASES)
+def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
+    stored = open_huggingface(xlnet_cases.save(oracle, name, tmp_path / "theirs"))
+    assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
+    there, original = exported(stored, tmp_path / "ours"), xlnet_cases.state_of(oracle, name)
+    assert there.keys() == original.keys()
+    for key, value in original.items():
+        np.testing.assert_array_equal(there[key], value, err_msg=key)
+    again = open_huggingface(tmp_path / "ours")
+    assert (again.model, again.head) == (stored.model, stored.head)
+    ours, theirs = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("ours", "theirs"))
+    chosen = ("model_type", "architectures", "d_head", "d_inner", "ff_activation", "summary_type", "dropout")
+    assert {key: ours[key] for key in chosen} == {key: theirs[key] for key in chosen}
+
+
+def test_heads_are_those_of_their_classes(oracle, tmp_path):
+    labels = ("no", "yes", "so")
+    expected = {
+        "texts": HeadConfig(labels=labels),
+        "tags": HeadConfig(kind="tagging", labels=labels),
+        "answers": HeadConfig(kind="span"),
+        "choices": HeadConfig(kind="choice"),
+    }
+    for name, head in expected.items():
+        assert open_huggingface(xlnet_cases.save(oracle, name, tmp_path / name)).head == head
+
+
+def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
+    stored = open_huggingface(xlnet_cases.save(oracle, "words", tmp_path / "whole"))
+    bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
+    names = exported(bare, tmp_path / "bare")
+    assert {"mask_emb", "word_embedding.weight", "layer.1.rel_attn.o"} <= names.keys()
+    again = open_huggingface(tmp_path / "bare")
+    assert again.parts == ()
+    for path, array in again.arrays.items():
+        np.testing.assert_array_equal(whole(array), whole(stored.arrays[path]), err_msg=path)
+
+
+def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
+    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    given = xlnet_cases.inputs("words")
+    found = model.encode_ids(given["input_ids"], given["attention_mask"], given["token_type_ids"])
+    for index, state in enumerate(found.hidden_states):
+        real = given["attention_mask"].astype(bool)
+        np.testing.assert_allclose(state[real], oracle[f"words/states/{index}"], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"attn_type": "uni"}, "attn_type='uni'.*only 'bi' is supported"),
+        ({"bi_data": True}, "bi_data=True"),
+        ({"clamp_len": 8}, "clamp_len=8.*only -1"),
+        ({"same_length": True}, "same_length=True"),
+        ({"summary_type": "first"}, "summary_type='first'.*only 'last'"),
+        ({"summary_activation": None, "summary_use_proj": False}, "summary_use_proj=False"),
+        ({"d_head": 7}, "d_head=7; only d_model / n_head = 10"),
+        ({"ff_activation": "relu"}, "ff_activation='relu'; supported are gelu"),
+        ({"d_inner": 24}, r"layer_1.weight is \[23, 30\] where \[24, 30\] is expected"),
+        ({"n_head": 5, "d_head": 6}, r"r_w_bias is \[3, 10\] where \[5, 6\] is expected"),
+    ],
+)
+def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, changes, message):
+    assert re.search(message, refusal(xlnet_cases.save(oracle, "orders", tmp_path / "theirs", **changes)))
+
+
+@pytest.mark.parametrize("changes", [{"hidden_dropout": 0.2}, {"norm": "rms_norm"}, {"feed_forward": "geglu"}])
+def test_a_model_of_other_parts_has_no_type_there(changes):
+    config = xlnet_config("mini")
+    assert type_to_write(config) is XLNET
+    assert type_to_write(dataclasses.replace(config, **changes)) is None

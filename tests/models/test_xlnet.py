@@ -1,0 +1,206 @@
+"""XLNet's attention and its two streams: what is seen, and that a prediction is the conditional that it stands for."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_model import FLOAT32, compiled, perturbed
+
+from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.presets import xlnet_config
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.costs import training_flops
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.parameters import total_size
+from bert_jax.models.permutation import Permutation, hidden_unless
+from bert_jax.models.task import BertForTask
+from bert_jax.models.xlnet_attention import distance_encodings, shifted
+from bert_jax.objectives.permutation_language_model import PermutationObjective
+
+SMALL = dataclasses.replace(
+    xlnet_config("mini"),
+    vocab_size=37,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=20,
+    max_position_embeddings=32,
+)
+TARGET = 36  # an id that no text has; below, its row of the table is what predicted tokens begin with
+ORDER = np.array([[0, 3, 0, 1, 0, 5, 2, 0, 4], [2, 0, 0, 3, 0, 1, 0, 0, 0]], np.int32)
+TARGETS = np.array([[1, 3, 6, 8], [0, 3, 5, 5]], np.int32)  # place 5 of the first row is a special token
+REAL = np.array([[1] * 9, [1] * 7 + [0] * 2], np.int32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return BertForPreTraining(SMALL, FLOAT32, ("mlm",))
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    params = perturbed(model)
+    params["embeddings"]["word"]["table"][TARGET] = params["embeddings"]["target"][0, 0]
+    return params
+
+
+@pytest.fixture(scope="module")
+def batch():
+    ids = np.random.default_rng(3).integers(0, TARGET, ORDER.shape).astype(np.int32)
+    types = np.array([[0] * 5 + [1] * 4, [0] * 3 + [1] * 6], np.int32)
+    targets = {"order": ORDER, "masked_positions": TARGETS, "masked_ids": np.take_along_axis(ids, TARGETS, 1)}
+    weights = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.float32)
+    inputs = {"input_ids": ids, "token_type_ids": types, "attention_mask": REAL}
+    return inputs | targets | {"masked_weights": weights}
+
+
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def states(model, params, batch, texts=None) -> np.ndarray:
+    """Those of the tokens, then those that predict the targets."""
+    inputs = tuple(batch[name] for name in INPUTS)
+    encode = compiled(lambda p: model.encode(p, *inputs, texts=texts, permutation=Permutation.of(batch)))
+    return np.asarray(encode(params).last_hidden_state)
+
+
+@pytest.mark.parametrize("length", range(1, 8))
+def test_the_shift_is_the_distance_of_every_pair(length):
+    scores = np.random.default_rng(length).standard_normal((2, 3, length, 2 * length)).astype(np.float32)
+    found = np.asarray(shifted(jnp.asarray(scores)))
+    for i, j in itertools.product(range(length), repeat=2):
+        np.testing.assert_array_equal(found[..., i, j], scores[..., i, length - i + j])
+    encodings = distance_encodings(length, 6)  # the row of pair (i, j) encodes i - j
+    for i, j in itertools.product(range(length), repeat=2):
+        angles = [(i - j) * 10_000.0 ** (-2 * k / 6) for k in range(3)]
+        expected = [*map(math.sin, angles), *map(math.cos, angles)]
+        np.testing.assert_allclose(encodings[length - i + j], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", range(4))
+def test_in_every_order_of_four_tokens_nobody_sees_what_comes_later(given):
+    """`given` tokens come first and see each other; the others are predicted in turn."""
+    for sequence in itertools.permutations(range(4)):
+        order = np.zeros((1, 4), np.int32)
+        order[0, list(sequence[given:])] = 1 + np.arange(4 - given)
+        targets = np.array([sequence[given:]], np.int32)
+        permutation = Permutation(order, targets)
+        tokens, predicted = permutation.seen_by_tokens()[0], permutation.seen_by_targets()[0]
+        for place, token in enumerate(sequence):
+            own = set(sequence[:given]) if place < given else set(sequence[: place + 1])
+            assert set(np.flatnonzero(tokens[token])) == own
+        for slot, token in enumerate(sequence[given:]):
+            assert set(np.flatnonzero(predicted[slot])) == set(sequence[: given + slot])
+            assert token not in np.flatnonzero(predicted[slot])
+
+
+def test_both_streams_give_the_conditional_of_each_target(model, params, batch):
+    """One target at a time: in a single stream, it begins as the target vector and sees what comes before it."""
+    length, losses = ORDER.shape[1], []
+    found = states(model, params, batch)
+    alone = compiled(lambda p, *inputs: model.encode(p, *inputs).last_hidden_state)
+    for row, slot in zip(*np.nonzero(batch["masked_weights"]), strict=True):
+        target, order = TARGETS[row, slot], ORDER[row]
+        ids = batch["input_ids"][[row]].copy()
+        ids[0, target] = TARGET
+        seen = np.array([order < order[i] if i == target else order <= order[i] for i in range(length)])
+        mask = AttentionMask(padding=jnp.asarray(REAL[[row]]), bias=hidden_unless(jnp.asarray(seen)[None]))
+        state = np.asarray(alone(params, ids, batch["token_type_ids"][[row]], mask))[0, target]
+        np.testing.assert_allclose(found[row, length + slot], state, atol=1e-5)
+        logits = state @ params["embeddings"]["word"]["table"].T + params["mlm"]["bias"]
+        losses.append(-jax.nn.log_softmax(logits)[batch["masked_ids"][row, slot]])
+    sums = PermutationObjective(model).sums(params, batch)["permutation"]
+    np.testing.assert_allclose(float(sums.loss), sum(losses), rtol=1e-5)
+    assert float(sums.weight) == len(losses) == 7
+
+
+def test_no_prediction_depends_on_its_answer_or_on_later_ones(model, params, batch):
+    length = ORDER.shape[1]
+    before = states(model, params, batch)
+    for place in TARGETS[0]:
+        ids = batch["input_ids"].copy()
+        ids[0, place] = (ids[0, place] + 1) % TARGET
+        after = states(model, params, batch | {"input_ids": ids})
+        same = (after == before).all(axis=2)
+        assert same[1].all()
+        assert list(same[0, :length]) == list(ORDER[0] < ORDER[0, place])
+        assert list(same[0, length:]) == list(ORDER[0, TARGETS[0]] <= ORDER[0, place])
+
+
+def test_a_text_of_a_packed_row_is_computed_as_if_it_stood_alone(model, params, batch):
+    """The second row's seven tokens after four of the first one's, with one order of both."""
+    whole = dataclasses.replace(SMALL, pair_head=True)
+    pooled, lengths = BertForPreTraining(whole, FLOAT32, ("mlm", "pooler")), (9, 7)
+    params = perturbed(pooled)
+    joined = {name: np.concatenate([batch[name][[0], :9], batch[name][[1], :7]], 1) for name in (*INPUTS, "order")}
+    joined["order"][0, 9:] = np.where(ORDER[1, :7], 2 * ORDER[1, :7], 0)  # places of both texts, mixed
+    joined["masked_positions"] = np.concatenate([TARGETS[[0]], 9 + TARGETS[[1], :3]], 1)
+    texts = PackedTexts(jnp.array([[1] * 9 + [2] * 7]), jnp.array([[0, 9]]))
+    inputs = tuple(joined[name] for name in INPUTS)
+    packed = compiled(lambda p: pooled.encode(p, *inputs, texts=texts, permutation=Permutation.of(joined)))(params)
+    for row, start in enumerate((0, 9)):
+        cut = {name: batch[name][[row], : lengths[row]] for name in (*INPUTS, "order")}
+        cut["masked_positions"] = TARGETS[[row], : 4 - row]
+        inputs = tuple(cut[name] for name in INPUTS)
+        permutation = Permutation.of(cut)
+        own = compiled(lambda p, *x, order=permutation: pooled.encode(p, *x, permutation=order))(params, *inputs)
+        tokens = packed.last_hidden_state[0, start : start + lengths[row]]
+        targets = packed.last_hidden_state[0, 16 + 4 * row : 20 + 3 * row]
+        np.testing.assert_allclose(jnp.concatenate([tokens, targets]), own.last_hidden_state[0], atol=1e-5)
+        np.testing.assert_allclose(packed.pooled[0, row], own.pooled[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, encoder, with_head", [("base", 116_718_336, 116_750_336), ("large", 360_268_800, 360_300_800)]
+)
+def test_published_parameter_counts(name, encoder, with_head):
+    config = dataclasses.replace(xlnet_config(name), vocab_size=32_000)
+    model = BertForPreTraining(config, FLOAT32, ("mlm",))
+    made = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(made)) == total_size(model.parameters) == with_head
+    hidden, wide, layers = config.hidden_size, 4 * config.hidden_size, config.num_layers
+    attention = 5 * hidden**2 + 3 * hidden + 2 * hidden + 2 * hidden
+    block = attention + 2 * hidden * wide + wide + hidden + 2 * hidden
+    assert total_size(bert_parameters(config, ())) == 32_000 * hidden + hidden + layers * block == encoder
+
+
+def test_operations_count_both_streams():
+    """By hand: every state has queries, output and feed-forward network; tokens alone have keys and values."""
+    length, targets, hidden, layers = 24, 4, 16, 2
+    states = length + targets
+    kernels = layers * (states * (2 * hidden**2 + 2 * hidden * 20) + length * 2 * hidden**2)
+    attention = layers * states * length * 3 * hidden  # content, distance, value
+    table = bert_parameters(SMALL)
+    expected = 6 * (kernels + attention + targets * 37 * hidden)
+    assert training_flops(SMALL, table, length, targets).total == expected
+    head = HeadConfig(labels=("a", "b"))
+    of_task = training_flops(SMALL, bert_parameters(SMALL, (), head), length, 1).total
+    tokens = layers * length * (4 * hidden**2 + 2 * hidden * 20 + length * 3 * hidden)
+    assert of_task == 6 * (tokens + 2 * hidden + hidden**2)
+
+
+def test_a_classifier_reads_the_last_token_on_either_side_of_padding():
+    model = BertForTask(SMALL, HeadConfig(labels=("a", "b", "c")), FLOAT32)
+    params, random = perturbed(model), np.random.default_rng(1)
+    ids = random.integers(0, 37, (1, 6)).astype(np.int32)
+    rows = [np.pad(ids, ((0, 0), sides)) for sides in ((0, 3), (3, 0), (0, 0))]
+    masks = [np.pad(np.ones_like(ids), ((0, 0), sides)) for sides in ((0, 3), (3, 0), (0, 0))]
+    right, left, bare = (
+        model.apply(params, {"input_ids": row, "token_type_ids": 0 * row, "attention_mask": mask})
+        for row, mask in zip(rows, masks, strict=True)
+    )
+    np.testing.assert_allclose(right, bare, atol=1e-5)
+    np.testing.assert_allclose(left, bare, atol=1e-5)
+
+
+def test_another_model_refuses_a_permutation(batch):
+    bert = BertForPreTraining(ModelConfig(vocab_size=37, hidden_size=16, num_layers=1, num_heads=2), FLOAT32)
+    with pytest.raises(UserError, match="model.positions=learned has no second stream .* set model.positions=xlnet"):
+        bert.encode({}, *(batch[name] for name in INPUTS), permutation=Permutation.of(batch))

@@ -1,0 +1,75 @@
+"""Writes xlnet_oracle.npz: small XLNets of transformers on parameters drawn by NumPy from their names.
+
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    oracle/bin/python tests/oracles/make_xlnet_oracle.py [OTHER.npz]
+
+Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
+real tokens (and of targets) in float32, and norm and samples of every gradient.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import random_bert
+import xlnet_cases
+
+PATH = pathlib.Path(__file__).with_name("xlnet_oracle.npz")
+
+
+def record(name: str) -> dict[str, np.ndarray]:
+    import torch
+    import transformers
+
+    case = xlnet_cases.CASES[name]
+    model = getattr(transformers, case["class"])(transformers.XLNetConfig(**case["config"])).eval()
+    shapes = {key: list(value.shape) for key, value in model.state_dict().items() if key != "lm_loss.weight"}
+    model.load_state_dict(
+        {key: torch.from_numpy(value) for key, value in xlnet_cases.draw(shapes).items()}, strict=False
+    )
+    given = xlnet_cases.inputs(name)
+    real = torch.tensor(given["attention_mask"].astype(bool))
+    passed = {key: torch.tensor(value) for key, value in given.items() if key not in ("order", "targets")}
+    if count := case.get("choices"):
+        passed = {key: value.reshape(-1, count, value.shape[-1]) for key, value in passed.items()}
+    passed["attention_mask"] = passed["attention_mask"].float()
+    output = model(**passed, use_mems=False, output_hidden_states=True, output_attentions=True)
+    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+    rows = logits[real] if logits.shape[:2] == real.shape else logits
+    torch.sum(torch.sin(rows)).backward()
+    arrays = {"logits": rows}
+    if "targets" in given:
+        for index, state in enumerate(output.hidden_states):
+            stream, layer = ("states", "targets")[index % 2], index // 2
+            arrays[f"{stream}/{layer}"] = state if index % 2 else state[real]
+        places = torch.tensor(given["targets"])[:, None, :, None]
+        for layer, (tokens, targets) in enumerate(output.attentions):
+            arrays[f"attentions/{layer}"] = tokens
+            arrays[f"target_attentions/{layer}"] = torch.take_along_dim(targets, places, 2)
+    else:
+        arrays |= {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
+        arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
+    arrays = {key: value.detach().numpy() for key, value in arrays.items()}
+    for key, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            arrays[f"gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    model.config.architectures = [case["class"]]
+    arrays["config"] = np.array(json.dumps(model.config.to_dict()))
+    arrays["shapes"] = np.array(json.dumps(shapes))
+    return {f"{name}/{key}": value for key, value in arrays.items()}
+
+
+def main() -> None:
+    path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else PATH
+    arrays = {}
+    for name in xlnet_cases.CASES:
+        arrays |= record(name)
+    np.savez_compressed(path, **arrays)
+    print(f"{path.name}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

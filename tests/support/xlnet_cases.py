@@ -1,0 +1,96 @@
+"""Small XLNets, their parameters and their inputs, the same on both sides of a comparison with transformers."""
+
+import json
+import pathlib
+import zlib
+
+import numpy as np
+import safetensors.numpy
+
+_LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
+_ODD = dict(vocab_size=61, d_model=30, n_layer=3, n_head=3, d_inner=23)
+_EVEN = dict(vocab_size=41, d_model=12, n_layer=2, n_head=2, d_inner=9, ff_activation="gelu_new", layer_norm_eps=1e-3)
+
+CASES = {
+    "orders": {  # both streams, an odd length
+        "class": "XLNetLMHeadModel",
+        "config": _ODD,
+        "length": 13,
+        "real": (13, 8, 11),
+        "targets": ((2, 3, 9), (4, 1, 6), (0, 10, 5)),
+    },
+    "words": {"class": "XLNetLMHeadModel", "config": _EVEN, "length": 10, "real": (7, 10)},
+    "texts": {
+        "class": "XLNetForSequenceClassification",
+        "config": _ODD | _LABELS,
+        "length": 11,
+        "real": (11, 5, 8),
+        "side": "left",
+    },
+    "tags": {"class": "XLNetForTokenClassification", "config": _EVEN | _LABELS, "length": 9, "real": (9, 5)},
+    "answers": {"class": "XLNetForQuestionAnsweringSimple", "config": _EVEN, "length": 8, "real": (6, 8)},
+    "choices": {
+        "class": "XLNetForMultipleChoice",
+        "config": _EVEN,
+        "length": 7,
+        "real": (7, 4, 5, 6),
+        "side": "left",
+        "choices": 2,
+    },
+}
+
+
+def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """Parameters by name: no bias of zero, no scale of one, so that each shows in the outputs."""
+    found = {}
+    for name, shape in shapes.items():
+        random = np.random.RandomState(zlib.crc32(name.encode()))
+        norm_scale = "norm" in name and name.endswith("weight")
+        spread = 0.3 if len(shape) == 1 else (np.prod(shape[1:]) ** -0.5 if len(shape) == 3 else shape[-1] ** -0.5)
+        found[name] = (random.standard_normal(shape) * spread + norm_scale).astype(np.float32)
+    return found
+
+
+def inputs(name: str) -> dict[str, np.ndarray]:
+    """input_ids, token_type_ids and attention_mask, int64 [rows, length], with padding on the side of the case.
+
+    Where targets are predicted also targets [rows, M], order [rows, length] and what follows of it, written out:
+    perm_mask [rows, length, length], 1 where the row's token must not see the column's, and target_mapping.
+    """
+    case, random = CASES[name], np.random.RandomState(2024)
+    length, real = case["length"], np.array(case["real"])
+    column = np.arange(length)[None, :]
+    left = case.get("side") == "left"
+    mask = column >= length - real[:, None] if left else column < real[:, None]
+    ids = np.where(mask, random.randint(3, case["config"]["vocab_size"], mask.shape), 0)
+    types = np.where(mask, np.where(column == length - 1, 2, column >= 4), 3)
+    found = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    if targets := case.get("targets"):
+        order = np.zeros_like(ids)
+        for row, places in enumerate(targets):
+            order[row, list(places)] = 1 + np.arange(len(places))  # in the order in which they are given
+        order[0, 7] = 5  # one that is not predicted and has its place after all targets
+        hidden, mapping = np.zeros((*ids.shape, length)), np.zeros((len(ids), len(targets[0]), length))
+        for row in range(len(ids)):
+            for i in range(length):
+                for j in range(length):
+                    # transformers lets every token see itself in the content stream, whatever this says
+                    hidden[row, i, j] = order[row, j] >= order[row, i] > 0 or order[row, j] > order[row, i] == 0
+            mapping[row, np.arange(len(targets[row])), targets[row]] = 1
+        found |= {"order": order, "targets": np.array(targets), "perm_mask": hidden, "target_mapping": mapping}
+    return {key: value.astype(np.float32 if value.ndim == 3 else np.int64) for key, value in found.items()}
+
+
+def state_of(oracle, name: str) -> dict[str, np.ndarray]:
+    """Every array of a case, by its name there."""
+    return draw(json.loads(str(oracle[f"{name}/shapes"])))
+
+
+def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
+    """Write the directory that transformers would have saved; None removes a key of config.json."""
+    config = json.loads(str(oracle[f"{name}/config"])) | changes
+    directory.mkdir(exist_ok=True)
+    kept = {key: value for key, value in config.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    safetensors.numpy.save_file(state_of(oracle, name), directory / "model.safetensors")
+    return directory
