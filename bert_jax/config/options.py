@@ -135,14 +135,17 @@ class PhaseConfig:
 class OptimizerConfig:
     """How gradients become updates."""
 
-    name: Literal["adamw_bert", "adamw", "lamb", "stable_adamw"] = "adamw"
+    name: Literal["adamw_bert", "adamw", "lamb", "stable_adamw", "muon"] = "adamw"
     """The update rule. adamw: Adam with decoupled weight decay and bias correction. adamw_bert: the optimizer of 2018
     exactly, without bias correction. lamb: for very large batches. stable_adamw: adamw with smaller steps for arrays
-    whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0)."""
+    whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0). muon:
+    orthogonalized momentum for the matrices of the layers, adamw for everything else."""
     beta1: float = 0.9
     """Decay rate of the first moment."""
     beta2: float = 0.999
     """Decay rate of the second moment."""
+    momentum: float = 0.95
+    """Decay rate of the momentum of matrices; used with name=muon only."""
     epsilon: float = 1e-6
     """Added to the square root of the second moment."""
     weight_decay: float = 0.01
@@ -152,8 +155,8 @@ class OptimizerConfig:
 
     @property
     def moments(self) -> int:
-        """Number of values that the optimizer keeps for each parameter: m and v of Adam."""
-        return {"adamw_bert": 2, "adamw": 2, "lamb": 2, "stable_adamw": 2}[self.name]
+        """Number of values that the optimizer keeps for each parameter: m and v of Adam; with muon, at most."""
+        return 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

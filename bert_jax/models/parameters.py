@@ -73,6 +73,25 @@ class Parameter:
         """First key of the path: embeddings, encoder, pooler, …"""
         return self.path.split("/")[0]
 
+    @property
+    def matrix(self) -> tuple[int, int] | None:
+        """Return (inputs, outputs) of the linear map of each layer of the encoder; None if it is none.
+
+        Heads and their size are one axis of it. Tables of words, positions or segments are no maps.
+        """
+        if self.part != "encoder" or not self.decays or self.embedding or self.layer_axis is None:
+            return None
+        sizes, before = [], ""
+        for axis in self.axes:
+            if axis.name in ("vocab", "position", "distance", "token_type"):
+                return None
+            if axis.name == "head_size" and before == "heads":
+                sizes[-1] *= axis.size
+            elif axis.name not in ("layer", "later_layer"):
+                sizes.append(axis.size)
+            before = axis.name
+        return (sizes[0], sizes[1]) if len(sizes) == 2 else None
+
     def axis(self, name: str) -> int | None:
         """Return the place of the first axis of that name; None if there is none."""
         return next((place for place, axis in enumerate(self.axes) if axis.name == name), None)

@@ -13,6 +13,7 @@ import optax
 
 from bert_jax.config import OptimizerConfig
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
+from bert_jax.optim.muon import scale_by_muon
 
 
 def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
@@ -21,11 +22,14 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.Grad
     adamw_bert: google-research/bert optimization.py: m / (sqrt(v) + epsilon) + weight_decay · p, no bias correction.
     adamw: the same with bias-corrected m and v (Loshchilov & Hutter 2019).
     lamb: the adamw direction times |p| / |direction| of each layer (You et al. 2020, algorithm 2 with phi = identity).
+    muon: orthogonalized momentum for matrices, the adamw direction for the rest (optim/muon.py).
     stable_adamw: the adamw direction divided by max(1, RMS(g / √v)) of each array (Wortsman et al. 2023, algorithm 2).
     """
     if config.name == "stable_adamw":
         return stable_adamw(config, parameters)
-    if config.name == "adamw_bert":
+    if config.name == "muon":
+        moments = scale_by_muon(config, parameters)
+    elif config.name == "adamw_bert":
         moments = scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     else:
         moments = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
