@@ -24,6 +24,7 @@ from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
+from bert_jax.optim.averaging import restarted
 from bert_jax.planning.advice import memory_error, phase_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
 from bert_jax.pretrained.source import open_source, source_fingerprint
@@ -258,4 +259,5 @@ def _first_state(
     if source is None:
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
-    return dataclasses.replace(state, params=params), Position(), report
+    state = dataclasses.replace(state, params=params, optimizer_state=restarted(state.optimizer_state, params))
+    return state, Position(), report

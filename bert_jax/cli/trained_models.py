@@ -143,5 +143,5 @@ def convert(arguments: list[str]) -> int:
     chosen = parse(ConvertConfig, options, *described(convert))
     from bert_jax.formats.conversion import convert as run
 
-    run(source, destination, to=chosen.to, parts=chosen.parts)
+    run(source, destination, to=chosen.to, parts=chosen.parts, weights=chosen.weights)
     return 0

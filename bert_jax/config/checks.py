@@ -212,7 +212,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
 def check_optimizer(optimizer: OptimizerConfig) -> None:
     """Raise a UserError if a value is out of range."""
     _positive(optimizer, "optimizer.", "epsilon")
-    _share(optimizer, "optimizer.", "beta1", "beta2", "momentum", below_one=True)
+    _share(optimizer, "optimizer.", "beta1", "beta2", "momentum", "ema_decay", below_one=True)
     for name in ("weight_decay", "clip_norm"):
         if not 0 <= getattr(optimizer, name) < math.inf:
             raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")

@@ -102,3 +102,5 @@ class ConvertConfig:
     """Parts to write. all: what the source has, of a run of replaced-token detection the discriminator. generator: that
     run's generator, a masked language model. mlm: encoder and masked-language-model head, the exact contents of
     AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of AutoModel."""
+    weights: Literal["last", "ema"] = "last"
+    """Weights to write, of a run of ours: those after the last step, or their moving average (optimizer.ema_decay)."""

@@ -264,6 +264,10 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
     _check_options(config.options)
     check_optimizer(config.optimizer)
+    if config.optimizer.ema_decay:
+        raise UserError(
+            f"optimizer.ema_decay={config.optimizer.ema_decay} averages the weights of pre-training only; leave it out"
+        )
     check_schedule(config.schedule)
     check_mesh(config.mesh)
     return config

@@ -152,11 +152,14 @@ class OptimizerConfig:
     """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
     clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
+    ema_decay: float = 0.0
+    """Decay rate of a moving average of the weights, for example 0.999, which is evaluated as ema_…, saved in the
+    checkpoints and written by `bert-jax convert --weights=ema`. 0 keeps none. In pre-training only."""
 
     @property
     def moments(self) -> int:
-        """Number of values that the optimizer keeps for each parameter: m and v of Adam; with muon, at most."""
-        return 2
+        """Number of values beside each parameter: m and v of Adam (with muon, at most), and the moving average."""
+        return 2 + (self.ema_decay > 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

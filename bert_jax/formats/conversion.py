@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.generator_arrays import generator_of
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
 
@@ -26,24 +27,35 @@ def convert(
     *,
     to: Literal["bert_jax", "huggingface", "tf1"],
     parts: Literal["all", "mlm", "encoder", "generator"] = "all",
+    weights: Literal["last", "ema"] = "last",
 ) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
     Args:
       to: bert_jax, huggingface or tf1.
       parts: all, mlm, encoder or generator; see ConvertConfig.
+      weights: last or ema; see ConvertConfig.
 
     Raises:
       UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model.
     """
-    from_dict(ConvertConfig, {"to": to, "parts": parts})  # raises a UserError for any other word
+    from_dict(ConvertConfig, {"to": to, "parts": parts, "weights": weights})  # raises a UserError for any other word
     check_destination(destination)
-    stored = open_stored(source)
+    stored = _opened(source, weights)
     check_fit(stored)
     chosen = select(stored, parts, to)
     with new_directory(destination) as directory:
         _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
     _print_summary(source, stored, chosen, destination, to)
+
+
+def _opened(source: str | os.PathLike[str], weights: Literal["last", "ema"]) -> StoredModel:
+    stored = open_stored(source)
+    if weights == "last":
+        return stored
+    if stored.kind != "bert_jax":
+        raise UserError(f"weights=ema, but {source} is no run of bert_jax; only those keep a moving average")
+    return open_checkpoint(stored.path, weights)
 
 
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:

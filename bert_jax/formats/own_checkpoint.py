@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any
+from typing import Any, Literal
 
 from absl import logging
 from etils import epath
@@ -26,26 +26,31 @@ from bert_jax.models.parameters import row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import vocabularies
 
-PARAMETERS = "params/"
+PREFIXES = {"last": "params/", "ema": "optimizer_state/average/"}
+"""Where the arrays of a training state are."""
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
+def open_checkpoint(path: str | os.PathLike[str], weights: Literal["last", "ema"] = "last") -> StoredModel:
     """Return the newest good checkpoint of work directory `path`, or the step whose directory is `path`.
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
     one before it, as does one of another run or under another number. `history` has step, metrics, config (that of the
     run) and run (run.json).
 
+    Args:
+      path: the directory.
+      weights: those after the step, or their moving average.
+
     Raises:
-      UserError: there is no checkpoint yet, all are damaged, a newer version has written one, the tokenizer is not
-        the one that run.json names, or its architecture is not BERT.
+      UserError: there is no checkpoint yet, or no average in it, all are damaged, a newer version has written one, the
+        tokenizer is not the one that run.json names, or its architecture is not BERT.
     """
     path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
     _check_architecture(path.parent.parent if is_step(path) else path)
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
     refused = {}
     for step in reversed(steps):
-        found, problem = attempt(_open_step, step, path)
+        found, problem = attempt(_open_step, step, path, weights)
         if problem is None:
             for damaged, reason in refused.items():
                 logging.warning("checkpoint %s of %s cannot be used (%s); %s is used", damaged, path, reason, step.name)
@@ -64,20 +69,24 @@ def is_step(path: epath.Path) -> bool:
     return (path / "record").is_dir() and (path / "state").is_dir()
 
 
-def _open_step(step: epath.Path, path: epath.Path) -> StoredModel:
+def _open_step(step: epath.Path, path: epath.Path, weights: Literal["last", "ema"]) -> StoredModel:
     home = path.parent.parent if step == path else path
-    content, arrays = _read_step(step, home)
+    content, arrays = _read_step(step, home, PREFIXES[weights])
+    if not arrays and weights == "ema":
+        raise UserError(
+            f"weights=ema, but {step} holds no moving average; runs with --optimizer.ema_decay=0.999 keep one"
+        )
     return _describe(path, home, content, arrays)
 
 
-def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict[str, Any], dict[str, StoredArray]]:
-    """Return the record, and the parameters by path; raise Damaged if they are not as recorded or not the run's."""
+def _read_step(step: epath.Path, home: epath.Path, prefix: str) -> tuple[dict[str, Any], dict[str, StoredArray]]:
+    """Return the record, and the arrays below `prefix` by path; raise Damaged if they are not as recorded."""
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
     check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
     arrays = {}
     for path, recorded in content["arrays"].items():
-        if path.startswith(PARAMETERS):
+        if path.startswith(prefix):
             array = open_array(step / "state", path)
             if (list(array.shape), str(array.dtype)) != (recorded["shape"], recorded["dtype"]):
                 raise Damaged(
@@ -86,7 +95,7 @@ def _read_step(step: epath.Path, home: epath.Path) -> tuple[dict[str, Any], dict
                 )
             if host_fingerprint(array.read(_whole(array))) != recorded["fingerprint"]:
                 raise Damaged(f"the array {path} has changed")
-            arrays[path.removeprefix(PARAMETERS)] = array
+            arrays[path.removeprefix(prefix)] = array
     return content, arrays
 
 

@@ -17,6 +17,7 @@ from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.objectives.objective_choice import MakeObjective
+from bert_jax.optim.averaging import averaged
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.frozen import Frozen
@@ -60,7 +61,8 @@ class Learner:
         """
         parts = pretraining_parts(config.model, config.objective)
         objective = make_objective(BertForPreTraining(config.model, config.compute, parts), config)
-        optimizer = make_optimizer(config.optimizer, objective.model.parameters)
+        update_rule = make_optimizer(config.optimizer, objective.model.parameters)
+        optimizer = averaged(update_rule, config.optimizer.ema_decay)
         main = main_term(objective.terms).loss
         abstract = abstract_state(objective.model, optimizer, mesh)
         return cls(config, make_objective, objective, optimizer, mesh, abstract, main, memory_bytes, teacher)

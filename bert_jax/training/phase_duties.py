@@ -13,6 +13,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices import hardware
 from bert_jax.devices.hosts import from_first
+from bert_jax.optim.averaging import average_of
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.guard import Guard
 from bert_jax.training.host_times import HostTimes
@@ -93,6 +94,9 @@ class PhaseDuties:
         with self.rates.paused("evaluation"):
             with run.events.timed("evaluated", step) as details:
                 evaluated = self._evaluation.run(state.params, run.signals, self.rates)
+                if (average := average_of(state.optimizer_state)) is not None:
+                    of_average = self._evaluation.run(average, run.signals, self.rates)
+                    evaluated |= {f"ema_{name}": value for name, value in of_average.items()}
                 details |= evaluated
             if self._samples is not None:
                 sampled = self._samples.run(state.params, run.signals, self.rates)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from bert_jax.devices import sharding
 from bert_jax.models.parameters import check_complete, entries, state_entries
 from bert_jax.models.protocol import Model
+from bert_jax.optim.averaging import with_average_of
 
 
 @jax.tree_util.register_dataclass
@@ -65,10 +66,10 @@ def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mes
 
 
 def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-    """Return `state` with a fresh optimizer state from `optimizer.init`; step and parameters stay."""
+    """Return `state` with a fresh optimizer state; step, parameters and their moving average stay."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state.optimizer_state)
     fresh = jax.jit(optimizer.init, out_shardings=where)(state.params)
-    return dataclasses.replace(state, optimizer_state=fresh)
+    return dataclasses.replace(state, optimizer_state=with_average_of(fresh, state.optimizer_state))
 
 
 def _initial(model: Model, optimizer: optax.GradientTransformation, seed: jax.Array) -> TrainState:

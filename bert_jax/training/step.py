@@ -13,6 +13,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.transfer import widened
 from bert_jax.objectives.means import mean_loss, training_metrics
 from bert_jax.objectives.objective import Batch, Objective
+from bert_jax.optim.averaging import moved
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.training import useful_work
 from bert_jax.training.frozen import Frozen, frozen_shardings, reader
@@ -209,6 +210,7 @@ def updated(
     gradients, norm = clip_by_global_norm(gradients, clip_norm)
     updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.params)
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+    optimizer_state = moved(optimizer_state, params, state.step)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     params, optimizer_state = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old), (params, optimizer_state), (state.params, state.optimizer_state)

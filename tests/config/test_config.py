@@ -74,6 +74,8 @@ def test_every_file_under_configs_is_valid_and_survives_json(path):
         (Config(model=ModelConfig(type_vocab_size=1)), ["model.type_vocab_size=1", "data.sentence_pairs"]),
         (Config(data=DataConfig(held_out=1.0)), ["data.held_out=1.0"]),
         (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), ["optimizer.clip_norm=-1.0"]),
+        (Config(optimizer=OptimizerConfig(ema_decay=1.0)), ["optimizer.ema_decay=1.0"]),
+        (Config(optimizer=OptimizerConfig(momentum=-0.1)), ["optimizer.momentum=-0.1"]),
         (Config(log_every_steps=0), ["log_every_steps=0"]),
     ],
 )

@@ -1,0 +1,66 @@
+"""The moving average of the weights of a run, which is kept, evaluated and saved beside them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AveragedState:
+    """State of an optimizer with the average of the parameters."""
+
+    optimizer: optax.OptState
+    average: dict
+    decay: float = dataclasses.field(metadata={"static": True})
+
+
+def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """Return the optimizer with the average in its state; 0 changes nothing. `moved` takes the average along."""
+    if not decay:
+        return optimizer
+
+    def init(params) -> AveragedState:
+        return AveragedState(optimizer.init(params), _copied(params), decay)
+
+    def update(updates, state: AveragedState, params=None):
+        updates, inner = optimizer.update(updates, state.optimizer, params)
+        return updates, dataclasses.replace(state, optimizer=inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+def moved(state: optax.OptState, params: dict, step: jax.Array) -> optax.OptState:
+    """Return the state after the update from `step`, which gave `params`: average ← d · average + (1 − d) · params.
+
+    d is min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage, so that the average forgets
+    the parameters of the start. A state without an average is returned as it is.
+    """
+    if not isinstance(state, AveragedState):
+        return state
+    step = step.astype(jnp.float32)
+    decay = jnp.minimum(jnp.float32(state.decay), (1 + step) / (10 + step))
+    average = jax.tree.map(lambda mean, value: mean + (1 - decay) * (value - mean), state.average, params)
+    return dataclasses.replace(state, average=average)
+
+
+def restarted(state: optax.OptState, params: dict) -> optax.OptState:
+    """Return the state of a run that starts from `params`."""
+    return dataclasses.replace(state, average=_copied(params)) if isinstance(state, AveragedState) else state
+
+
+def with_average_of(fresh: optax.OptState, state: optax.OptState) -> optax.OptState:
+    """Return the state `fresh` with the average of `state`, which goes on when moments are reset."""
+    return dataclasses.replace(fresh, average=state.average) if isinstance(state, AveragedState) else fresh
+
+
+def average_of(state: optax.OptState) -> dict | None:
+    """Return the average of the parameters; None if none is kept."""
+    return state.average if isinstance(state, AveragedState) else None
+
+
+def _copied(params: dict) -> dict:
+    """Return arrays of their own, since a step gives away the memory of both."""
+    return jax.tree.map(jnp.copy, params)
