@@ -1,6 +1,7 @@
 """The moving average of the weights of a run, which is kept, evaluated and saved beside them."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,10 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
     if not decay:
         return optimizer
 
-    def init(params) -> AveragedState:
+    def init(params: Any) -> Any:
         return AveragedState(optimizer.init(params), _copied(params), decay)
 
-    def update(updates, state: AveragedState, params=None):
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, inner = optimizer.update(updates, state.optimizer, params)
         return updates, dataclasses.replace(state, optimizer=inner)
 
@@ -53,7 +54,9 @@ def restarted(state: optax.OptState, params: dict) -> optax.OptState:
 
 def with_average_of(fresh: optax.OptState, state: optax.OptState) -> optax.OptState:
     """Return the state `fresh` with the average of `state`, which goes on when moments are reset."""
-    return dataclasses.replace(fresh, average=state.average) if isinstance(state, AveragedState) else fresh
+    if not (isinstance(state, AveragedState) and isinstance(fresh, AveragedState)):
+        return fresh
+    return dataclasses.replace(fresh, average=state.average)
 
 
 def average_of(state: optax.OptState) -> dict | None:
