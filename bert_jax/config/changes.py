@@ -51,9 +51,9 @@ _COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds
 _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
 _COMPUTED = tuple(f"compute.{name}" for name in ("attention", "layers", "products", "remat"))  # but not the data type
 FINETUNING = Changes(
-    where=("init_from", *_COPIES),
+    where=("init_from", "distillation.teacher", *_COPIES),
     how=(
-        *("init_from", "data.", "workdir", "mesh.", *_COMPUTED),
+        *("init_from", "distillation.teacher", "data.", "workdir", "mesh.", *_COMPUTED),
         *(*_RUN, "batch_size", "micro_batches", "packing", "learning_rate", "epochs"),
         *("keep", "eval_batch_size", "save_every_steps", "log_every_steps"),
     ),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
 from bert_jax.config.encoder import LayersRead
+from bert_jax.config.teachers import TaskDistillationConfig, check_task_distillation
 from bert_jax.errors import UserError, need_cloud_storage
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -155,6 +156,9 @@ class FinetuneConfig:
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
 
+    distillation: TaskDistillationConfig = TaskDistillationConfig()
+    """A fine-tuned teacher to learn from beside the labels."""
+
     bucket_window: int = 4
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
@@ -262,6 +266,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         )
     if config.packing and config.task not in PACKED:
         raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
+    check_task_distillation(config.distillation, config.crf)
     _check_options(config.options)
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,3 +56,35 @@ def check_temperature(group: str, temperature: float) -> None:
     """Raise a UserError unless the temperature is positive."""
     if not 0 < temperature < math.inf:
         raise UserError(f"{group}.temperature={temperature} must be positive; DistilBERT has 2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDistillationConfig:
+    """A fine-tuned teacher whose scores are learned beside the labels of a task."""
+
+    teacher: str = ""
+    """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes with
+    the same teacher only, wherever it is. By default there is none."""
+    temperature: float = 2.0
+    """What the logits of both models are divided by before they are compared. The loss is multiplied by its square.
+    Numbers (regression) are compared as they are."""
+    share: float = 0.5
+    """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are not learned."""
+
+
+def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
+    """Raise a UserError if a value is out of range, or the head has no scores to compare."""
+    if not options.teacher:
+        return
+    need_cloud_storage(options.teacher)
+    check_temperature("distillation", options.temperature)
+    if not 0 < options.share <= 1:
+        raise UserError(
+            f"distillation.share={options.share} must be above 0, where nothing is learned from the teacher, and at "
+            "most 1"
+        )
+    if crf:
+        raise UserError(
+            f"distillation.teacher={options.teacher} teaches the scores of single words, and a CRF learns those of "
+            "whole sentences; leave --crf out"
+        )

@@ -40,6 +40,7 @@ def open_finetuning(
     parameters: str | None,
     tokenizer: Tokenizer,
     devices: sharding.Devices = None,
+    teacher: str | None = None,
 ) -> WorkDirectory:
     """Take `path` for fine-tuning; the runs in it must have begun with the same data, parameters and settings.
 
@@ -50,6 +51,7 @@ def open_finetuning(
       parameters: fingerprint of the parameters that are fine-tuned; None for fresh ones.
       tokenizer: the vocabulary of the model.
       devices: the devices of the runs; None for those of all processes.
+      teacher: fingerprint of the teacher; None if there is none.
 
     Raises:
       UserError: the directory is not writable, another process writes to it, or it holds something else, or runs with
@@ -59,6 +61,7 @@ def open_finetuning(
         "features_fingerprint": features,
         "init_from_fingerprint": parameters,
         "tokenizer_fingerprint": tokenizer.fingerprint,
+        "teacher": teacher,
     }
     directory = epath.Path(path)
     saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")

@@ -36,6 +36,7 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.pretrained.teacher import open_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import attention_of, say, say_hardware
 from bert_jax.training.events import Events
@@ -119,7 +120,8 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     data = read_task(config, stored.model, stored.need_tokenizer(), given)
     check_cooldown(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
-    programs = make_programs(config, stored.model, data.head, mesh)
+    teacher = open_task_teacher(config, data.head, stored.need_tokenizer(), mesh)
+    programs = make_programs(config, stored.model, data.head, mesh, teacher)
 
     results: dict[str, Any] = {}
     with (
@@ -162,12 +164,15 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
             "test_fingerprint": data.test_fingerprint(),
             "init_from_fingerprint": parameters,
             "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
+            "teacher": programs.teacher,
             "settings": wanted,
         },
         FINETUNING.below("settings.finetune").where,
     )
     devices = list(programs.mesh.devices.flat)
-    return open_finetuning(config.workdir, wanted, features, parameters, stored.need_tokenizer(), devices)
+    return open_finetuning(
+        config.workdir, wanted, features, parameters, stored.need_tokenizer(), devices, programs.teacher
+    )
 
 
 def _train_runs(command: Command) -> None:

@@ -21,7 +21,9 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert_parameters import reads_pooler
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.task_head import TaskObjective, predictions
+from bert_jax.objectives.taught_task import TaughtTaskObjective
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
@@ -41,9 +43,17 @@ class Programs:
     fresh_state: Callable[..., Any]
     train_step: Program
     predict_step: Program
+    teacher: str | None = None
+    """Fingerprint of the teacher, if there is one."""
 
 
-def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> Programs:
+def make_programs(
+    config: FinetuneConfig,
+    model: ModelConfig,
+    head: HeadConfig,
+    mesh: Mesh,
+    teacher: Teacher[BertForTask] | None = None,
+) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it."""
     if config.dropout is not None:
         model = dataclasses.replace(model, hidden_dropout=config.dropout, attention_dropout=config.dropout)
@@ -70,6 +80,10 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
     optimizer = optax.chain(*parts)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
+    objective, frozen = TaskObjective(task_model), ()
+    if teacher is not None:
+        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation)
+        frozen = (teacher.params,)
     return Programs(
         task_model,
         mesh,
@@ -77,15 +91,18 @@ def make_programs(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, 
         initializer(task_model, optimizer, mesh),
         Program(
             make_shared_train_step(
-                TaskObjective(task_model),
+                objective,
                 optimizer,
                 mesh,
                 shardings,
                 clip_norm=config.optimizer.clip_norm,
                 micro_batches=config.micro_batches,
-            )
+                frozen=frozen,
+            ),
+            frozen,
         ),
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
+        None if teacher is None else teacher.fingerprint,
     )
 
 

@@ -1,6 +1,7 @@
 """Distillation in pre-training (Sanh et al. 2019): masked words, and what a teacher predicts and computes for them."""
 
 import dataclasses
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.heads import gather_positions
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.models.task import BertForTask
 from bert_jax.objectives import masked_language_model, soft_targets, state_matching
 from bert_jax.objectives.bert_pretraining import MASKED_WORDS
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -22,11 +24,14 @@ HIDDEN = Term(name="hidden", title="Teacher's states", unit="mean square", panel
 ATTENTION = Term(name="attention", title="Teacher's attention", unit="mean square", panels=("loss",))
 
 
+Network = TypeVar("Network", BertForPreTraining, BertForTask)
+
+
 @dataclasses.dataclass(frozen=True)
-class Teacher:
+class Teacher(Generic[Network]):
     """A trained model that another one imitates."""
 
-    model: BertForPreTraining
+    model: Network
     params: Params
     """On the devices, split as the model's table says."""
     fingerprint: str

@@ -37,9 +37,10 @@ class TaskObjective:
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         """Return the sums of the only term; regression and a CRF have no `correct`."""
-        return {TERM.name: self._sums(params, batch, self.model.apply(params, batch, dropout_key))}
+        return {TERM.name: self.sums_of_scores(params, batch, self.model.apply(params, batch, dropout_key))}
 
-    def _sums(self, params: Any, batch: Batch, scores: jax.Array) -> Sums:
+    def sums_of_scores(self, params: Any, batch: Batch, scores: jax.Array) -> Sums:
+        """Return the sums of scores that the model has given already."""
         labels, weights, head = batch["labels"], batch["weights"], self.model.head
         if head.kind == "regression":
             return regression.loss_sums(scores, labels, weights)

@@ -1,21 +1,25 @@
-"""The model that another one learns from (objective.distillation.teacher), checked before anything is compiled."""
+"""The models that others learn from, in pre-training and in fine-tuning, checked before anything is compiled."""
+
+import dataclasses
 
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.config import ComputeConfig, Config, resolve_phases
+from bert_jax.config import ComputeConfig, Config, HeadConfig, resolve_phases
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import MODEL_PARTS
+from bert_jax.models.bert_parameters import MODEL_PARTS, reads_pooler
+from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher, compared_layers
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 OPTION = "objective.distillation"
 
 
-def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher | None:
+def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
     """Return the teacher with its arrays on the devices of `mesh`; None if the options name none.
 
     Args:
@@ -36,6 +40,62 @@ def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher | 
     check_vocabularies(stored, tokenizer, f"{OPTION}.teacher")
     _check_states(stored, config)
     return Teacher(_network(stored, config.compute), place(stored, mesh), stored_fingerprint(stored.arrays))
+
+
+def open_task_teacher(
+    config: FinetuneConfig, head: HeadConfig, tokenizer: Tokenizer, mesh: Mesh
+) -> Teacher[BertForTask] | None:
+    """Return the teacher of fine-tuning with its arrays on the devices of `mesh`; None if the options name none.
+
+    Args:
+      config: options of the command.
+      head: of the student.
+      tokenizer: of the student.
+      mesh: the devices.
+
+    Raises:
+      UserError: there is no such model, or it was not fine-tuned for the same labels and vocabulary.
+    """
+    path = config.distillation.teacher
+    if not path:
+        return None
+    from bert_jax.formats.opening import open_stored, place  # the readers of all formats, which most runs do not need
+
+    stored = open_stored(path)
+    check_fit(stored)
+    check_vocabularies(stored, tokenizer, "distillation.teacher")
+    _check_head(stored, config, head)
+    network = BertForTask(stored.model, stored.need_head(), config.compute)
+    arrays = {path: array for path, array in stored.arrays.items() if path in network.parameters}
+    stored = dataclasses.replace(stored, arrays=arrays)
+    return Teacher(network, place(stored, mesh), stored_fingerprint(arrays))
+
+
+def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -> None:
+    """Raise a UserError unless the scores of a teacher mean what those of the student mean, for the same rows."""
+    name, theirs = f"distillation.teacher={stored.path}", stored.head
+    if theirs is None:
+        raise UserError(
+            f"{name} has no head of a task, so it has nothing to teach; fine-tune it on {config.task} first"
+        )
+    if theirs.crf:
+        raise UserError(f"{name} has a CRF, whose scores are those of whole sentences; fine-tune it without --crf")
+    if (theirs.kind, theirs.labels) != (head.kind, head.labels):
+        raise UserError(
+            f"{name} has a head for {_described(theirs)}, the student one for {_described(head)}; choose a teacher "
+            "that was fine-tuned on the same task, with the same labels in the same order"
+        )
+    if config.options.max_length > stored.model.longest_sequence:
+        raise UserError(
+            f"{name} reads at most {stored.model.longest_sequence} tokens, but options.max_length="
+            f"{config.options.max_length}; lower it, or choose a teacher with more positions"
+        )
+    if config.packing and not reads_pooler(stored.model, theirs):
+        raise UserError(f"{name} has no pooler, which packing needs; leave --packing out")
+
+
+def _described(head: HeadConfig) -> str:
+    return f"{head.kind} of {', '.join(head.labels)}" if head.labels else head.kind
 
 
 def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -> None:

@@ -40,7 +40,7 @@ class Learner:
     """Name of the held-out loss by which the best steps are kept."""
     memory_bytes: int | None
     """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
-    teacher: Teacher | None = None
+    teacher: Teacher[BertForPreTraining] | None = None
     """What the objective learns from, if it is a model."""
 
     @classmethod
@@ -50,7 +50,7 @@ class Learner:
         mesh: jax.sharding.Mesh,
         make_objective: MakeObjective,
         memory_bytes: int | None = None,
-        teacher: Teacher | None = None,
+        teacher: Teacher[BertForPreTraining] | None = None,
     ) -> "Learner":
         """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.objectives.taught_task import LABELS
 from bert_jax.training.metrics import Metrics, Rates
 
 
@@ -31,7 +32,10 @@ class TaskReporter:
 
     @property
     def tail_loss(self) -> float:
-        """Mean over the steps of the tail whose loss is finite; NaN if there are none."""
+        """Mean over the steps of the tail whose loss is finite; NaN if there are none.
+
+        With a teacher it is that of the labels alone.
+        """
         return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
 
     def dispatched(self, step: int, values: dict[str, jax.Array], sequences: int, positions: int) -> None:
@@ -58,6 +62,7 @@ class TaskReporter:
     def _add(self, fetched: list[dict[str, Any]]) -> None:
         for step, values in enumerate(fetched, start=self._step - len(fetched) + 1):
             self.totals["skipped"] += int(values["skipped"])
-            if step > self._total - self._tail and math.isfinite(values["loss"]):
-                self.totals["loss"] += float(values["loss"])
+            loss = values.get(LABELS.loss, values["loss"])
+            if step > self._total - self._tail and math.isfinite(loss):
+                self.totals["loss"] += float(loss)
                 self.totals["steps"] += 1

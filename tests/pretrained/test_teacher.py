@@ -6,19 +6,23 @@ import jax
 import numpy as np
 import pytest
 import written_teacher
-from pretrained_model import contents, random_params
+from pretrained_model import TOKENIZER, contents, random_params, stored_model
+from task_models import write_model
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.config import Config, DataConfig, MeshConfig, ModelConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.teachers import DistillationConfig
+from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.teachers import DistillationConfig, TaskDistillationConfig, check_task_distillation
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.formats.opening import open_stored
+from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.initialization import initialize
 from bert_jax.pretrained.source import open_source
-from bert_jax.pretrained.teacher import open_teacher
+from bert_jax.pretrained.teacher import open_task_teacher, open_teacher
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
 
@@ -155,3 +159,55 @@ def test_the_configurations_have_the_published_weights():
         options = config.objective.distillation
         assert (options.soft_weight, config.objective.mlm_weight, options.cosine_weight) == (5, 2, 1)
         assert options.temperature == 2 and len(config.init_from_layers) == config.model.num_layers
+
+
+HEAD = HeadConfig(labels=("a", "b"))
+
+
+def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
+    write_model(tmp_path / "there", "text")
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    config = dataclasses.replace(
+        task_defaults("text"),
+        distillation=TaskDistillationConfig(teacher=str(tmp_path / "there")),
+        options=TaskOptions(max_length=32),
+    )
+    teacher = open_task_teacher(config, HEAD, TOKENIZER, mesh)
+    found = {path: np.asarray(values).tobytes() for path, values in leaf_paths(teacher.params).items()}
+    assert found == contents(open_stored(tmp_path / "there")) and teacher.model.head.labels == ("a", "b")
+    longer = dataclasses.replace(config, options=TaskOptions(max_length=64))
+    for head, options, problem in (
+        (HeadConfig(labels=("b", "a")), config, "classification of a, b, the student one for classification of b, a"),
+        (HeadConfig(kind="regression"), config, "the student one for regression; choose a teacher"),
+        (HEAD, longer, "reads at most 40 tokens, but options.max_length=64"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            open_task_teacher(options, head, TOKENIZER, mesh)
+    with pytest.raises(UserError, match="has another vocabulary"):
+        open_task_teacher(config, HEAD, WordPieceTokenizer([*TOKENIZER.tokens, "more"], lowercase=True), mesh)
+    with new_directory(tmp_path / "bare") as partial:
+        write_bert_jax(stored_model(), partial)
+    bare = dataclasses.replace(config, distillation=TaskDistillationConfig(teacher=str(tmp_path / "bare")))
+    with pytest.raises(
+        UserError, match="has no head of a task, so it has nothing to teach; fine-tune it on text first"
+    ):
+        open_task_teacher(bare, HEAD, TOKENIZER, mesh)
+
+
+@pytest.mark.parametrize(
+    "problem, options",
+    [
+        ("distillation.share=0.0 must be above 0", {"share": 0.0}),
+        ("distillation.share=1.5 must be .* at most 1", {"share": 1.5}),
+        ("distillation.temperature=-1.0 must be positive", {"temperature": -1.0}),
+    ],
+)
+def test_options_of_a_task_out_of_range_are_refused(problem, options):
+    with pytest.raises(UserError, match=problem):
+        check_task_distillation(TaskDistillationConfig(teacher="somewhere", **options), crf=False)
+
+
+def test_a_crf_learns_from_no_teacher():
+    with pytest.raises(UserError, match="leave --crf out"):
+        check_task_distillation(TaskDistillationConfig(teacher="somewhere"), crf=True)
+    check_task_distillation(TaskDistillationConfig(), crf=True)
