@@ -5,11 +5,12 @@ from rich.table import Table
 
 from bert_jax.config.commands import FillMaskConfig
 from bert_jax.pretrained.filling import Filled, fill_mask
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.loading import load_with_generator
 
 
 def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
-    model = load(path)
+    model, generator = load_with_generator(path)
+    model = generator or model  # a discriminator writes no words
     tokenizer = model.need_tokenizer()
     print_filled(text, fill_mask(model, text, options.top_k), tokenizer.tokens[tokenizer.mask_id])
 

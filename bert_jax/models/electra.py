@@ -44,6 +44,16 @@ class Electra:
         """See `Model.parameters`."""
         return joined(self.discriminator.parameters, self.generator.parameters, self.embeddings)
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Type of activations and matrix products of both parts."""
+        return self.discriminator.dtype
+
+    @property
+    def shares_word_table(self) -> bool:
+        """As `BertForPreTraining.shares_word_table`; both parts look words up in that table."""
+        return self.embeddings == "shared" and self.generator.shares_word_table
+
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """As `Model.training_flops`, of both parts."""
         return sum(part.training_flops(sequence_length, predictions) for part in (self.discriminator, self.generator))

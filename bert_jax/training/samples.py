@@ -12,6 +12,7 @@ from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.devices.signals import StopSignals
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.electra import Electra
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.learner import Learner
@@ -19,6 +20,7 @@ from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_forward_step
 
+WordModel = BertForPreTraining | Electra
 CANDIDATES = 3  # per mask
 MOST_MASKS = 8  # per sequence; more say no more
 
@@ -27,16 +29,14 @@ class Samples:
     """The first sequences of an evaluation, whose masked words a model predicts.
 
     Args:
-      model: with the head for masked words.
+      model: with the head for masked words, or with a generator that has it.
       evaluation: has the sequences, their masks and the mesh.
       tokenizer: makes text of ids.
       shardings: tree of the shardings of the parameters.
       count: number of sequences.
     """
 
-    def __init__(
-        self, model: BertForPreTraining, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int
-    ):
+    def __init__(self, model: WordModel, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int):
         self._tokenizer, self._mesh = tokenizer, evaluation.mesh
         self._count = min(count, evaluation.examples.num_examples(0))
         rows = evaluation.mesh.shape["data"] * evaluation.mesh.shape["fsdp"]
@@ -81,10 +81,12 @@ class Samples:
 def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store: Store) -> Samples | None:
     """Return what notes predictions at evaluations; None if nobody asked, or no part of the model predicts words."""
     model = learner.objective.model
-    if not config.evaluation.samples or config.objective.name != "masked_words":
+    if not config.evaluation.samples:
         return None
-    if not isinstance(model, BertForPreTraining) or "mlm" not in model.parts:
-        return None
+    if not isinstance(model, Electra):
+        of_masked_words = config.objective.name == "masked_words" and isinstance(model, BertForPreTraining)
+        if not of_masked_words or "mlm" not in model.parts:
+            return None
     return Samples(model, evaluation, store.tokenizer(), learner.shardings.params, config.evaluation.samples)
 
 
@@ -97,7 +99,7 @@ def _all_masked(batch: Batch, mask_id: int) -> Batch:
     return {**batch, "input_ids": ids}
 
 
-def _candidates(model: BertForPreTraining, params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+def _candidates(model: WordModel, params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
     """Return probabilities and ids [B, M, CANDIDATES] of the most likely entries."""
     probabilities = jax.nn.softmax(model.mlm_logits(params, batch).astype(jnp.float32))
     return jax.lax.top_k(probabilities, CANDIDATES)

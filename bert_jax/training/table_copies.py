@@ -16,12 +16,13 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.electra import Electra
 from bert_jax.models.protocol import Model, Params
 
 
 def copies_type(model: Model, mesh: Mesh) -> jnp.dtype | None:
     """Return the type in which gradients of copies are summed; None if `model` cannot read copies, or one is enough."""
-    if isinstance(model, BertForPreTraining) and model.shares_word_table and sharding.batch_parts(mesh) > 1:
+    if isinstance(model, BertForPreTraining | Electra) and model.shares_word_table and sharding.batch_parts(mesh) > 1:
         return model.dtype
     return None
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import one_device
 import pytest
+from etils import epath
 from safetensors.numpy import load_file
 from small_pretraining import MODEL, rows, run_config
 
@@ -30,6 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.run_costs import trained_parameters
 from bert_jax.pretrained.source import open_source
 from bert_jax.pretraining import pretrain
+from bert_jax.training.events import read_events
 
 DISCRIMINATOR = dataclasses.replace(MODEL, embedding_size=20, pair_head=False, activation="gelu_erf", pooler="gelu_erf")
 
@@ -170,8 +172,27 @@ def test_a_discriminator_on_its_own_cannot_be_measured_and_says_why(run, small_s
     ours = tmp_path / "ours"
     assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax"]) == 0
     assert "without its generator" in error(capsys, "evaluate", ours, f"--data.path={small_store}")
-    said = error(capsys, "fill-mask", ours, "a [MASK]")
-    assert "no mlm" in said
+    assert "no mlm" in error(capsys, "fill-mask", ours, "a [MASK]")
+
+
+def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys):
+    generator = bert_jax.load(run.workdir, part="generator")
+    (best, *_), *_ = generator.fill_mask("a [MASK]")
+    capsys.readouterr()
+    assert cli._run(["bert-jax", "fill-mask", run.workdir, "a [MASK]"]) == 0
+    assert best.token in capsys.readouterr().out
+    noted = [event for event in read_events(epath.Path(run.workdir) / "events.jsonl") if event["event"] == "sampled"]
+    assert len(noted) == 2 and len(noted[-1]["samples"]) == 2
+    tokens = generator.need_tokenizer().tokens
+    for sample in noted[-1]["samples"]:
+        ids = np.array([[tokens.index(piece) for piece in sample["text"].split()]], np.int32)
+        places = np.flatnonzero(ids[0] == generator.need_tokenizer().mask_id)[None].astype(np.int32)
+        batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones_like(ids)}
+        logits = generator.network.mlm_logits(generator.params, batch | {"masked_positions": places})
+        shares = np.asarray(jax.nn.softmax(logits))[0]
+        for mask, share in zip(sample["masks"], shares, strict=False):
+            for token, expected in mask["candidates"]:
+                assert share[tokens.index(token)] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
