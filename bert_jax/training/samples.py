@@ -81,12 +81,11 @@ class Samples:
 def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store: Store) -> Samples | None:
     """Return what notes predictions at evaluations; None if nobody asked, or no part of the model predicts words."""
     model = learner.objective.model
-    if not config.evaluation.samples:
+    if not config.evaluation.samples or not isinstance(model, WordModel):
         return None
-    if not isinstance(model, Electra):
-        of_masked_words = config.objective.name == "masked_words" and isinstance(model, BertForPreTraining)
-        if not of_masked_words or "mlm" not in model.parts:
-            return None
+    masked = config.objective.name == "masked_words"
+    if isinstance(model, BertForPreTraining) and not (masked and "mlm" in model.parts):
+        return None
     return Samples(model, evaluation, store.tokenizer(), learner.shardings.params, config.evaluation.samples)
 
 
