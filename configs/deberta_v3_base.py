@@ -3,13 +3,15 @@
     bert-jax pretrain deberta_v3_base --data.path=STORE --workdir=WORKDIR
 
 Version 3: 256 buckets for the distances to either side, mapped by the kernels of queries and keys; a norm after the
-table of relative positions. Batch, steps, warm-up, rate and beta2 are those of the paper. Its vocabulary is a
-SentencePiece one of 128,100 entries; here it is the store's. Its objective is the detection of replaced tokens with
-gradient-disentangled sharing of the word table; this configuration trains on masked words with the enhanced mask
-decoder, as version 2 was. Not trained here: neither cost nor result is measured.
+table of relative positions. Replaced tokens are detected, with a generator of the same width and half of the layers,
+and a word table whose gradients are kept apart (objective.generator.embeddings=disentangled). Batch, steps, warm-up,
+rate and beta2 are those of the paper; as in the ELECTRA configurations, 85 % of the predicted tokens become [MASK], and
+the generator's head reads its last layer. The paper's vocabulary is a SentencePiece one of 128,100 entries; here it is
+the store's. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config.generator import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
 
@@ -17,8 +19,11 @@ def get_config() -> Config:
     return Config(
         model=deberta_config(version=3),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
-        masking=MaskingConfig(unit="ngram"),
-        objective=ObjectiveConfig(mask_decoder=True),
+        masking=MaskingConfig(mask_share=0.85, random_share=0.0),
+        objective=ObjectiveConfig(
+            name="replaced_tokens",
+            generator=GeneratorConfig(hidden_size=768, num_layers=6, embeddings="disentangled"),
+        ),
         phases=(
             PhaseConfig(steps=500_000, sequence_length=512, batch_size=8_192, learning_rate=6e-4, warmup_steps=10_000),
         ),

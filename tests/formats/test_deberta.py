@@ -12,17 +12,21 @@ import pytest
 import random_bert
 import safetensors.numpy
 from deberta_model import FIRST, THIRD
+from etils import epath
 from huggingface_directory import refusal
 from small_model import FLOAT32, compiled
+from tokenizers import pre_tokenizers
 
 import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
+from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface, write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.opening import place
+from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
 
@@ -181,6 +185,32 @@ def test_version_1_has_no_class_for_multiple_choice(oracle, tmp_path):
     stored = open_huggingface(deberta_cases.save(oracle, "segments", tmp_path / "theirs"))
     with pytest.raises(UserError, match="transformers has no class for a model of type deberta with"):
         write_huggingface(dataclasses.replace(stored, head=HeadConfig(kind="choice")), tmp_path, "small")
+
+
+def test_a_discriminator_is_written_without_its_head_or_not_at_all(oracle, tmp_path):
+    """transformers has no DeBERTa with the head of replaced tokens."""
+    stored = open_huggingface(deberta_cases.save(oracle, "third", tmp_path / "theirs"))
+    model = BertForPreTraining(stored.model, FLOAT32, ("replaced_tokens",))
+    leaves = leaf_paths(model.init(jax.random.key(0)))
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__) for path, leaf in leaves.items()}
+    discriminator = dataclasses.replace(stored, arrays=arrays)
+    with pytest.raises(UserError, match="no class for a model of type deberta-v2 with replaced_tokens; .*encoder"):
+        write_huggingface(discriminator, tmp_path, "small")
+    there = exported(select(discriminator, "encoder", "huggingface"), tmp_path / "ours")
+    assert "encoder.rel_embeddings.weight" in there and not any("replaced" in name for name in there)
+
+
+def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_path):
+    bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *bytes_, "ab", "Ġc", "[MASK]"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nĠ c\n", encoding="utf-8")
+    tokenizer = read_tokenizer(epath.Path(tmp_path))
+    assert tokenizer is not None
+    assert (tokenizer.special_ids, tokenizer.separators) == ((0, 3, 1, 2, 262), 1)
+    assert tokenizer.encode_masked("ab [MASK] c") == [260, 262, 261]
+    (row,) = tokenizer.encode_batch(["ab c"])
+    assert [tokenizer.tokens[i] for i in row] == ["ab", "Ġc"]
 
 
 @pytest.mark.parametrize(

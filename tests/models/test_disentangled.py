@@ -239,6 +239,22 @@ def test_a_text_in_a_packed_row_is_computed_as_if_alone():
         np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
 
 
+def test_the_backward_pass_keeps_no_array_of_all_distances():
+    """Beside what it keeps of BERT: per layer and term, the mapped positions [2L - 1, A, D], for all rows together."""
+    kept, batch = {}, rows(13, (13, 9))
+    for name, config in {
+        "with": FIRST,
+        "without": dataclasses.replace(FIRST, disentangled=DisentangledConfig()),
+    }.items():
+        model = BertForPreTraining(config, FLOAT32, ())
+        _, backward = jax.vjp(lambda p, model=model: model.encode(p, *batch).last_hidden_state, perturbed(model))
+        kept[name] = [leaf.shape for leaf in jax.tree.leaves(backward)]
+    square, positions = (2, 3, 13, 13), (25, 3, 8)
+    assert kept["with"].count(square) == kept["without"].count(square) > 0
+    assert [shape for shape in kept["with"] if 25 in shape and len(shape) > 2] == 6 * [positions]
+    assert not any({26, 2 * 13 * 13, 13 * 25} & set(shape) for shape in kept["with"])
+
+
 def test_attention_is_announced_as_it_is_computed():
     shape = Shape(batch=8, length=512, heads=12, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"), disentangled=True)
     assert attention_path(ComputeConfig(), "cpu", shape) == "xla"
