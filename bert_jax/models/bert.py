@@ -246,6 +246,12 @@ class BertForPreTraining:
         bert = self._module(params)
         return bert.word_logits(encoded or self._of(bert, batch), batch, part)
 
+    def hidden_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+        """Return [B, M, V] of an XLNet, without dropout: the words at masked_positions, none of which is seen."""
+        permutation = Permutation.hiding(batch["masked_positions"], batch["input_ids"].shape[1])
+        encoded = self.encode(params, *_inputs(batch), permutation=permutation)
+        return self.mlm_logits(params, {"masked_positions": permutation.states}, encoded)
+
     @property
     def has_word_losses(self) -> bool:
         """Whether `word_losses` takes less time and memory than `word_logits`."""

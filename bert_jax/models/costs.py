@@ -234,9 +234,10 @@ def activation_bytes(
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
+    states = length + predictions * config.is_xlnet  # targets have states of their own
     return ActivationBytes(
-        linear=config.num_layers * length * linear,
-        quadratic=config.num_layers * length * length * quadratic,
+        linear=config.num_layers * states * linear,
+        quadratic=config.num_layers * states * length * quadratic,
         embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
         heads=head,
     )

@@ -25,6 +25,18 @@ class Permutation:
         """Return that of a batch of `data.examples.permutations`."""
         return cls(batch["order"], batch["masked_positions"])
 
+    @classmethod
+    def hiding(cls, positions: jax.Array, length: int) -> "Permutation":
+        """Return the one in which all of positions [B, M] are predicted from the others of a row, none from another."""
+        rows = jnp.arange(positions.shape[0], dtype=positions.dtype)[:, None]
+        return cls(jnp.zeros((positions.shape[0], length), jnp.int32).at[rows, positions].set(1), positions)
+
+    @property
+    def states(self) -> jax.Array:
+        """int32 [B, M]: where the states are that predict the targets, after those of the tokens."""
+        places = self.order.shape[1] + jnp.arange(self.targets.shape[1], dtype=jnp.int32)
+        return jnp.broadcast_to(places, self.targets.shape)
+
     def seen_by_tokens(self) -> jax.Array:
         """Return bool [B, L, L]: whether the state of a token, which knows the token itself, sees the other one."""
         return self.order[:, None, :] <= self.order[:, :, None]

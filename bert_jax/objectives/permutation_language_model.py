@@ -35,7 +35,5 @@ class PermutationObjective:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
         texts, permutation = PackedTexts.of(batch), Permutation.of(batch)
         encoded = self.model.encode(params, *inputs, dropout_key, texts=texts, permutation=permutation)
-        length, (rows, count) = batch["input_ids"].shape[1], batch["masked_positions"].shape
-        states = jnp.broadcast_to(length + jnp.arange(count, dtype=jnp.int32), (rows, count))  # they follow the tokens
-        at_targets = {**batch, "masked_positions": states}
+        at_targets = {**batch, "masked_positions": permutation.states}
         return {PERMUTED_WORDS.name: masked_language_model.model_sums(self.model, params, at_targets, encoded)}

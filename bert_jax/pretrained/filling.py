@@ -55,12 +55,13 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
     single = isinstance(texts, str)
     if isinstance(texts, tuple) or not isinstance(texts, Iterable):
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
-    ids = [_masked_ids(model, text) for text in ([texts] if single else texts)]
+    rows = [_masked_row(model, text) for text in ([texts] if single else texts)]
+    ids = [row for row, _ in rows]
     if not ids or batch_size < 1:
         raise UserError(
             "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
-    features = as_features([(row, np.zeros_like(row)) for row in ids], model.config.longest_sequence)
+    features = as_features(rows, model.config.longest_sequence)
     if model.config.layer == "lstm" and model.config.direction == "both":
         raise UserError(
             "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
@@ -73,20 +74,20 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
     for numbers, batch in batches(features, batch_size):
         batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
         for row, number in enumerate(numbers):
-            batch["masked_positions"][row, : len(masks[number])] = masks[number]
+            batch["masked_positions"][row] = np.resize(masks[number], width)  # repeated where there are fewer
         for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
             filled[number] = _candidates(logits[: len(masks[number])], tokenizer, top_k)
     return filled[0] if single else filled
 
 
-def _masked_ids(model: Any, text: str) -> np.ndarray:
-    """Return [CLS] text [SEP] as ids, with at least one mask."""
+def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return input_ids and token_type_ids of a text with at least one mask."""
     tokenizer, longest = model.tokenizer, model.config.longest_sequence
     mask = tokenizer.tokens[tokenizer.mask_id]
     if not isinstance(text, str):
         raise UserError(f"fill_mask takes a text or a list of texts, each a str, not {text!r:.60}")
     check_utf8(text)
-    ids, _ = assembled(tokenizer, tokenizer.encode_masked(text))
+    ids, types = assembled(tokenizer, tokenizer.encode_masked(text))
     if tokenizer.mask_id not in ids:
         raise UserError(f"there is no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
     if len(ids) > longest:
@@ -94,7 +95,7 @@ def _masked_ids(model: Any, text: str) -> np.ndarray:
             f"the text {text[:60]!r} has {len(ids)} tokens with its [CLS] and [SEP], but the model takes {longest}; "
             "shorten it"
         )
-    return ids
+    return ids, types
 
 
 def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:

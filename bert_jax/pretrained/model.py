@@ -267,7 +267,8 @@ class PretrainedModel:
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32.
 
-        `batch` has int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M].
+        `batch` has int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M]. An XLNet does
+        not see the tokens at these positions, whatever they are.
         """
         return self._runner.mlm_logits(batch)
 

@@ -36,6 +36,7 @@ class Runner:
         )
         self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect",))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
+        self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
@@ -96,6 +97,8 @@ class Runner:
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32."""
         self._network.require("mlm")
+        if self._network.config.is_xlnet:
+            return host(batch, self.hidden_words(batch))
         positions = {"masked_positions": batch["masked_positions"]}
         return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
 

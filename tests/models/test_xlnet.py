@@ -204,3 +204,22 @@ def test_another_model_refuses_a_permutation(batch):
     bert = BertForPreTraining(ModelConfig(vocab_size=37, hidden_size=16, num_layers=1, num_heads=2), FLOAT32)
     with pytest.raises(UserError, match="model.positions=learned has no second stream .* set model.positions=xlnet"):
         bert.encode({}, *(batch[name] for name in INPUTS), permutation=Permutation.of(batch))
+
+
+def test_words_are_filled_in_without_being_seen(model, params, batch):
+    """Both hidden tokens are predicted from the others, not one from the other."""
+    positions = np.array([[2, 6], [0, 0]], np.int32)
+    found = model.hidden_logits(params, batch | {"masked_positions": positions})
+    ids = batch["input_ids"].copy()
+    ids[0, [2, 6]], ids[1, 0] = 7, 7
+    np.testing.assert_array_equal(
+        model.hidden_logits(params, batch | {"masked_positions": positions, "input_ids": ids}), found
+    )
+    order = np.zeros_like(ids)
+    order[0, 2], order[0, 6], order[1, 0] = 1, 2, 1  # in turn, the first one sees neither as well
+    turns = {"order": order, "masked_positions": positions}
+    states = model.encode(params, *(batch[name] for name in INPUTS), permutation=Permutation(order, positions))
+    logits = model.mlm_logits(params, {"masked_positions": Permutation.of(turns).states}, states)
+    np.testing.assert_allclose(logits[0, 0], found[0, 0], atol=1e-5)
+    np.testing.assert_allclose(logits[1], found[1], atol=1e-5)
+    assert np.abs(logits[0, 1] - found[0, 1]).max() > 1e-3

@@ -14,7 +14,7 @@ from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.examples.permutations import Permutations
-from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows
+from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows, with_class_last
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.store import Store
@@ -101,6 +101,7 @@ class Examples:
             self.packing = Packing(self.source, self._texts, self.sequence_length, phase.max_texts, self.seed)
         tokenizer = store.tokenizer()
         _check_tokenizer(tokenizer, config)
+        self._class_last = tokenizer.class_last and config.model.is_xlnet
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = _predictions(config, phase, store, tokenizer)
         self._epoch_ends = [0]
@@ -116,12 +117,17 @@ class Examples:
 
     def examples_at(self, epochs: np.ndarray, indices: np.ndarray) -> Batch:
         """Return the examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
-        rows = self.rows(epochs, indices)
+        rows, classes = self.rows(epochs, indices), None
+        if self._class_last:
+            rows, classes = with_class_last(rows)
         is_text = rows.token_index >= 0
         cls_id, sep_id, pad_id = self._special_ids
         input_ids = np.where(rows.token_index == SPECIAL, sep_id, pad_id).astype(np.int32)
-        starts = np.zeros((len(input_ids), 1), np.int64) if rows.text_starts is None else rows.text_starts
-        np.put_along_axis(input_ids, starts, cls_id, 1)
+        if classes is None:
+            starts = np.zeros((len(input_ids), 1), np.int64) if rows.text_starts is None else rows.text_starts
+            np.put_along_axis(input_ids, starts, cls_id, 1)
+        else:
+            input_ids[classes] = cls_id
         input_ids[is_text] = self.store.tokens(rows.token_index[is_text])
         lengths = rows.lengths
         rounds = epochs % self.static_masks if self.static_masks else 0

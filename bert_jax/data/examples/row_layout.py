@@ -8,6 +8,7 @@ import numpy as np
 from bert_jax.data.examples.chunks import Chunks, DocumentChunks
 from bert_jax.data.examples.truncation import Segments, trim, truncate
 from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
+from bert_jax.tokenization.segments import CLASS_SEGMENT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +123,23 @@ def packed_rows(texts: Texts, places: Places, shape: tuple[int, int], max_texts:
         starts,
         used,
     )
+
+
+def with_class_last(rows: Rows) -> tuple[Rows, np.ndarray]:
+    """Return rows of texts A [SEP] [CLS] from those of [CLS] A [SEP], and bool [B, L]: the places of [CLS].
+
+    It is in segment CLASS_SEGMENT, as where XLNet reads a task (tokenization/segments.py).
+    """
+    place, token_index = np.arange(rows.token_index.shape[1]), rows.token_index
+    used = token_index != PADDING
+    number = used.astype(np.int64) if rows.text_ids is None else rows.text_ids.astype(np.int64)
+    starts = np.zeros((len(used), 1), np.int64) if rows.text_starts is None else rows.text_starts
+    last = used & (number != np.pad(number, ((0, 0), (0, 1)))[:, 1:])
+    source = np.where(used & ~last, place + 1, place)
+    source = np.where(last, np.take_along_axis(starts, np.maximum(number - 1, 0), 1), source)
+    types = np.where(last, CLASS_SEGMENT, np.take_along_axis(rows.token_type_ids, source, 1))
+    moved = np.take_along_axis(token_index, source, 1)
+    return dataclasses.replace(rows, token_index=moved, token_type_ids=types.astype(np.int32)), last
 
 
 def _filled(texts: Texts, flat: np.ndarray, num_rows: int, sequence_length: int) -> tuple[np.ndarray, np.ndarray]:

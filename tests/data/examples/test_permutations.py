@@ -9,7 +9,9 @@ from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, 
 from bert_jax.config.presets import xlnet_config
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.permutations import Permutations
+from bert_jax.data.examples.row_layout import with_class_last
 from bert_jax.data.store.access import open_store
+from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
 
 ROWS, LENGTH, WORDS = 400, 90, 50
 CONTINUES = np.arange(WORDS) % 3 == 2
@@ -121,3 +123,22 @@ def test_batches_are_a_function_of_seed_and_position(small_store, packing):
     assert (other["order"] != batch["order"]).any()
     later = examples.batch(np.arange(12) + examples.num_examples(0))
     assert (later["order"] != batch["order"]).any()
+
+
+def test_the_class_token_of_xlnet_comes_last_and_in_a_segment_of_its_own():
+    """One row of a text, one of two packed texts; in each, offsets and segments move one place to the left."""
+    specials = SPECIAL, PADDING
+    first = [specials[0], 10, 11, 12, specials[0], *[specials[1]] * 3]
+    second = [specials[0], 20, 21, specials[0], specials[0], 30, specials[0], specials[1]]
+    index = np.array([first, second])
+    nothing = np.zeros(2, np.int64)
+    ids = np.array([[1] * 5 + [0] * 3, [1] * 4 + [2] * 3 + [0]], np.int32)
+    packed = Rows(index, np.zeros_like(ids), None, nothing, nothing, ids, np.array([[0, 0], [0, 4]], np.int32))
+    rows, classes = with_class_last(packed)
+    expected = [[10, 11, 12, *[specials[0]] * 2, *[specials[1]] * 3]]
+    expected += [[20, 21, *[specials[0]] * 2, 30, *[specials[0]] * 2, specials[1]]]
+    np.testing.assert_array_equal(rows.token_index, expected)
+    np.testing.assert_array_equal(np.argwhere(classes), [[0, 4], [1, 3], [1, 6]])
+    np.testing.assert_array_equal(rows.token_type_ids, 2 * classes)
+    alone, _ = with_class_last(Rows(index[:1], np.zeros((1, 8), np.int32), None, nothing[:1], nothing[:1]))
+    np.testing.assert_array_equal(alone.token_index, expected[:1])

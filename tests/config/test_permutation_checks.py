@@ -1,0 +1,54 @@
+"""What XLNet and its objective are not, refused in one line that names the option."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax.config import Config, ModelConfig, ObjectiveConfig
+from bert_jax.config.checks import check
+from bert_jax.console.command_line import load_config
+from bert_jax.errors import UserError
+
+MINI = load_config("xlnet_mini")
+
+
+def changed(part: str, **changes) -> Config:
+    return dataclasses.replace(MINI, **{part: dataclasses.replace(getattr(MINI, part), **changes)})
+
+
+@pytest.mark.parametrize("name", ["mini", "base", "large"])
+def test_the_shipped_configurations_are_good(name):
+    config = check(load_config(f"xlnet_{name}"))
+    assert config.model.is_xlnet and not config.model.pair_head and config.objective.name == "permutation"
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        (changed("objective", name="masked_words"), "positions=xlnet and objective.name=masked_words.*or neither"),
+        (changed("model", positions="learned"), "positions=learned and objective.name=permutation.*or neither"),
+        (changed("model", norm_position="pre"), "norm_position=pre is not for model.positions=xlnet, which has post"),
+        (changed("model", direction="left_to_right"), "direction=left_to_right is not for model.positions=xlnet"),
+        (changed("model", local_window=8), "local_window=8 is not for model.positions=xlnet"),
+        (changed("model", embedding_size=64), "embedding_size=64 is not for model.positions=xlnet"),
+        (changed("model", layer="lstm"), "layer=lstm"),
+        (changed("model", hidden_size=15, num_heads=3), "hidden_size=15 is odd"),
+        (changed("masking", unit="span"), "masking.unit=span has no effect"),
+        (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
+        (changed("objective", mlm_weight=0.5), "objective.mlm_weight=0.5 has no effect"),
+        (
+            dataclasses.replace(
+                changed("data", sentence_pairs="nsp"), model=dataclasses.replace(MINI.model, pair_head=True)
+            ),
+            "sentence_pairs=nsp",
+        ),
+    ],
+)
+def test_what_does_not_go_with_xlnet_is_refused(config, message):
+    with pytest.raises(UserError, match=message) as caught:
+        check(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bert_without_an_order_is_untouched():
+    assert check(Config(model=ModelConfig(), objective=ObjectiveConfig())) == Config()
