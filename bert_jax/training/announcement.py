@@ -51,6 +51,12 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
         f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
         f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
     )
+    if learner.teacher is not None:
+        teacher = learner.teacher.model
+        say(
+            f"teacher: {total_size(teacher.parameters):,} parameters, {teacher.config.num_layers} layers, hidden size "
+            f"{teacher.config.hidden_size}"
+        )
     say(
         f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
         f"{len(corpus.training[0].documents):,} of them to train on"

@@ -13,6 +13,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
+from bert_jax.models.parameters import FLOAT32, total_size
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
@@ -85,13 +86,17 @@ class Learner:
     def remat(self, phase: Phase) -> str:
         """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
         mesh = self.mesh
+        split, memory = mesh.shape["fsdp"] * mesh.shape["tensor"], self.memory_bytes
+        if memory is not None and self.teacher is not None:  # it is there, and whole in the type of the products
+            size = total_size(self.teacher.model.parameters)
+            memory -= FLOAT32 * size // split + FLOAT32 // 2 * size
         load = Load(
-            memory_bytes=self.memory_bytes,
+            memory_bytes=memory,
             moments=self.config.optimizer.moments,
             sequence_length=phase.sequence_length,
             predictions=phase.max_predictions,
             rows=phase.batch_size // (sharding.batch_parts(mesh) * phase.micro_batches),
-            split=mesh.shape["fsdp"] * mesh.shape["tensor"],
+            split=split,
         )
         return remat_policy(self.objective.model, self.config.compute, load)
 

@@ -3,18 +3,62 @@
 import dataclasses
 import os
 
+import jax
+import numpy as np
 import pytest
 from one_device import finetune
+from pretrained_model import random_params
 from small_finetuning import Killed, assert_same_weights, run_config
+from test_programs import HEADS, MODEL, ROWS, make_batch
 
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.teachers import TaskDistillationConfig
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.finetuning.programs import make_programs
+from bert_jax.models.parameters import entries
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.distillation import Teacher
 from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
 
 
 def taught(config, teacher):
     return dataclasses.replace(config, distillation=TaskDistillationConfig(teacher=str(teacher), share=0.7))
+
+
+def losses(mesh, micro_batches):
+    """Two steps on a batch of test_programs; without dropout, so that micro-batches change nothing."""
+    config = FinetuneConfig(
+        micro_batches=micro_batches,
+        dropout=0.0,
+        compute=ComputeConfig(dtype="float32"),
+        distillation=TaskDistillationConfig(teacher="there"),
+    )
+    head = HEADS["classification"]
+    model = BertForTask(MODEL, head, config.compute)
+    arrays = random_params(model, 3)
+    where = sharding.shardings(mesh, entries(model.parameters, arrays))
+    teacher = Teacher(model, jax.device_put(arrays, where), "fingerprint")
+    programs = make_programs(config, MODEL, head, mesh, teacher)
+    state, found = programs.fresh_state(np.uint32(0)), []
+    rate, seed = (sharding.on_every_device(mesh, value) for value in (np.float32(1e-3), np.uint32(0)))
+    for step in range(2):
+        batch = sharding.to_global(mesh, make_batch("classification", step), ROWS)
+        state, values = programs.train_step(state, batch, rate, seed)
+        found.append([float(values[name]) for name in ("loss", "labels_loss", "teacher_loss")])
+    for path, values in leaf_paths(teacher.params).items():
+        assert np.asarray(values).tobytes() == leaf_paths(arrays)[path].tobytes()
+    return found
+
+
+@pytest.mark.slow
+def test_meshes_and_micro_batches_give_the_same_losses_and_leave_the_teacher_alone():
+    alone = losses(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), 1)
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
+    np.testing.assert_allclose(losses(mesh, 2), alone, rtol=5e-6)
 
 
 @pytest.mark.slow
