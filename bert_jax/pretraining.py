@@ -8,7 +8,7 @@ from collections.abc import Generator
 import jax
 
 from bert_jax.checkpoints.run_directory import has_checkpoint
-from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
@@ -119,8 +119,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
             config, learner, steps, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler
         )
         while (owed or result.step < config.total_steps) and not result.exit_code:
-            phases = resolve_phases(config)
-            phase = phases[position.phase] if owed else next(each for each in phases if result.step < each.end)
+            last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
+            phase = next(each for each in resolve_stages(config) if last < each.end)
             state, position, result = _train_phase(run, phase, state, position, evaluates_first=owed)
             owed = False
         if result.step >= config.total_steps:

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_phases
+from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_stages
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs
 from bert_jax.models.parameters import total_size
@@ -144,13 +144,14 @@ def phase_table(config: Config) -> Table:
     """Return the tokens and floating-point operations of each phase of the run."""
     table = _table("The run", "phase", "steps", "batch × length", "sequences", "tokens", "FLOP")
     totals = [0, 0, 0, 0]
-    for phase in resolve_phases(config):
+    stages = resolve_stages(config)
+    for phase in stages:
         sequences = phase.steps * phase.batch_size
         flops = run_flops(config, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))
-    if len(config.phases) > 1:
+    if len(stages) > 1:
         table.add_row("all", *_run_cells(totals, ""))
     return table
 

@@ -18,7 +18,7 @@ from bert_jax.config.options import (
     PhaseConfig,
     ScheduleConfig,
 )
-from bert_jax.config.phases import Phase, max_predictions, resolve_phases, schedule_length, warmup_steps
+from bert_jax.config.phases import Phase, max_predictions, resolve_phases, resolve_stages, schedule_length, warmup_steps
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
 from bert_jax.config.relative_attention import DisentangledConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
@@ -47,6 +47,7 @@ __all__ = [
     "TrainVocabConfig",
     "max_predictions",
     "resolve_phases",
+    "resolve_stages",
     "schedule_length",
     "warmup_steps",
 ]

@@ -189,6 +189,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"{prefix}batch_size={phase.batch_size} is not divisible by {prefix}micro_batches={phase.micro_batches}; "
             f"nearest: {near}"
         )
+    _check_ramp(prefix, phase)
     if phase.max_predictions is not None and not 0 < phase.max_predictions <= phase.sequence_length:
         raise UserError(
             f"{prefix}max_predictions={phase.max_predictions} must be between 1 and "
@@ -207,6 +208,20 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
                 f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
                 f"for example to {max(1, length // 100)}"
             )
+
+
+def _check_ramp(prefix: str, phase: PhaseConfig) -> None:
+    sizes, steps = phase.ramp_batch_sizes, phase.ramp_steps
+    if bool(sizes) != bool(steps) or not len(sizes) <= steps <= phase.steps:
+        raise UserError(
+            f"{prefix}ramp_batch_sizes={sizes} with {prefix}ramp_steps={steps}: give batch sizes and a number of steps "
+            f"for them all, from {len(sizes)} to the {phase.steps} of the phase, or neither"
+        )
+    if wrong := [size for size in sizes if size < 1 or size % phase.micro_batches]:
+        raise UserError(
+            f"{prefix}ramp_batch_sizes={sizes}: {wrong[0]} is no positive multiple of {prefix}micro_batches="
+            f"{phase.micro_batches}"
+        )
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:

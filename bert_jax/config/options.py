@@ -114,6 +114,11 @@ class PhaseConfig:
     """Tokens per sequence, [CLS] and [SEP] included."""
     batch_size: int = 256
     """Sequences per step, over all devices and micro-batches."""
+    ramp_batch_sizes: tuple[int, ...] = ()
+    """Batch sizes of the first steps of the phase, each for an equal share of ramp_steps, before batch_size. The
+    examples are those of a run without a ramp, in the same order."""
+    ramp_steps: int = 0
+    """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
     micro_batches: int = 1
     """Number of parts in which a batch is computed (gradient accumulation). The result is that of the whole batch."""
     max_predictions: int | None = None

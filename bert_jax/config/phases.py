@@ -1,6 +1,7 @@
 """The phases of a run, with all values that `PhaseConfig` leaves open."""
 
 import dataclasses
+import itertools
 import math
 
 from bert_jax.config.options import Config, DataConfig, PhaseConfig
@@ -78,6 +79,31 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
         )
         begin += phase.steps
     return tuple(phases)
+
+
+def resolve_stages(config: Config) -> tuple[Phase, ...]:
+    """Return the phases of a run, in order, with those whose batch grows divided where its size changes.
+
+    The stages of a phase have its index, and so its examples: each goes on where the one before has stopped.
+    """
+    return tuple(stage for phase in resolve_phases(config) for stage in _stages(phase, config.phases[phase.index]))
+
+
+def _stages(phase: Phase, options: PhaseConfig) -> list[Phase]:
+    sizes = (*options.ramp_batch_sizes, phase.batch_size)
+    ends = [options.ramp_steps * (number + 1) // len(sizes[1:]) for number in range(len(sizes) - 1)]
+    places = itertools.pairwise([0, *ends, phase.steps])
+    return [
+        dataclasses.replace(
+            phase,
+            begin=phase.begin + begin,
+            steps=end - begin,
+            batch_size=size,
+            resets_moments=phase.resets_moments and begin == 0,
+        )
+        for size, (begin, end) in zip(sizes, places, strict=True)
+        if end > begin
+    ]
 
 
 def is_packed(sequence_length: int, data: DataConfig) -> bool:

@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
-from bert_jax.config import Config, MeshConfig, resolve_phases
+from bert_jax.config import Config, MeshConfig, resolve_stages
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
@@ -88,7 +88,7 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
 
 def check_batch(config: Config, mesh: Mesh) -> None:
     """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
-    for phase in resolve_phases(config):
+    for phase in resolve_stages(config):
         unit = batch_parts(mesh) * phase.micro_batches
         if phase.batch_size % unit:
             axes = " × ".join(

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import ComputeConfig, Config, ModelConfig, resolve_phases
+from bert_jax.config import ComputeConfig, Config, ModelConfig, resolve_stages
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.devices import hardware, sharding
 from bert_jax.models.architecture import computation_dtype
@@ -61,8 +61,8 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
         f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
         f"{len(corpus.training[0].documents):,} of them to train on"
     )
-    for phase, examples in zip(resolve_phases(config), corpus.training, strict=True):
-        epoch = examples.num_examples(0)
+    for phase in resolve_stages(config):
+        epoch = corpus.training[phase.index].num_examples(0)
         say(
             f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "

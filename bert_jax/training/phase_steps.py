@@ -1,12 +1,14 @@
 """The compiled step of each phase of a run."""
 
-from bert_jax.config import Phase, resolve_phases
+from bert_jax.config import Phase, resolve_stages
 from bert_jax.training.learner import Learner
 from bert_jax.training.program import Program
 
 
 class PhaseSteps:
-    """Makes the step of each phase once; one that has been compiled is kept when a rollback comes back to its phase.
+    """Makes the step of each phase, and of each batch size in it, once.
+
+    One that has been compiled is kept when a rollback comes back to its phase.
 
     Args:
       learner: what is trained.
@@ -14,20 +16,21 @@ class PhaseSteps:
 
     def __init__(self, learner: Learner):
         self._learner = learner
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[tuple[int, int], Program] = {}
 
     def of(self, phase: Phase) -> Program:
         """Return the step of `phase`."""
-        if phase.index not in self._programs:
-            self._programs[phase.index] = Program(self._learner.train_step(phase), self._learner.frozen)
-        return self._programs[phase.index]
+        key = phase.index, phase.batch_size
+        if key not in self._programs:
+            self._programs[key] = Program(self._learner.train_step(phase), self._learner.frozen)
+        return self._programs[key]
 
     def begin(self, step: int) -> None:
         """Compile what a run goes on with after `step`, in a thread, while it restores its state and opens its files.
 
         A run that then goes on from another step has compiled in vain, and compiles again.
         """
-        for phase in resolve_phases(self._learner.config):
+        for phase in resolve_stages(self._learner.config):
             if step < phase.end:
                 self.of(phase).begin(self._learner.abstract, self._learner.abstract_batch(phase))
                 return

@@ -3,7 +3,7 @@
 import jax
 from absl import logging
 
-from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.models.protocol import Model
 from bert_jax.training import useful_work
 from bert_jax.training.events import Events
@@ -34,8 +34,8 @@ class PhaseReporter:
         self._sequences, self._places = phase.batch_size, phase.tokens_per_step
         self._model, self._length = model, phase.sequence_length
         self._phase_end = phase.end
-        later = resolve_phases(config)[phase.index + 1 :]
-        self._places_after = sum(phase.steps * phase.tokens_per_step for phase in later)
+        later = [each for each in resolve_stages(config) if each.begin >= phase.end]
+        self._places_after = sum(each.steps * each.tokens_per_step for each in later)
         self._guard, self._host_times = guard, host_times
 
     def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:

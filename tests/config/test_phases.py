@@ -1,11 +1,15 @@
 """Phases as they are carried out, and which options may change between two starts or differ between hosts."""
 
+import dataclasses
+
 import pytest
 
-from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases
+from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, is_harmless_to_finetuning, lengthens
+from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.errors import UserError
 
 CONFIG = Config(
     phases=(
@@ -78,3 +82,40 @@ def test_the_last_phase_alone_may_become_longer():
     assert lengthens("phases.3.steps: 40 → 80", 4) and lengthens("phases.3.steps: 40 → 20", 4)
     assert not lengthens("phases.2.steps: 60 → 80", 4) and not lengthens("phases.4.steps: None → 80", 5)
     assert is_harmless("phases.0.micro_batches: 1 → 4") and not is_harmless("phases.0.batch_size: 32 → 64")
+
+
+def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
+    phases = (
+        PhaseConfig(steps=10, batch_size=32),
+        PhaseConfig(steps=20, batch_size=64, ramp_batch_sizes=(8, 16, 24), ramp_steps=10, moments="reset"),
+    )
+    config = Config(phases=phases)
+    stages = resolve_stages(config)
+    assert [(each.index, each.begin, each.end, each.batch_size) for each in stages] == [
+        (0, 0, 10, 32),
+        (1, 10, 13, 8),
+        (1, 13, 16, 16),
+        (1, 16, 20, 24),
+        (1, 20, 30, 64),
+    ]
+    assert [each.resets_moments for each in stages] == [False, True, False, False, False]
+    assert len({each.data_seed for each in stages[1:]}) == 1 and stages[0] == resolve_phases(config)[0]
+    last = dataclasses.replace(phases[1], ramp_steps=20)
+    assert [each.batch_size for each in resolve_stages(Config(phases=(phases[0], last)))] == [32, 8, 16, 24]
+
+
+@pytest.mark.parametrize(
+    "sizes, steps, says",
+    [
+        ((8,), 0, "give batch sizes and a number of steps"),
+        ((), 5, "give batch sizes and a number of steps"),
+        ((8, 16), 1, "from 2 to the 10 of the phase"),
+        ((8,), 11, "from 1 to the 10 of the phase"),
+        ((8, 3), 4, "3 is no positive multiple of phases.0.micro_batches=2"),
+        ((0,), 4, "0 is no positive multiple"),
+    ],
+)
+def test_a_ramp_that_cannot_be(sizes, steps, says):
+    phase = PhaseConfig(steps=10, batch_size=32, micro_batches=2, ramp_batch_sizes=sizes, ramp_steps=steps)
+    with pytest.raises(UserError, match=says):
+        check(Config(phases=(phase,)))
