@@ -7,7 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pretrained_model import random_params
 from small_model import FLOAT32, SMALL, compiled, encode, make_batch, perturbed
+from synthetic_examples import make_examples
+from synthetic_store import SyntheticStore
+from test_packed_texts import MODEL as PACKED
+from test_packed_texts import unpacked
 
 from bert_jax.config import ObjectiveConfig
 from bert_jax.config.teachers import DistillationConfig
@@ -105,6 +110,21 @@ def test_terms_are_those_of_the_outputs_of_both_models(teacher_params, positions
     assert float(sums["soft_targets"].weight) == kept.sum()
     denominators = objective.denominators(batch)
     assert all(float(denominators[name]) == float(sums[name].weight) for name in sums)
+
+
+def test_packed_texts_are_taught_as_if_each_had_its_own_row():
+    generator = np.random.default_rng(7)
+    store = SyntheticStore([generator.integers(1, 12, generator.integers(1, 7)).tolist() for _ in range(80)])
+    batch = make_examples(store, sentence_pairs="none", packing="on").batch(np.arange(4))
+    alone, rows = unpacked(batch)
+    assert len(rows) > 8
+    sized = dataclasses.replace(PACKED, num_layers=1)
+    objective = taught(sized, sized, perturbed(BertForPreTraining(sized, FLOAT32, ("mlm",))), EVERYTHING)
+    params = random_params(objective.model, 3)
+    sums = [compiled(lambda params, b=each: objective.sums(params, b))(params) for each in (batch, alone)]
+    for name in ("mlm", "soft_targets", "cosine", "hidden", "attention"):
+        assert float(sums[0][name].loss) == pytest.approx(float(sums[1][name].loss), rel=2e-5), name
+        assert float(sums[0][name].weight) == float(sums[1][name].weight) > 0
 
 
 def test_layers_are_spread_evenly_or_named():

@@ -91,6 +91,21 @@ def test_the_scores_of_a_teacher_are_learned_beside_the_labels(kind):
     assert float(metrics["loss"]) == pytest.approx(0.75 * mean + 0.25 * expected / weight, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_sequences_that_share_a_row_are_taught_as_if_each_had_its_own(kind):
+    student, teacher = BertForTask(STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)
+    objective = TaughtTaskObjective(student, teacher, TaskDistillationConfig(teacher="there"))
+    objective, params = objective.reading(random_params(teacher, 2)), random_params(student, 1)
+    alone = make_batch(kind)
+    shared = {name: alone[name].reshape(2, -1) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    shared["text_ids"] = np.repeat([[1, 2]], 2, 0).repeat(LENGTH, 1).astype(np.int32) * shared["attention_mask"]
+    shared["text_starts"] = np.array([[0, LENGTH], [0, LENGTH]], np.int32)
+    shared |= {name: alone[name].reshape(2, 2) for name in ("labels", "weights")}
+    sums = [compiled(lambda p, b=batch: objective.sums(p, b)["teacher"])(params) for batch in (alone, shared)]
+    assert float(sums[0].loss) == pytest.approx(float(sums[1].loss), rel=1e-5)
+    assert float(sums[0].weight) == float(sums[1].weight) == 3
+
+
 def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it():
     model, batch = BertForTask(STUDENT, HEADS["classification"], FLOAT32), make_batch("classification")
     params = random_params(model, 1)

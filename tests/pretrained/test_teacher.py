@@ -17,6 +17,7 @@ from bert_jax.config.teachers import DistillationConfig, TaskDistillationConfig,
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
@@ -59,6 +60,15 @@ def test_a_teacher_is_split_like_any_model_and_keeps_its_bits(directory, small_s
     assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // 4}
     again = open_teacher(taught(tmp_path / "same"), tokenizer, mesh)
     assert teacher.fingerprint == again.fingerprint and teacher.model.parts == ("pooler", "mlm")
+
+
+def test_the_same_teacher_is_known_in_every_format(small_store, tokenizer, tmp_path):
+    written_teacher.write(tmp_path / "ours", small_store, ("mlm",))
+    convert(tmp_path / "ours", tmp_path / "theirs", to="huggingface")
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    ours, theirs = (open_teacher(taught(tmp_path / name), tokenizer, mesh) for name in ("ours", "theirs"))
+    assert ours.fingerprint == theirs.fingerprint
+    assert leaf_paths(ours.params).keys() == leaf_paths(theirs.params).keys()
 
 
 @pytest.mark.parametrize(

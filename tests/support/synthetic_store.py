@@ -25,6 +25,7 @@ def synthetic_tokenizer():
         sep_id=SEP,
         mask_id=MASK,
         separators=1,
+        class_last=False,
         special_ids=(PAD, UNK, CLS, SEP, MASK),
         continues_word=lambda: (ids >= 5) & (ids % 4 == 3),
     )
