@@ -4,10 +4,10 @@
 
 Version 3: 256 buckets for the distances to either side, mapped by the kernels of queries and keys; a norm after the
 table of relative positions. Replaced tokens are detected, with a generator of the same width and half of the layers,
-and a word table whose gradients are kept apart (objective.generator.embeddings=disentangled). Batch, steps, warm-up,
-rate and beta2 are those of the paper; as in the ELECTRA configurations, 85 % of the predicted tokens become [MASK], and
-the generator's head reads its last layer. The paper's vocabulary is a SentencePiece one of 128,100 entries; here it is
-the store's. Not trained here: neither cost nor result is measured.
+and a word table whose gradients are kept apart (objective.generator.embeddings=disentangled); the generator has the
+enhanced mask decoder, the discriminator ELECTRA's head. Batch, steps, warm-up, rate and beta2 are those of the paper;
+as in the ELECTRA configurations, 85 % of the predicted tokens become [MASK]. The paper's vocabulary is a SentencePiece
+one of 128,100 entries; here it is the store's. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
@@ -22,6 +22,7 @@ def get_config() -> Config:
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
         objective=ObjectiveConfig(
             name="replaced_tokens",
+            mask_decoder=True,
             generator=GeneratorConfig(hidden_size=768, num_layers=6, embeddings="disentangled"),
         ),
         phases=(

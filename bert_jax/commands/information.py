@@ -80,7 +80,7 @@ def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generat
         ("block", discriminator.block, generator.block),
         (f"{layers[0]} and {layers[1]} blocks{SHARED[config.model.sharing]}", discriminator.layers, generator.layers),
         ("encoder", discriminator.encoder, generator.encoder),
-        ("head", discriminator.replaced_tokens, generator.mlm_head),
+        ("head", *(counts.pretraining - counts.encoder for counts in (discriminator, generator))),
         ("model", discriminator.pretraining, generator.pretraining),
     )
     for name, *numbers in rows:

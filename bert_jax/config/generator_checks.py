@@ -56,6 +56,11 @@ def _check_sizes(config: Config, generator: GeneratorConfig) -> None:
             f"the generator's width of {model.hidden_size} is not divisible by its {model.num_heads} heads; set "
             "objective.generator.hidden_size or objective.generator.num_heads so that it is"
         )
+    if config.objective.mask_decoder and model.num_layers < 2:
+        raise UserError(
+            "objective.mask_decoder=True passes through the last of several layers again, but "
+            f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
+        )
     if model.positions == "rope" and model.head_size % 2:
         raise UserError(
             f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "

@@ -36,8 +36,9 @@ class ObjectiveConfig:
     distillation: DistillationConfig = DistillationConfig()
     """A teacher to learn from beside the masked words, and the weights of what is learned from it."""
     mask_decoder: bool = False
-    """Whether masked words are predicted by DeBERTa's enhanced mask decoder: from two more passes of the last layer,
-    whose queries begin with absolute positions. It needs model.disentangled.terms, and is left out of exports."""
+    """Whether masked words, also a generator's, are predicted by DeBERTa's enhanced mask decoder: from two more passes
+    of the last layer, whose queries begin with absolute positions. It needs model.disentangled.terms, and is left out
+    of exports."""
 
     @property
     def predicts_all(self) -> bool:

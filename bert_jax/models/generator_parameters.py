@@ -6,11 +6,20 @@ Nothing outside the standard library is imported, as in `models.parameters`.
 import dataclasses
 from typing import Literal
 
+from bert_jax.config import ObjectiveConfig
 from bert_jax.models.parameters import ParameterTable, table
 
 Sharing = Literal["shared", "own", "disentangled"]
 GENERATOR = "generator"
 """First key of the paths of what is the generator's alone; the discriminator has the paths of any BERT."""
+
+
+DISCRIMINATOR_PARTS = ("replaced_tokens",)
+
+
+def generator_parts(objective: ObjectiveConfig) -> tuple[str, ...]:
+    """Return the parts of a generator on its encoder; see MODEL_PARTS."""
+    return ("mlm", "mask_decoder") if objective.mask_decoder else ("mlm",)
 
 
 def is_shareable(path: str) -> bool:

@@ -10,7 +10,7 @@ from bert_jax.config import Config, ModelConfig
 from bert_jax.config.generator import generator_model
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.costs import ActivationBytes, Flops, activation_bytes, training_flops
-from bert_jax.models.generator_parameters import joined
+from bert_jax.models.generator_parameters import DISCRIMINATOR_PARTS, generator_parts, joined
 from bert_jax.models.parameters import ParameterTable
 
 
@@ -32,8 +32,8 @@ def trained_encoders(config: Config) -> tuple[TrainedEncoder, ...]:
         return (TrainedEncoder(model, bert_parameters(model, pretraining_parts(model, objective)), True),)
     generator = generator_model(model, objective.generator)
     return (
-        TrainedEncoder(model, bert_parameters(model, ("replaced_tokens",)), False),
-        TrainedEncoder(generator, bert_parameters(generator, ("mlm",)), True),
+        TrainedEncoder(model, bert_parameters(model, DISCRIMINATOR_PARTS), False),
+        TrainedEncoder(generator, bert_parameters(generator, generator_parts(objective)), True),
     )
 
 

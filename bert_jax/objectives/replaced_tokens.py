@@ -9,6 +9,7 @@ from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.config.generator import generator_model
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
+from bert_jax.models.generator_parameters import DISCRIMINATOR_PARTS, generator_parts
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.generated_words import sampled_words, with_words
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -94,9 +95,11 @@ def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> Sums:
 def replaced_token_detection(model: BertForPreTraining, config: Config) -> ReplacedTokens:
     """Return the objective of a run whose discriminator is the encoder of `model`, and which has its own generator."""
     generator = config.objective.generator
-    discriminator = dataclasses.replace(model, parts=("replaced_tokens",))
-    sizes = generator_model(model.config, generator)
     parts = Electra(
-        discriminator, dataclasses.replace(model, config=sizes, parts=("mlm",)), embeddings=generator.embeddings
+        dataclasses.replace(model, parts=DISCRIMINATOR_PARTS),
+        dataclasses.replace(
+            model, config=generator_model(model.config, generator), parts=generator_parts(config.objective)
+        ),
+        generator.embeddings,
     )
     return ReplacedTokens(parts, config.objective, config.masking.loss_epsilon)

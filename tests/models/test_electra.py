@@ -79,6 +79,20 @@ def test_one_table_has_every_array_of_both_parts(embeddings):
     assert words == {"generator/mlm/bias"} | tables[embeddings]
 
 
+def test_deberta_v3_has_a_generator_of_half_its_layers_with_the_mask_decoder():
+    config = load_config("deberta_v3_base")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=128_100))
+    discriminator, generator = trained_encoders(config)
+    assert parameter_counts(discriminator.parameters).encoder == 183_831_552  # transformers 5.23.0
+    assert generator.config.num_layers == 6 and generator.config.hidden_size == 768
+    assert "mask_decoder/position/table" in generator.parameters
+    electra = objective_of(config).model
+    shapes = jax.eval_shape(electra.init, jax.random.key(0))
+    check_complete(electra.parameters, shapes)
+    entries(electra.parameters, shapes)
+    assert [path for path in electra.parameters if path.endswith("/delta")] == ["embeddings/word/delta"]
+
+
 def test_a_discriminator_starts_as_it_would_alone_and_differences_from_nothing():
     electra = objective_of(small("disentangled")).model
     params, alone = compiled(lambda key: (electra.init(key), electra.discriminator.init(key)))(jax.random.key(3))

@@ -21,6 +21,7 @@ NAMES = (
     "elmo_mini",
     "spanbert_mini",
     "electra_mini",
+    "deberta_v3_mini",
     "deberta_mini",
     "xlnet_mini",
 )
@@ -36,12 +37,16 @@ def small(name: str, store, workdir) -> Config:
         model = dataclasses.replace(model, local_window=8)
     if model.padding_id is not None:
         model = dataclasses.replace(model, padding_id=0)  # that of the vocabulary of tests
+    objective = config.objective
+    if objective.generator.hidden_size is not None:
+        generator = dataclasses.replace(objective.generator, hidden_size=SMALLER["hidden_size"])
+        objective = dataclasses.replace(objective, generator=generator)
     return run_config(
         store,
         workdir,
         model=model,
         masking=config.masking,
-        objective=config.objective,
+        objective=objective,
         optimizer=config.optimizer,
         data=dataclasses.replace(config.data, path=str(store), held_out=0.1),
         phases=(PhaseConfig(steps=6, sequence_length=48, batch_size=8, learning_rate=1e-3, warmup_steps=2),),
