@@ -15,7 +15,6 @@ from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.generator_arrays import generator_of
-from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.formats.stored import StoredModel, describe_embedding
@@ -62,8 +61,7 @@ def _opened(source: str | os.PathLike[str], weights: Literal["last", "ema"]) -> 
 def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    Only bert_jax knows a span boundary head and the enhanced mask decoder, and only ELECTRA's classes the head of a
-    discriminator. Google's run_squad.py leaves a pooler that
+    Only bert_jax knows a span boundary head and the enhanced mask decoder. Google's run_squad.py leaves a pooler that
     nothing reads. The classes of transformers do not have one together with such a head, and would report it as
     unexpected.
     """
@@ -73,9 +71,6 @@ def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel
         return select(generator, "all", to)
     if to != "bert_jax":
         stored = _without(_without(stored, "span_boundary"), "mask_decoder")
-        kind = type_to_write(stored.model)
-        if to == "tf1" or kind is None or "replaced_tokens/dense" not in kind.modules:
-            stored = _without(stored, "replaced_tokens")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
         return _without(stored, "pooler")
     if parts == "all":
