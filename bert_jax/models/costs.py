@@ -118,7 +118,7 @@ def _layer_work(config: ModelConfig, parameters: ParameterTable, length: int, pr
     }
     unseen = sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)  # of states that only see others
     work, pairs = length * sum(layer.values()) * config.num_layers, seen_positions(config, length)
-    if "mask_decoder/position/table" in parameters:  # the last layer twice, with the same keys and values, not once
+    if has_mask_decoder(parameters):  # the last layer twice, with the same keys and values, not once
         work += length * unseen
         pairs += pairs // config.num_layers
     if config.is_xlnet and word_heads(parameters):  # targets have states of their own in pre-training
@@ -140,6 +140,11 @@ def seen_positions(config: ModelConfig, length: int) -> int:
             farther = sum(max(0, length - 1 - window - position) for position in range(first))
             total += near + 2 * farther
     return total
+
+
+def has_mask_decoder(parameters: ParameterTable) -> bool:
+    """Return whether words are predicted by two passes of the last layer in place of its own."""
+    return "mask_decoder/position/table" in parameters
 
 
 def word_heads(parameters: ParameterTable) -> tuple[str, ...]:
@@ -279,4 +284,15 @@ def step_bytes(
         kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
     everything = activation_bytes(*sizes, "none", value_bytes)
     of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // config.num_layers
-    return state.total // split + gathered + rows * (kept + of_a_layer)
+    if has_mask_decoder(parameters):  # a pass more of the last layer
+        own = activation_bytes(*sizes, remat, value_bytes)
+        kept += (own.linear + own.quadratic) // config.num_layers
+    return state.total // split + gathered + rows * (kept + of_a_layer + distance_bytes(config, sequence_length))
+
+
+def distance_bytes(config: ModelConfig, length: int) -> int:
+    """Return the memory that disentangled attention takes for a sequence while a layer is computed.
+
+    Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
+    """
+    return 2 * FLOAT32 * config.num_heads * length * 2 * length if config.disentangled.count > 1 else 0

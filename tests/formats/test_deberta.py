@@ -14,7 +14,7 @@ import safetensors.numpy
 from deberta_model import FIRST, THIRD
 from etils import epath
 from huggingface_directory import refusal
-from small_model import FLOAT32, compiled
+from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
 
 import bert_jax
@@ -29,6 +29,7 @@ from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
+from bert_jax.pretrained.initialization import check_architecture
 
 FILE = "model.safetensors"
 OTHER_HEAD = {
@@ -69,7 +70,11 @@ def outputs(stored, params, batch):
     return found, model.encode(params, *batch.values(), collect=True)
 
 
-@pytest.mark.parametrize("name", deberta_cases.CASES)
+QUICK = ("first", "third", "second")
+CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in deberta_cases.CASES]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
     stored = open_huggingface(deberta_cases.save(oracle, name, tmp_path / "theirs"))
     arrays = (array.astype(np.int32) for array in deberta_cases.inputs(name))
@@ -125,7 +130,7 @@ def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle
     np.testing.assert_array_equal(logits, expected)
 
 
-@pytest.mark.parametrize("name", ["first", "third"])
+@pytest.mark.parametrize("name", ["third", pytest.param("first", marks=pytest.mark.slow)])
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
     model = bert_jax.load(deberta_cases.save(oracle, name, tmp_path / "theirs"))
     ids, _, mask = deberta_cases.inputs(name)
@@ -191,8 +196,8 @@ def test_a_discriminator_is_written_without_its_head_or_not_at_all(oracle, tmp_p
     """transformers has no DeBERTa with the head of replaced tokens."""
     stored = open_huggingface(deberta_cases.save(oracle, "third", tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, ("replaced_tokens",))
-    leaves = leaf_paths(model.init(jax.random.key(0)))
-    arrays = {path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__) for path, leaf in leaves.items()}
+    leaves = leaf_paths(perturbed(model))
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in leaves.items()}
     discriminator = dataclasses.replace(stored, arrays=arrays)
     with pytest.raises(UserError, match="no class for a model of type deberta-v2 with replaced_tokens; .*encoder"):
         write_huggingface(discriminator, tmp_path, "small")
@@ -239,6 +244,16 @@ def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, nam
 
 def with_options(model: ModelConfig, **changes) -> ModelConfig:
     return dataclasses.replace(model, disentangled=dataclasses.replace(model.disentangled, **changes))
+
+
+def test_a_run_with_other_distances_cannot_start_from_it(oracle, tmp_path):
+    stored = open_huggingface(deberta_cases.save(oracle, "first", tmp_path / "theirs"))
+    run = with_options(stored.model, max_distance=7)
+    with pytest.raises(
+        UserError, match=r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"
+    ):
+        check_architecture(stored, run)
+    check_architecture(stored, stored.model)
 
 
 def test_the_type_that_a_model_is_written_as():

@@ -168,6 +168,17 @@ def test_the_mask_decoder_is_one_pass_more_and_a_table():
     assert 3 * flops["with"].attention == 4 * flops["without"].attention
 
 
+def test_a_step_needs_the_memory_of_all_distances_of_a_layer_and_of_one_pass_more():
+    given = {"moments": 2, "sequence_length": 16, "predictions": 3, "rows": 5, "split": 1, "remat": "none"}
+    plain = dataclasses.replace(FIRST, disentangled=DisentangledConfig())
+    table = bert_parameters(FIRST, ("mlm", "mask_decoder"))
+    found = costs.step_bytes(FIRST, table, **given) - costs.step_bytes(plain, table, **given)
+    kept = costs.activation_bytes(FIRST, 16, 3)
+    assert found == 5 * 2 * 4 * 3 * 16 * 32
+    more = costs.step_bytes(plain, table, **given) - costs.step_bytes(plain, bert_parameters(FIRST), **given)
+    assert more == 5 * (kept.linear + kept.quadratic) // 3 + (16 + 2) * 64 * 24
+
+
 def test_a_decoded_text_in_a_packed_row_is_as_if_alone():
     model = BertForPreTraining(FIRST, FLOAT32, ("mlm", "mask_decoder"))
     params, (ids, types, _) = perturbed(model), rows(20, (20,))
@@ -247,8 +258,11 @@ def test_the_backward_pass_keeps_no_array_of_all_distances():
         "without": dataclasses.replace(FIRST, disentangled=DisentangledConfig()),
     }.items():
         model = BertForPreTraining(config, FLOAT32, ())
-        _, backward = jax.vjp(lambda p, model=model: model.encode(p, *batch).last_hidden_state, perturbed(model))
-        kept[name] = [leaf.shape for leaf in jax.tree.leaves(backward)]
+
+        def backward(params, model=model):
+            return jax.vjp(lambda p: model.encode(p, *batch).last_hidden_state, params)[1]
+
+        kept[name] = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(backward, perturbed(model)))]
     square, positions = (2, 3, 13, 13), (25, 3, 8)
     assert kept["with"].count(square) == kept["without"].count(square) > 0
     assert [shape for shape in kept["with"] if 25 in shape and len(shape) > 2] == 6 * [positions]
