@@ -230,6 +230,12 @@ def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
             f"whose pairs have two separators and one segment ({tokenizer.kind}), as of RoBERTa, which was pre-trained "
             "without pairs: set data.sentence_pairs=none, or prepare the text with another vocabulary"
         )
+    if tokenizer.class_last and not config.model.is_xlnet:
+        raise UserError(
+            f"{config.data.path} was prepared with a vocabulary of XLNet, which puts its class token behind the texts, "
+            "where this model does not read it: pre-train an XLNet (`bert-jax pretrain xlnet_mini`), or prepare the "
+            "text with another vocabulary"
+        )
     if config.model.padding_id not in (None, tokenizer.pad_id):
         raise UserError(
             f"model.padding_id={config.model.padding_id}, but {config.data.path} was prepared with a vocabulary in "

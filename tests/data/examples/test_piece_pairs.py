@@ -50,6 +50,12 @@ def test_sentence_order_pairs_with_the_vocabulary_of_albert(tmp_path):
     assert found > 2
 
 
+def test_a_vocabulary_of_xlnet_needs_an_xlnet(tmp_path):
+    store = store_of(tmp_path, "xlnet")
+    with pytest.raises(UserError, match="puts its class token behind the texts, where this model does not read it"):
+        Examples(store, config("none"))
+
+
 def test_a_family_that_was_trained_without_pairs_has_none(tmp_path):
     store = store_of(tmp_path, "xlm-roberta")
     for pairs in ("nsp", "sop"):
