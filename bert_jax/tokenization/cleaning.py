@@ -29,7 +29,7 @@ class Cleaning:
         if self.tidies:
             text = _QUOTES.sub('"', _SPACES.sub(" ", text.strip()))
         if self.strips_accents and not text.isascii():
-            text = "".join(map(_without_accents, text))
+            text = _without_accents(text)
         return text.lower() if self.lowercase else text
 
     def with_origins(self, text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -45,8 +45,8 @@ class Cleaning:
         return "".join(character for character, *_ in parts), [(start, end) for _, start, end in parts]
 
 
-def _without_accents(character: str) -> str:
-    return "".join(c for c in unicodedata.normalize("NFKD", character) if not unicodedata.combining(c))
+def _without_accents(text: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
 def _stripped(parts: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
