@@ -2,20 +2,19 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 from pod import finish, logs, start
-from processes import SECONDS, compiler_flags, free_port, wait_until
+from processes import wait_until
 from small_pretraining import rows, run_config
+from two_hosts import run_on_two_hosts
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
@@ -25,13 +24,10 @@ from bert_jax.config.json_form import to_dict
 pytestmark = pytest.mark.slow
 
 HOST = """
-import pathlib, shutil, sys
-import jax, numpy as np
+import pathlib, shutil
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-port, host, home = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
-jax.distributed.initialize(f"127.0.0.1:{port}", 2, host, heartbeat_timeout_seconds=60)
+home = pathlib.Path(arguments[0])
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.devices.hosts import from_first
@@ -99,7 +95,6 @@ tier.save(8, {"x": jax.make_array_from_callback(
     full.shape, NamedSharding(mesh, specs["split"]), lambda index: full[index])}, position={}, config={})
 tier.close()
 from_first(None)
-jax.distributed.shutdown()
 """
 
 USED = {
@@ -117,26 +112,7 @@ USED = {
 
 
 def test_the_newest_step_that_the_disks_have_whole_is_used(tmp_path):
-    port = str(free_port())
-    environment = os.environ | {"XLA_FLAGS": compiler_flags(), "JAX_PLATFORMS": "cpu"}
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOST, port, host, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        for host in "01"
-    ]
-    try:
-        outputs = [host.communicate(timeout=SECONDS)[0] for host in hosts]
-    finally:
-        for host in hosts:
-            host.kill()
-            host.wait()
-    assert [host.returncode for host in hosts] == [0, 0], "\n".join(outputs)
-    for output in outputs:
+    for output in run_on_two_hosts(HOST, str(tmp_path)):
         assert dict(re.findall(r"^((?:replicated|split)\S*) (\d+)$", output, re.MULTILINE)) == {
             name: str(step) for name, step in USED.items()
         }

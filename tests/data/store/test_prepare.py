@@ -5,77 +5,27 @@ import fcntl
 import gzip
 import json
 import pathlib
-import random
 import signal
-import string
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+from letter_corpus import VOCABULARY, contents, random_documents, run, write_corpus
 from processes import wait_until
 
-from bert_jax.config import PrepareConfig
-from bert_jax.data.corpus import documentation, text_blocks
-from bert_jax.data.store import encoding, prepare, progress
+from bert_jax.data.corpus import documentation
+from bert_jax.data.store import encoding, progress
 from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 
-LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 IDS = {token: index for index, token in enumerate(VOCABULARY)}
-
-
-@pytest.fixture
-def vocab(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    return str(tmp_path / "vocab.txt")
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(prepare, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)
-
-
-def random_documents(count, seed=0):
-    """Lists of lines; some documents are longer than a block of the tests, some sentences too."""
-    rng = random.Random(seed)
-
-    def sentence():
-        words = (
-            "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(1, 8))) for _ in range(rng.randrange(1, 12))
-        )
-        return " ".join(words)
-
-    return [[sentence() for _ in range(rng.choice((1, 2, 5, 5, 5, 60)))] for _ in range(count)]
 
 
 def expected_ids(sentence):
     return [IDS[("##" if index else "") + letter] for word in sentence.split() for index, letter in enumerate(word)]
-
-
-def write_corpus(path, documents):
-    text = "\n\n".join("\n".join(lines) for lines in documents) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return str(path)
-
-
-def run(input, vocab, output, **options):
-    return prepare.run_prepare(
-        PrepareConfig(
-            input=str(input), vocab=vocab, output=str(output), **{"sentences": "lines", "workers": 1, **options}
-        )
-    )
-
-
-def contents(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
-    }
 
 
 def test_the_store_holds_the_text(tmp_path, vocab, small_blocks):
@@ -329,99 +279,6 @@ def test_what_is_not_the_fault_of_the_input_can_be_continued(
         run(corpus, vocab, store)
     with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
         run(corpus, vocab, store, sentences="split")
-    run(corpus, vocab, store)
-    assert "resuming in" in capsys.readouterr().out
-    run(corpus, vocab, tmp_path / "whole")
-    assert contents(store) == contents(tmp_path / "whole")
-
-
-@pytest.fixture
-def interrupted(tmp_path, vocab, small_blocks, monkeypatch):
-    """(corpus, vocabulary, output) of a run that broke off with one shard closed and the next one open."""
-    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
-    append = store_writer.StoreWriter.append
-
-    def break_off(writer, block, continues):
-        if writer.state.shards and writer.state.sentences > 20:
-            raise OSError(28, "No space left on device")
-        append(writer, block, continues)
-
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
-        patch.setattr(store_writer.StoreWriter, "append", break_off)
-        run(corpus, vocab, store)
-    assert (store / "shard-00001.tokens").stat().st_size > 100
-    return corpus, vocab, store
-
-
-def cut(data: bytes) -> bytes:
-    return data[:10]
-
-
-def flip(data: bytes) -> bytes:
-    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
-
-
-def lengthen(data: bytes) -> bytes:
-    """Of an open shard this would be text that the record does not know of yet."""
-    return data + b"more"
-
-
-@pytest.mark.parametrize(
-    "name, damage",
-    [
-        ("shard-00000.tokens", cut),
-        ("shard-00000.tokens", flip),
-        ("shard-00000.documents", flip),
-        ("shard-00000.sentences", lengthen),
-        ("shard-00001.tokens", cut),
-        ("shard-00001.tokens", flip),
-        ("shard-00001.sentences", flip),
-    ],
-)
-def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrupted, capsys, name, damage):
-    corpus, vocab, store = interrupted
-    (store / name).write_bytes(damage((store / name).read_bytes()))
-    run(corpus, vocab, store)
-    shown = capsys.readouterr().out
-    assert f"{name} does not hold what the interrupted run wrote" in shown and "resuming in" not in shown
-    run(corpus, vocab, tmp_path / "whole")
-    assert contents(store) == contents(tmp_path / "whole")
-
-
-def test_a_vocabulary_damaged_since_the_interruption_is_not_used(tmp_path, interrupted, capsys):
-    corpus, vocab, store = interrupted
-    (store / "tokenizer" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *reversed(VOCABULARY[5:])]) + "\n")
-    (store / "tokenizer" / "added_tokens.json").write_text("{}")
-    run(corpus, vocab, store)
-    assert "resuming in" in capsys.readouterr().out
-    run(corpus, vocab, tmp_path / "whole")
-    assert contents(store) == contents(tmp_path / "whole")
-
-
-def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
-    corpus, vocab, store = interrupted
-    path, draw = store / "progress.json", random.Random(0)
-    original = path.read_bytes()
-    made_from = progress.from_dict(progress.Progress, progress.unsealed(json.loads(original))).made_from
-    expected = progress.resume(store, made_from)
-    for place in range(len(original)):
-        changed = bytearray(original)
-        changed[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(changed)
-        try:
-            assert progress.resume(store, made_from) == expected, place
-        except UserError as error:
-            assert "\n" not in str(error), place
-
-
-def test_progress_of_earlier_versions_is_resumed(tmp_path, interrupted, capsys):
-    """It has no checksum, no hashes of the open shard and says nothing of wrapped lines."""
-    corpus, vocab, store = interrupted
-    values = json.loads((store / "progress.json").read_text())
-    del values["checksum"], values["writer"]["open_hashes"]
-    for source in values["made_from"]["sources"]:
-        source.pop("wrap_column", None)
-    (store / "progress.json").write_text(json.dumps(values))
     run(corpus, vocab, store)
     assert "resuming in" in capsys.readouterr().out
     run(corpus, vocab, tmp_path / "whole")
