@@ -33,7 +33,7 @@ from bert_jax.training.state import abstract_state
 
 DEEP = dataclasses.replace(SMALL, num_layers=3)
 LOOP = ComputeConfig(dtype="float32", layers="loop")
-OTHER_WAYS = [ComputeConfig(dtype="float32", layers="scan", remat=remat) for remat in ("none", "full")]
+SCAN, SCAN_AGAIN = (ComputeConfig(dtype="float32", layers="scan", remat=remat) for remat in ("none", "full"))
 
 
 def with_stack(config: ModelConfig, compute: ComputeConfig, **changes) -> Architecture:
@@ -105,8 +105,8 @@ def assert_gradients_close(actual, expected):
         np.testing.assert_allclose(actual[path], leaf, rtol=1e-4, atol=2e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("own", ["attention", "feed_forward"])
-def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own):
+@pytest.mark.parametrize("own, other_way", [("attention", SCAN), ("feed_forward", SCAN_AGAIN)])
+def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own, other_way):
     """The gradient of a shared array is the sum of those of its copies in a model that shares nothing."""
     common = {"attention": "feed_forward", "feed_forward": "attention"}[own]
     config = dataclasses.replace(DEEP, sharing=common)
@@ -122,14 +122,15 @@ def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradien
             params["encoder"],
         )
     }
-    others = [loss_and_gradient(bert_architecture, compute, config=config) for compute in OTHER_WAYS]
-    for _, found, slopes in ((params, loss, gradient), *others):
+    for _, found, slopes in ((params, loss, gradient), loss_and_gradient(bert_architecture, other_way, config=config)):
         assert float(found) == pytest.approx(float(expected_loss), rel=1e-5)
         assert_gradients_close(slopes, expected)
 
 
-@pytest.mark.parametrize("architecture, sharing", [(shared, (0, 1, 0)), (all_shared, (0, 0, 0))])
-def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(architecture, sharing):
+@pytest.mark.parametrize(
+    "architecture, sharing, other_way", [(shared, (0, 1, 0), SCAN_AGAIN), (all_shared, (0, 0, 0), SCAN)]
+)
+def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(architecture, sharing, other_way):
     params, loss, gradient = loss_and_gradient(architecture, LOOP)
     sets = range(max(sharing) + 1)
     assert {leaf.shape[0] for leaf in jax.tree.leaves(params["encoder"])} == {len(sets)}
@@ -141,15 +142,14 @@ def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(arc
             jax.device_get(expected["encoder"]),
         )
     }
-    others = [loss_and_gradient(architecture, compute) for compute in OTHER_WAYS]
-    for _, found, slopes in ((params, loss, gradient), *others):
+    for _, found, slopes in ((params, loss, gradient), loss_and_gradient(architecture, other_way)):
         assert float(found) == pytest.approx(float(expected_loss), rel=1e-5)
         assert_gradients_close(slopes, expected)
 
 
 def test_a_window_per_layer_is_one_model_scanned_and_unrolled():
     _, loss, gradient = loss_and_gradient(local, LOOP)
-    for compute in OTHER_WAYS:
+    for compute in (SCAN, SCAN_AGAIN):
         _, found, slopes = loss_and_gradient(local, compute)
         assert float(found) == pytest.approx(float(loss), rel=1e-5)
         assert_gradients_close(slopes, gradient)

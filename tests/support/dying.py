@@ -11,6 +11,8 @@ def write_and_die(self, at, *given, **options):
     write(self, at, *given, **options)
     if at == {step}:
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    elif at > {step} + 10 and {step}:
+        threading.Event().wait()  # on a busy machine the timer may be late; nobody gets past it
 Metrics.write = write_and_die
 main()
 """

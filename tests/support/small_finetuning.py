@@ -6,6 +6,7 @@ import pathlib
 import jax
 import numpy as np
 import small_corpus
+from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
@@ -29,6 +30,7 @@ FAST = {
     "epochs": 2,
     "log_every_steps": 1,
     "bucket_window": 1,
+    "compute": SCANNED,
 }
 
 

@@ -1,0 +1,194 @@
+"""Runs that are killed, stopped or moved to another mesh, and go on exactly as if they had not been."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import processes
+import pytest
+from dying import dying
+from one_device import pretrain
+from processes import SECONDS, wait_until
+from small_pretraining import nothing_held_out, rows, run_config
+
+from bert_jax import pretraining
+from bert_jax.config import (
+    CheckpointConfig,
+    ComputeConfig,
+    Config,
+    EvaluationConfig,
+    MeshConfig,
+    PhaseConfig,
+)
+from bert_jax.config.json_form import to_dict
+from bert_jax.pretrained.loading import load
+from bert_jax.training.evaluation import Evaluation
+
+
+def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
+    """The same run in a process of its own with one device, through the command line."""
+    file = pathlib.Path(config.workdir).with_suffix(".json")
+    file.write_text(json.dumps(to_dict(config)))
+    with open(log_of(config), "w") as log:
+        return subprocess.Popen(
+            dying(dies_after, "pretrain", str(file)),
+            env=processes.one_device(killed=dies_after > 0),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def log_of(config: Config) -> pathlib.Path:
+    return pathlib.Path(config.workdir).with_suffix(".log")
+
+
+def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS) -> tuple[int, str]:
+    """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
+    try:
+        return process.wait(seconds), log_of(config).read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_row(config: Config, step: int, process: subprocess.Popen):
+    reached = lambda: any(row["step"] >= step for row in rows(config.workdir))
+    wait_until(reached, lambda: process.poll() is None, lambda: log_of(config).read_text())
+
+
+def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
+    """kill -9 at an arbitrary moment; all losses and metrics of the resumed run equal the uninterrupted run's exactly.
+
+    The uninterrupted run uses the plain loader, the killed one tf.data before and after: their batches are equal too.
+    """
+    changes = {
+        "compute": ComputeConfig(),  # unrolled, as usual
+        "phases": (PhaseConfig(steps=70, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
+        "evaluation": EvaluationConfig(every_steps=35, sequences=64, batch_size=32),
+        "checkpoint": CheckpointConfig(every_steps=10, keep_last=2),
+    }
+    uninterrupted = run_config(small_store, tmp_path / "uninterrupted", **changes)
+    whole = start(
+        uninterrupted
+    )  # a process like the others: how XLA splits a product depends on the number of its threads
+    assert finish(whole, uninterrupted)[0] == 0
+
+    config = run_config(small_store, tmp_path / "killed", **changes)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, loader="tf.data"))
+    assert finish(start(config, dies_after=15), config)[0] == -signal.SIGKILL
+    assert 15 <= rows(config.workdir)[-1]["step"] < 70
+    code, output = finish(start(config), config)
+    assert code == 0, output
+    assert "resuming from step" in output
+    assert rows(config.workdir) == rows(uninterrupted.workdir)
+    assert rows(config.workdir, "evaluation") == rows(uninterrupted.workdir, "evaluation")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
+    config = run_config(
+        small_store,
+        tmp_path / "stopped",
+        checkpoint=CheckpointConfig(every_steps=10_000),
+        evaluation=EvaluationConfig(every_steps=0, sequences=64),
+        phases=(PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3),),
+    )
+    process = start(config)
+    wait_for_row(config, 3, process)
+    process.send_signal(number)
+    ended, output = finish(process, config)
+    assert ended == code, output
+    last = rows(config.workdir)[-1]["step"]
+    assert load(config.workdir).history["step"] == last
+
+
+def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
+    phases = (
+        PhaseConfig(steps=4, sequence_length=16, batch_size=16, learning_rate=1e-3, warmup_steps=1),
+        PhaseConfig(
+            steps=4,
+            sequence_length=32,
+            batch_size=8,
+            learning_rate=5e-4,
+            warmup_steps=2,
+            schedule="restart",
+            moments="reset",
+        ),
+    )
+    data = nothing_held_out(small_store)  # the rows of training are what counts, and evaluations are programs too
+    whole = run_config(small_store, tmp_path / "whole", phases=phases, data=data)
+    pretrain(whole)
+    assert [row["learning_rate"] for row in rows(whole.workdir)][
+        4
+    ] == 0.0  # the second schedule has a warm-up of its own
+
+    cut = run_config(
+        small_store,
+        tmp_path / "cut",
+        phases=phases,
+        data=data,
+        checkpoint=CheckpointConfig(every_steps=3, keep_last=5, keep_best=0),
+    )
+    pretrain(cut)
+    for first, taken in enumerate(
+        ([8, 6], [8, 6, 4])
+    ):  # back to step 4 of 8, between the phases, and to 3, inside the first
+        for step in taken:
+            os.rename(tmp_path / "cut" / "checkpoints" / f"step_{step:09d}", tmp_path / f"taken_{first}_{step}")
+        pretrain(cut)
+        assert rows(cut.workdir) == rows(whole.workdir)
+
+
+def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_store, tmp_path, monkeypatch):
+    """Its step is saved first, and the next start makes that evaluation, at that phase's length, before it trains."""
+    phases = (
+        PhaseConfig(steps=3, batch_size=8, sequence_length=32),
+        PhaseConfig(steps=9, batch_size=8, sequence_length=64),
+    )
+    config = run_config(
+        small_store,
+        tmp_path / "run",
+        phases=phases,
+        checkpoint=CheckpointConfig(every_steps=100, keep_last=5, keep_best=0),
+        evaluation=EvaluationConfig(every_steps=3, sequences=64, batch_size=32),
+    )
+    evaluate = Evaluation.run
+    lengths = []
+
+    def interrupted(self, *given):
+        lengths.append(self.examples.sequence_length)
+        if len(lengths) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *given)
+
+    monkeypatch.setattr(Evaluation, "run", interrupted)
+    stopped = pretrain(config)
+    assert (stopped.step, stopped.exit_code) == (3, 143)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000000003"]
+    assert pretrain(config).exit_code == 0
+    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12] and lengths == [
+        32,
+        32,
+        64,
+        64,
+        64,
+    ]
+
+
+def test_the_mesh_may_change_between_starts(small_store, tmp_path):
+    """Saved on a mesh of 8 × 1 × 1, resumed on 2 × 2 × 2: one device's losses up to the order of float32 sums."""
+    kept = CheckpointConfig(every_steps=4, keep_last=5, keep_best=0)
+    data = nothing_held_out(small_store)
+    config = run_config(small_store, tmp_path / "elastic", mesh=MeshConfig(data=8), checkpoint=kept, data=data)
+    pretraining.pretrain(config)
+    on_eight = rows(config.workdir)
+    for step in (8, 12):
+        os.rename(tmp_path / "elastic" / "checkpoints" / f"step_{step:09d}", tmp_path / f"taken_{step}")
+    pretraining.pretrain(dataclasses.replace(config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
+    continued = rows(config.workdir)
+    assert continued[:4] == on_eight[:4] and continued[4:] != on_eight[4:]
+    for ours, theirs in zip(continued, on_eight, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
