@@ -14,7 +14,7 @@ class GeneratorConfig:
     """Width of each layer, at most that of the discriminator. None: a quarter of it, as in ELECTRA-small and -large
     (base: a third)."""
     num_layers: int | None = None
-    """Number of layers. None: as many as the discriminator has, as in ELECTRA. (DeBERTa v3: half of them.)"""
+    """Number of layers. None: as many as the discriminator has, as in ELECTRA; DeBERTa v3 has half of them."""
     num_heads: int | None = None
     """Number of attention heads per layer. None: heads as wide as the discriminator's, and at least one."""
     intermediate_size: int | None = None
