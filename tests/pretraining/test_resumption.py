@@ -78,8 +78,8 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path):
 
     config = run_config(small_store, tmp_path / "killed", **changes)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, loader="tf.data"))
-    assert finish(start(config, dies_after=15), config)[0] == -signal.SIGKILL
-    assert 15 <= rows(config.workdir)[-1]["step"] < 70
+    assert finish(start(config, dies_after=25), config)[0] == -signal.SIGKILL
+    assert 25 <= rows(config.workdir)[-1]["step"] < 70
     code, output = finish(start(config), config)
     assert code == 0, output
     assert "resuming from step" in output
