@@ -154,7 +154,7 @@ def run_evaluate(
     return evaluated
 
 
-def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict, Config]:
+def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict[str, Any], Config]:
     """Return the parameters of a discriminator and its generator, and options by which each has all of its own."""
     if generator is None:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -222,7 +223,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     write_atomically(directory / "README.md", card.encode())
 
 
-def _fused(arrays: dict, kind: ModelType, heads: int) -> dict:
+def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any]:
     """Return the arrays with those that the model type keeps in one put together; name → (shape, values).
 
     Their modules take turns so many times.

@@ -6,6 +6,7 @@ PyTorch stores a kernel as [outputs, inputs] with the attention heads side by si
 
 import collections
 import re
+from typing import Any
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -88,7 +89,7 @@ def written(name: str, kind: ModelType) -> str:
     return name
 
 
-def number_of_layers(names, kind: ModelType = BERT) -> int:
+def number_of_layers(names: Any, kind: ModelType = BERT) -> int:
     """Return the number of encoder layers that the names in a file mention."""
     return len({match[1] for name in names if (match := kind.layer.match(name))})
 

@@ -4,6 +4,7 @@ import functools
 import itertools
 import sys
 import unicodedata
+from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -37,7 +38,7 @@ def fast_tokenizer(model: bytes, unknown: int, cleaning: Cleaning = OURS.cleanin
     parts = fields(model)
     trainer, normalizer = (fields(parts[number][-1]) if number in parts else {} for number in (2, 3))
 
-    def option(spec, number, default):
+    def option(spec: Any, number: Any, default: Any):
         return spec[number][-1] if number in spec else default
 
     kind = option(trainer, 3, UNIGRAM)

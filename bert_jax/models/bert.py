@@ -102,7 +102,7 @@ class Bert(nnx.Module):
         dropout_key: jax.Array | None,
         collect: bool,
         texts: PackedTexts | None,
-    ) -> tuple[jax.Array, list | None, jax.Array | None]:
+    ) -> tuple[jax.Array, list[Any] | None, jax.Array | None]:
         """Return x [B, L, H] after the layers, what they collect, and the output of the decoder if there is one."""
         if self.mask_decoder is None:
             return *run_stack(stack, self.encoder, x, mask, dropout_key, collect), None

@@ -1,7 +1,7 @@
 """Distillation in pre-training (Sanh et al. 2019): masked words, and what a teacher predicts and computes for them."""
 
 import dataclasses
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class DistillationObjective:
         }
         return {term.name: possible[term.name] for term in self.terms}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         assert self.teacher_params is not None, "`reading` comes first"
         options, texts = self.options, PackedTexts.of(batch)
         inputs, collect = _inputs(batch), bool(options.hidden_weight or options.attention_weight)
@@ -99,7 +99,9 @@ class DistillationObjective:
             found |= self._layers(student, teacher, tokens, state_matching.token_pairs(batch))
         return found
 
-    def _predictions(self, params, batch: Batch, student: EncoderOutput, teacher: EncoderOutput) -> dict[str, Sums]:
+    def _predictions(
+        self, params: Any, batch: Batch, student: EncoderOutput, teacher: EncoderOutput
+    ) -> dict[str, Sums]:
         if not self.options.soft_weight:
             return {MASKED_WORDS.name: masked_language_model.model_sums(self.model, params, batch, student)}
         words = self.model.config.need_vocab_size()

@@ -1,6 +1,7 @@
 """Permutation language modelling (Yang et al. 2019): tokens from those before them in an order drawn for each text."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class PermutationObjective:
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         return {PERMUTED_WORDS.name: jnp.sum(batch["masked_weights"])}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
         texts, permutation = PackedTexts.of(batch), Permutation.of(batch)
         encoded = self.model.encode(params, *inputs, dropout_key, texts=texts, permutation=permutation)

@@ -1,6 +1,7 @@
 """Replaced-token detection (Clark et al. 2020): which words of a text are a generator's, decided at every token."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ class ReplacedTokens:
             REPLACED_TOKENS.name: jnp.sum(batch["attention_mask"]).astype(jnp.float32),
         }
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         logits = self.model.mlm_logits(params, batch, keys[0])
         written, labels = replaced(batch, sampled_words(logits, batch))

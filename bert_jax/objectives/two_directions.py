@@ -4,6 +4,7 @@ Both share word table and head. Each reads its own half of the states, which kno
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ class TwoDirectionsObjective:
         pairs = jnp.sum(batch["masked_weights"])
         return {term.name: pairs for term in self.terms}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
         encoded = self.model.encode(params, *inputs, dropout_key)
         places = batch["masked_positions"]

@@ -14,7 +14,7 @@ class AveragedState:
     """State of an optimizer with the average of the parameters."""
 
     optimizer: optax.OptState
-    average: dict
+    average: dict[str, Any]
     decay: float = dataclasses.field(metadata={"static": True})
 
 
@@ -33,7 +33,7 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
     return optax.GradientTransformation(init, update)
 
 
-def moved(state: optax.OptState, params: dict, step: jax.Array) -> optax.OptState:
+def moved(state: optax.OptState, params: dict[str, Any], step: jax.Array) -> optax.OptState:
     """Return the state after the update from `step`, which gave `params`: average ← d · average + (1 − d) · params.
 
     d is min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage, so that the average forgets
@@ -47,7 +47,7 @@ def moved(state: optax.OptState, params: dict, step: jax.Array) -> optax.OptStat
     return dataclasses.replace(state, average=average)
 
 
-def restarted(state: optax.OptState, params: dict) -> optax.OptState:
+def restarted(state: optax.OptState, params: dict[str, Any]) -> optax.OptState:
     """Return the state of a run that starts from `params`."""
     return dataclasses.replace(state, average=_copied(params)) if isinstance(state, AveragedState) else state
 
@@ -59,11 +59,11 @@ def with_average_of(fresh: optax.OptState, state: optax.OptState) -> optax.OptSt
     return dataclasses.replace(fresh, average=state.average)
 
 
-def average_of(state: optax.OptState) -> dict | None:
+def average_of(state: optax.OptState) -> dict[str, Any] | None:
     """Return the average of the parameters; None if none is kept."""
     return state.average if isinstance(state, AveragedState) else None
 
 
-def _copied(params: dict) -> dict:
+def _copied(params: dict[str, Any]) -> dict[str, Any]:
     """Return arrays of their own, since a step gives away the memory of both."""
     return jax.tree.map(jnp.copy, params)

@@ -4,6 +4,8 @@ Each layer of a stacked kernel is a matrix of its own, and the heads of a kernel
 Word, position and segment tables, heads, norms and biases follow Adam, as in the published code.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -30,7 +32,7 @@ def scale_by_muon(config: OptimizerConfig, parameters: ParameterTable) -> optax.
         matrices = orthogonalized(momentum.reshape(-1, inputs, outputs))
         return matrices.reshape(momentum.shape) * (UPDATE_SIZE * max(inputs, outputs) ** 0.5)
 
-    def kinds(tree) -> dict:
+    def kinds(tree: Any) -> dict[str, Any]:
         return jax.tree.map(lambda entry: "other" if entry.matrix is None else "matrix", entries(parameters, tree))
 
     orthogonalize = optax.stateless(lambda updates, _: jax.tree.map(orthogonal, entries(parameters, updates), updates))

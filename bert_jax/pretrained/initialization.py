@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from typing import Any
 
 import jax
 import numpy as np
@@ -121,7 +122,9 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
     return sources
 
 
-def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer, fresh) -> tuple[dict, Report]:
+def initialize(
+    stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer, fresh: Any
+) -> tuple[dict[str, Any], Report]:
     """Return parameters for a run with `tokenizer`, made in place: each device reads its own part of the stored arrays.
 
     Args:
@@ -157,7 +160,7 @@ def initialize(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
 def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
     """Return a reader of parts of a table whose rows come from `rows`; those after them are fresh, equally sharded."""
 
-    def read(index):
+    def read(index: Any):
         start, stop, _ = index[0].indices(fresh.shape[0])
         known = min(stop, rows.num_rows)
         values = np.array(next(shard.data for shard in fresh.addressable_shards if shard.index == index))
@@ -168,7 +171,7 @@ def _resizer(array: StoredArray, rows: RowSources, fresh: jax.Array):
     return read
 
 
-def _groups(paths) -> dict[str, list[str]]:
+def _groups(paths: Any) -> dict[str, list[str]]:
     """Return `paths` by label: several below one top-level name are labelled with their number."""
     tops: dict[str, list[str]] = {}
     for path in paths:

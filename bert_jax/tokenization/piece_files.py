@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = (
     1,
@@ -57,7 +58,7 @@ def with_pieces(model: bytes, pieces: Sequence[Piece]) -> bytes:
     return b"".join(field(_PIECES, _written(piece)) for piece in pieces) + others
 
 
-def fields(message: bytes) -> dict[int, list]:
+def fields(message: bytes) -> dict[int, list[Any]]:
     """Return field number → its values in a protocol buffer's message: integers, or bytes for everything else.
 
     Raises:

@@ -5,6 +5,7 @@ A <sep> B <sep> <cls>, and the class token alone is in segment 2.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +31,12 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     return room - room // 2, room // 2
 
 
-def sequence_length(tokenizer, first: list[int], second: list[int] | None) -> int:
+def sequence_length(tokenizer: Any, first: list[int], second: list[int] | None) -> int:
     """Return how many tokens `join` makes of one or two segments if it cuts nothing."""
     return len(first) + 2 if second is None else len(first) + len(second) + 2 + tokenizer.separators
 
 
-def join(tokenizer, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+def join(tokenizer: Any, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
     specials = 2 + tokenizer.separators
     if max_length < specials + 2:
@@ -49,7 +50,9 @@ def join(tokenizer, first: list[int], second: list[int] | None, max_length: int)
     return assembled(tokenizer, first[:keep_first], second[:keep_second])
 
 
-def assembled(tokenizer, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+def assembled(
+    tokenizer: Any, first: Sequence[int], second: Sequence[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], of one or two segments of any length."""
     classes, separator = [tokenizer.cls_id], [tokenizer.sep_id]
     segments = [[*first, *separator]]
@@ -64,6 +67,6 @@ def assembled(tokenizer, first: Sequence[int], second: Sequence[int] | None = No
     return np.concatenate(segments).astype(np.int32), types.astype(np.int32)
 
 
-def text_start(tokenizer) -> int:
+def text_start(tokenizer: Any) -> int:
     """Return the position of the first token of the first segment."""
     return 0 if tokenizer.class_last else 1
