@@ -125,6 +125,12 @@ def _check_states(stored: StoredModel, config: Config) -> None:
         )
     if theirs.direction != ours.direction:
         raise UserError(f"{name} has model.direction={theirs.direction}, the student {ours.direction}; choose another")
+    if (theirs.layer == "lstm" or theirs.is_xlnet) and options.soft_weight:
+        kind = "an XLNet" if theirs.is_xlnet else "a recurrent model"
+        raise UserError(
+            f"{name} is {kind}, which was not trained to predict words at their masks, as {OPTION}.soft_weight="
+            f"{options.soft_weight:g} needs; set it to 0, or choose another teacher"
+        )
     for weight, size in (("cosine", "hidden_size"), ("hidden", "hidden_size"), ("attention", "num_heads")):
         here, there = getattr(ours, size), getattr(theirs, size)
         if options.weights[f"{weight}_weight"] and here != there:

@@ -110,6 +110,9 @@ def test_a_teacher_with_another_vocabulary_or_without_the_head_is_refused(direct
     written_teacher.write(tmp_path / "short", small_store, max_position_embeddings=40)
     with pytest.raises(UserError, match="reads at most 40 tokens, but phases have 48"):
         open_teacher(taught(tmp_path / "short"), tokenizer, mesh)
+    written_teacher.write(tmp_path / "recurrent", small_store, layer="lstm", positions="none", type_vocab_size=0)
+    with pytest.raises(UserError, match="is a recurrent model, which was not trained to predict words at their masks"):
+        open_teacher(taught(tmp_path / "recurrent"), tokenizer, mesh)
     assert open_teacher(taught(""), tokenizer, mesh) is None
 
 
