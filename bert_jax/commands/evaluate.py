@@ -29,6 +29,7 @@ LABELS = {
     "mlm_accuracy": "MLM accuracy",
     "span_boundary_loss": "span boundary loss (nats)",
     "span_boundary_accuracy": "span boundary accuracy",
+    "skip_gram_loss": "skip-gram loss (nats per pair)",
     "next_sentence_loss": "sentence pair loss",
     "next_sentence_accuracy": "sentence pair accuracy",
     "replaced_tokens_loss": "replaced-token loss (nats)",
@@ -168,7 +169,7 @@ def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Con
 
 def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
     parts = set(model.network.parts)
-    if "mlm" not in parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
+    if not {"mlm", "contexts"} & parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
         wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
         raise UserError(
             f"{model.path} has no head for {wanted} "

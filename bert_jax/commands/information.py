@@ -55,7 +55,9 @@ def parameter_table(config: Config) -> Table:
         rows.append(("final norm", counts.final_norm))
     rows += [
         ("encoder without pooler", counts.encoder_without_pooler),
-        ("masked-language-model head (table shared)", counts.mlm_head),
+        ("second table of words", counts.contexts)
+        if counts.contexts
+        else ("masked-language-model head (table shared)", counts.mlm_head),
         ("pre-training model", counts.pretraining),
     ]
     if counts.pooler:

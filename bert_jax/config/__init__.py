@@ -21,6 +21,7 @@ from bert_jax.config.options import (
 from bert_jax.config.phases import Phase, max_predictions, resolve_phases, resolve_stages, schedule_length, warmup_steps
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
 from bert_jax.config.relative_attention import DisentangledConfig
+from bert_jax.config.static_vectors import StaticVectorsConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ProfileConfig",
     "ScheduleConfig",
     "SinksConfig",
+    "StaticVectorsConfig",
     "TrainVocabConfig",
     "max_predictions",
     "resolve_phases",

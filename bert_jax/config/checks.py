@@ -12,6 +12,7 @@ from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
 from bert_jax.config.objective_checks import check_objective
 from bert_jax.config.recurrent_checks import check_recurrent
+from bert_jax.config.static_vectors_checks import check_static_vectors
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
@@ -56,7 +57,6 @@ def _check_model(config: Config) -> None:
         model,
         "model.",
         "hidden_size",
-        "num_layers",
         "num_heads",
         "max_position_embeddings",
         "rope_theta",
@@ -66,6 +66,8 @@ def _check_model(config: Config) -> None:
         "layer_norm_epsilon",
         "initializer_range",
     )
+    if model.layer != "none":
+        _positive(model, "model.", "num_layers")
     if model.vocab_size is not None and model.vocab_size < 6:
         raise UserError(f"model.vocab_size={model.vocab_size} leaves no room for words beside the five special tokens")
     if model.hidden_size % model.num_heads:
@@ -98,6 +100,7 @@ def _check_model(config: Config) -> None:
     check_disentangled(model)
     if model.layer == "lstm":
         check_recurrent(config)
+    check_static_vectors(config)
 
 
 def _check_positions(config: Config) -> None:

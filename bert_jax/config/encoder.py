@@ -104,10 +104,12 @@ class ModelConfig:
     rope_scale: float = 1.0
     """By how much positions are divided in layers that see the whole sequence, so that a model reads sequences longer
     than it was trained on (position interpolation, Chen et al. 2023)."""
-    layer: Literal["transformer", "lstm"] = "transformer"
+    layer: Literal["transformer", "lstm", "none"] = "transformer"
     """What a layer is. lstm: a recurrent network in place of attention and feed-forward (Hochreiter & Schmidhuber
     1997), computed in float32; with direction=both one in each direction, of half the width each, which never see each
-    other's states (ELMo, Peters et al. 2018), else one of the whole width (ULMFiT, Howard & Ruder 2018)."""
+    other's states (ELMo, Peters et al. 2018), else one of the whole width (ULMFiT, Howard & Ruder 2018). none: there is
+    none (num_layers=0), and no norm of the embeddings, so a word has one vector everywhere; poolers read the mean of a
+    text."""
     direction: Literal["both", "left_to_right"] = "both"
     """Which tokens a token sees: those on both sides (BERT), or itself and those before it, as the model without
     bidirectionality that the paper compares BERT with (section 5.1), and as GPT. Poolers and classifiers then read the

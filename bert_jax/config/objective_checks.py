@@ -29,6 +29,8 @@ def check_objective(config: Config) -> None:
         _check_taught(config)
     if config.objective.predicts_all:
         _check_neighbours(config)
+    if config.objective.predicts_neighbours:
+        _check_alone(config, f"objective.name={config.objective.name} predicts the neighbours of each word")
     check_permutation(config)
     if config.objective.mask_decoder:
         _check_mask_decoder(config)
@@ -82,6 +84,11 @@ def _check_neighbours(config: Config) -> None:
             f"{why}, but with model.layer={model.layer}, model.direction={model.direction} it would see the answer; "
             "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
         )
+    _check_alone(config, why)
+
+
+def _check_alone(config: Config, why: str) -> None:
+    """Raise a UserError if there are pairs, or options of masked words; `why` begins the message."""
     if config.data.sentence_pairs != "none":
         raise UserError(
             f"{why} and has no objective for pairs, but data.sentence_pairs={config.data.sentence_pairs}; set "

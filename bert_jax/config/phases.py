@@ -131,8 +131,11 @@ def max_predictions(phase: PhaseConfig, config: Config) -> int:
     """Return the width of the masked-position arrays.
 
     It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); one less
-    than the length for objectives that predict every token from its neighbours.
+    than the length for objectives that predict every token from its neighbours, and the length for those that predict
+    the neighbours of each.
     """
+    if config.objective.predicts_neighbours:
+        return phase.sequence_length
     if config.objective.predicts_all:
         return phase.sequence_length - 1
     if phase.max_predictions is not None:

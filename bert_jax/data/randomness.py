@@ -37,6 +37,9 @@ class Stream(enum.IntEnum):
     PACKING = 17
     SPAN_CONTEXT = 18
     FACTORIZATION = 19
+    SUBSAMPLING = 20
+    WINDOW = 21
+    NEGATIVE = 22
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

@@ -13,6 +13,7 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
+from bert_jax.models.context_words import ContextWords
 from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
@@ -21,6 +22,7 @@ from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.permutation import Permutation
+from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
 from bert_jax.models.stack import Stack, run_stack, stacked_blocks, without_last
@@ -49,7 +51,7 @@ class Bert(nnx.Module):
         self.reads_last = config.reads_last_token
         self.two_directions = config.layer == "lstm" and config.direction == "both"
         self.embeddings = architecture.embeddings(embeddings_key)
-        self.encoder = stacked_blocks(architecture.stack, encoder_key)
+        self.encoder = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
         self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
         self.pooler = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
         self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
@@ -60,6 +62,7 @@ class Bert(nnx.Module):
         self.span_boundary = spans() if "span_boundary" in parts else None
         decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
         self.mask_decoder = decoder() if "mask_decoder" in parts else None
+        self.contexts = ContextWords(config) if "contexts" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias
@@ -91,7 +94,7 @@ class Bert(nnx.Module):
             pooled = architecture.pooler(self.pooler(self._read(x, mask, texts)))
         if collected is None:
             return EncoderOutput(x, pooled, decoded=decoded)
-        outputs, attentions = zip(*collected, strict=True)
+        outputs, attentions = zip(*collected, strict=True) if collected else ((), ())
         return EncoderOutput(x, pooled, (embedded, *outputs), attentions, decoded)
 
     def _through_layers(
@@ -104,6 +107,8 @@ class Bert(nnx.Module):
         texts: PackedTexts | None,
     ) -> tuple[jax.Array, list[Any] | None, jax.Array | None]:
         """Return x [B, L, H] after the layers, what they collect, and the output of the decoder if there is one."""
+        if self.encoder is None:
+            return x, [] if collect else None, None
         if self.mask_decoder is None:
             return *run_stack(stack, self.encoder, x, mask, dropout_key, collect), None
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
@@ -116,8 +121,11 @@ class Bert(nnx.Module):
     def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
         """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts.
 
-        Of recurrent layers in both directions it is the last state of each, which has seen the whole text.
+        Of recurrent layers in both directions it is the last state of each, which has seen the whole text; without
+        layers, the mean of the text.
         """
+        if self.encoder is None:
+            return pool(x, jnp.asarray(mask.padding).at[:, 0].set(1), "mean")  # a row of padding has one too
         if self.two_directions:
             ends = last_positions(mask.padding), jnp.argmax(mask.padding > 0, axis=1)
             states = [gather_positions(x, end[:, None])[:, 0] for end in ends]
@@ -290,6 +298,13 @@ class BertForPreTraining:
         bert = self._module(params)
         assert bert.replaced_tokens is not None, "require(...) comes first"
         return bert.replaced_tokens((encoded or self._of(bert, batch)).last_hidden_state)
+
+    def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
+        """Return float32 [B, L, M]: how well the words `ids` [B, M] go beside that of each place of `encoded`."""
+        self.require("contexts")
+        bert = self._module(params)
+        assert bert.contexts is not None, "require(...) comes first"
+        return bert.contexts(encoded.last_hidden_state, ids)
 
     def encode(
         self,

@@ -9,9 +9,9 @@ from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder")
-"""Parts that a model can have on its encoder; the last three are the heads of ELECTRA's discriminator and of SpanBERT,
-and DeBERTa's decoder below the head for masked words."""
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts")
+"""Parts that a model can have on its encoder; the last four are the heads of ELECTRA's discriminator and of SpanBERT,
+DeBERTa's decoder below the head for masked words, and the second table of static word vectors."""
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
@@ -20,7 +20,9 @@ POOLED = ("classification", "regression", "choice")
 
 
 def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
-    """Return those of MODEL_PARTS that a run of pre-training on masked words has."""
+    """Return those of MODEL_PARTS that a run of pre-training has."""
+    if config.layer == "none":
+        return ("contexts",)
     parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
     if objective is None:
         return parts
@@ -54,7 +56,8 @@ def encoder_parameters(config: ModelConfig) -> ParameterTable:
     """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
-    return table([*_embeddings(config, hidden), *_encoder(config, hidden), *final_norm])
+    encoder = () if config.layer == "none" else _encoder(config, hidden)
+    return table([*_embeddings(config, hidden), *encoder, *final_norm])
 
 
 def word_axis(config: ModelConfig) -> Axis:
@@ -78,6 +81,8 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
     if "mask_decoder" in parts:
         rows = Axis("position", config.max_position_embeddings)
         entries += [Parameter("mask_decoder/position/table", (rows, hidden))]
+    if "contexts" in parts:
+        entries += [Parameter("contexts/table", (vocab, hidden))]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)
@@ -113,7 +118,8 @@ def _embeddings(config: ModelConfig, hidden: Axis):
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
-    yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
+    if config.layer != "none":
+        yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)

@@ -7,6 +7,7 @@ standard library is imported.
 import dataclasses
 
 from bert_jax.config import ModelConfig
+from bert_jax.config.static_vectors import SHARED_NEGATIVES
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable, total_size
 
 ONCE_PER_STEP = tuple(f"encoder/attention/{name}/kernel" for name in ("position_key", "position_query", "distance"))
@@ -30,6 +31,8 @@ class ParameterCounts:
     span_boundary: int
     replaced_tokens: int
     mask_decoder: int
+    contexts: int
+    """Of the second table of static word vectors."""
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -42,7 +45,7 @@ class ParameterCounts:
     @property
     def pretraining(self) -> int:
         heads = self.mlm_head + self.next_sentence + self.span_boundary + self.replaced_tokens
-        return self.encoder + heads + self.mask_decoder
+        return self.encoder + heads + self.mask_decoder + self.contexts
 
 
 def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
@@ -54,7 +57,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     return ParameterCounts(
         embeddings=sizes["embeddings"],
         block=sum(parameter.size // _sets(parameter) for parameter in layers if parameter.layer_axis is not None),
-        layers=sizes["encoder"],
+        layers=sizes.get("encoder", 0),
         final_norm=sizes.get("final_norm", 0),
         pooler=sizes.get("pooler", 0),
         mlm_head=sizes.get("mlm", 0),
@@ -62,6 +65,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         span_boundary=sizes.get("span_boundary", 0),
         replaced_tokens=sizes.get("replaced_tokens", 0),
         mask_decoder=sizes.get("mask_decoder", 0),
+        contexts=sizes.get("contexts", 0),
     )
 
 
@@ -72,8 +76,9 @@ class Flops:
     kernels: int
     """Products with the kernels of the layers, and of a map of the embeddings; linear in the length."""
     attention: int
-    """Scores and weighted values; quadratic in the length. Of disentangled attention a score has a product per term;
-    that all distances meet all positions first, twice as many products, is not counted."""
+    """Scores and weighted values, and the scores of skip-gram's pairs; quadratic in the length. Of disentangled
+    attention a score has a product per term; that all distances meet all positions first, twice as many products, is
+    not counted."""
     heads: int
     """Pooler, next-sentence head, the masked-language-model or task head at the predicted positions, and that of a
     discriminator at every one."""
@@ -103,6 +108,9 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
     directions = 2 if config.layer == "lstm" and config.direction == "both" else 1  # each predicts every word
+    if "contexts/table" in parameters:
+        attention += 2 * length * length * config.hidden_size  # every word of the row with every other one
+        predicting += SHARED_NEGATIVES * config.hidden_size
     predicted = 2 * predictions * predicting * directions
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     judged = 2 * length * _kernel_size(parameters, "replaced_tokens")
@@ -240,6 +248,10 @@ def activation_bytes(
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
     states = length + predictions * config.is_xlnet  # targets have states of their own
+    if config.layer == "none":  # three arrays of scores, and the vectors that are not those of the row
+        head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
+            predictions + SHARED_NEGATIVES
+        )
     return ActivationBytes(
         linear=config.num_layers * states * linear,
         quadratic=config.num_layers * states * length * quadratic,
@@ -283,7 +295,7 @@ def step_bytes(
     if generator:
         kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
     everything = activation_bytes(*sizes, "none", value_bytes)
-    of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // config.num_layers
+    of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // max(1, config.num_layers)
     if has_mask_decoder(parameters):  # a pass more of the last layer
         own = activation_bytes(*sizes, remat, value_bytes)
         kept += (own.linear + own.quadratic) // config.num_layers

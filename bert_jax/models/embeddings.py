@@ -23,8 +23,7 @@ class Embedding(nnx.Module):
 class Embeddings(nnx.Module):
     """word + position + token type → norm → dropout (→ affine map to the width of the layers, if that is another).
 
-    A model with type_vocab_size=0 has no token types.
-
+    A model with type_vocab_size=0 has no token types, and one without layers no norm.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     Which row of it belongs to a token follows from `ModelConfig.padding_id`.
@@ -43,7 +42,7 @@ class Embeddings(nnx.Module):
         self.position = None if positions is None else Embedding(positions(config, position_key))
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type = Embedding(types) if config.type_vocab_size else None
-        self.norm = make_norm(config, width)
+        self.norm = None if config.layer == "none" else make_norm(config, width)
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection = Linear((width,), (config.hidden_size,), std, projection_key) if own_width else None
@@ -66,7 +65,8 @@ class Embeddings(nnx.Module):
             x = x + self._positions(self.position.table[...], input_ids, positions, dtype)
         if self.token_type is not None:
             x = x + _token_type_vectors(self.token_type.table[...], token_type_ids)
-        x = dropout(self.norm(x).astype(dtype), self.rate, dropout_key)
+        x = x if self.norm is None else self.norm(x)
+        x = dropout(x.astype(dtype), self.rate, dropout_key)
         return x if self.projection is None else self.projection(x)
 
     def _positions(

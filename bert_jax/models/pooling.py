@@ -59,8 +59,10 @@ def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
     """
     if not isinstance(combination, str) or combination not in LAYERS_READ:
         raise UserError(f"there is no combination of layers {combination!r}; there are {', '.join(LAYERS_READ)}")
+    if not num_layers and combination != "last":
+        raise UserError(f"{combination} reads layers, and this model has its embeddings alone; use last")
     count = LAYERS_READ[combination] or num_layers
-    if count > num_layers:
+    if count > max(1, num_layers):
         raise UserError(f"{combination} needs {count} layers and the model has {num_layers}; use last or weighted_all")
     given = None if weights is None else np.shape(weights)
     if given != ((count,) if combination.startswith("weighted") else None):

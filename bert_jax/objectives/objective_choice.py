@@ -10,6 +10,7 @@ from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.permutation_language_model import PermutationObjective
 from bert_jax.objectives.replaced_tokens import replaced_token_detection
+from bert_jax.objectives.skip_gram import SkipGramObjective
 from bert_jax.objectives.two_directions import TwoDirectionsObjective
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
@@ -37,3 +38,5 @@ def default_objective(
             return replaced_token_detection(model, config)
         case "permutation":
             return PermutationObjective(model)
+        case "skip_gram":
+            return SkipGramObjective(model, config.objective.static_vectors.negatives)

@@ -249,7 +249,7 @@ def _gradients(
 
 
 def _tables_whole(gradients: Any, shardings: Any, copies: bool):
-    """Return the gradients with those of the embeddings whole over fsdp, before all are split.
+    """Return the gradients with those of tables that are looked up whole over fsdp, before all are split.
 
     The word table is no exception where it was read from copies, whose gradients are summed like those of kernels.
 
@@ -259,7 +259,7 @@ def _tables_whole(gradients: Any, shardings: Any, copies: bool):
 
     def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
         names = [getattr(entry, "key", None) for entry in path]
-        below_embeddings = "embeddings" in names[:2] and not (copies and names[1] == "word")
+        below_embeddings = bool({"embeddings", "contexts"} & set(names[:2])) and not (copies and names[1] == "word")
         return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
 
     return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))

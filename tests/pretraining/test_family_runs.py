@@ -19,6 +19,7 @@ NAMES = (
     "modernbert_mini",
     "gpt_mini",
     "elmo_mini",
+    "skipgram_mini",
     "spanbert_mini",
     "electra_mini",
     "deberta_v3_mini",

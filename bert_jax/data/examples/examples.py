@@ -6,10 +6,12 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config.static_vectors import SHARED_NEGATIVES
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.full_sentences import FullSentences
 from bert_jax.data.examples.masking import Masking
+from bert_jax.data.examples.neighbour_windows import NeighbourWindows
 from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
@@ -28,7 +30,9 @@ float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent
 
 Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
-float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L]."""
+float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L].
+
+Rows for static word vectors also have windows int32 [B, L] and negatives int32 [B, N]; see `NeighbourWindows`."""
 
 
 def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
@@ -44,6 +48,8 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
     if config.objective.name == "permutation":
         layout |= {"order": (tokens, np.int32)}
+    if config.objective.predicts_neighbours:
+        layout |= {"windows": (tokens, np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
     if config.data.sentence_pairs != "none":
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
@@ -212,10 +218,12 @@ class Examples:
 
 def _predictions(
     config: Config, phase: Phase, store: Store, tokenizer: Tokenizer
-) -> Masking | NextWords | Permutations:
+) -> Masking | NextWords | Permutations | NeighbourWindows:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
     if config.objective.predicts_all:
         return NextWords(phase.max_predictions, tokenizer.cls_id)
+    if config.objective.predicts_neighbours:
+        return NeighbourWindows(config.objective.static_vectors, store.token_counts, tokenizer.pad_id)
     begins = np.asarray(tokenizer.continues_word(), bool)
     if config.objective.name == "permutation":
         return Permutations(config.masking.rate, config.objective.longest_span, phase.max_predictions, begins)

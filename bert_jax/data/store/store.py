@@ -20,6 +20,8 @@ from bert_jax.data.store.manifest import PARTS, Manifest, shard_file
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
+_COUNTED = 1 << 22  # tokens whose ids are counted at once
+
 
 class Store:
     """Read access to a token store, made by `open_store`. Arrays stay on disk, except for one number per document.
@@ -84,6 +86,19 @@ class Store:
     def document_tokens(self) -> np.ndarray:
         """int64 [num_documents + 1]: first token of every document; the last entry is num_tokens."""
         return self.sentence_starts(self.document_sentences)
+
+    @functools.cached_property
+    def token_counts(self) -> np.ndarray:
+        """int64 [vocab_size]: how often each id occurs; the first use reads every token once.
+
+        Raises:
+          UserError: as `tokens`.
+        """
+        counts = np.zeros(self.vocab_size, np.int64)
+        for start in range(0, self.num_tokens, _COUNTED):
+            ids = self.tokens(np.arange(start, min(start + _COUNTED, self.num_tokens)))
+            counts += np.bincount(ids, minlength=self.vocab_size)
+        return counts
 
     def tokens(self, indices: np.ndarray) -> np.ndarray:
         """Return the ids (int32, shape of `indices`) at positions 0 <= indices < num_tokens.

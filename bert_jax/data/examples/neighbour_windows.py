@@ -1,0 +1,53 @@
+"""Rows for static word vectors: words, how far each one looks, and others drawn at random (Mikolov et al. 2013)."""
+
+import numpy as np
+
+from bert_jax.config.static_vectors import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.data.randomness import Stream, bits, integers, uniform
+
+POWER = 0.75  # of the counts, by which words are drawn (section 2.2)
+
+
+class NeighbourWindows:
+    """Makes of each row what `Masking` makes of it, for an objective that predicts the neighbours of every word.
+
+    Args:
+      options: window and subsampling.
+      counts: how often each entry of the vocabulary occurs, [V].
+      padding: id of [PAD].
+    """
+
+    def __init__(self, options: StaticVectorsConfig, counts: np.ndarray, padding: int):
+        self._window, self._padding = options.window, padding
+        self._ends = np.cumsum(counts**POWER)
+        self._ends /= self._ends[-1]
+        shares = np.maximum(counts, 1) / counts.sum()
+        self._kept = np.sqrt(options.subsampling / shares) if options.subsampling else np.ones(len(counts))
+
+    def __call__(
+        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of `Masking.__call__`, which explains the arguments, and three more.
+
+        Special tokens and the words that subsampling leaves out are taken out of the row before windows are laid, so
+        input_ids and attention_mask are of the words that stay. Each of these is a "prediction" at its own place.
+        windows [B, L] has how many words to either side are neighbours, 0 in padding; negatives [B, SHARED_NEGATIVES]
+        are words drawn by their counts to the power of 3/4, which all words of the row share.
+        """
+        del lengths
+        keys, place = keys[:, None], np.arange(input_ids.shape[1], dtype=np.int32)
+        stays = is_text & (uniform(bits(keys, Stream.SUBSAMPLING, place)) < self._kept[input_ids])
+        words = place < stays.sum(axis=1)[:, None]
+        first = np.argsort(~stays, axis=1, kind="stable")
+        ids = np.where(words, np.take_along_axis(input_ids, first, axis=1), self._padding).astype(np.int32)
+        windows = 1 + integers(bits(keys, Stream.WINDOW, place), self._window)
+        drawn = uniform(bits(keys, Stream.NEGATIVE, np.arange(SHARED_NEGATIVES)))
+        return {
+            "input_ids": ids,
+            "attention_mask": words.astype(np.int32),
+            "masked_positions": np.where(words, place, 0).astype(np.int32),
+            "masked_ids": np.where(words, ids, 0).astype(np.int32),
+            "masked_weights": words.astype(np.float32),
+            "windows": np.where(words, windows, 0).astype(np.int32),
+            "negatives": np.searchsorted(self._ends, drawn, side="right").astype(np.int32),
+        }

@@ -1,0 +1,37 @@
+"""Skip-gram with negative sampling (Mikolov et al. 2013) at BERT-mini's width: one vector per piece, no layers.
+
+    bert-jax pretrain skipgram_mini --data.path=STORE --workdir=WORKDIR
+    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK
+
+Not word2vec's: pieces in place of words, means over batches with Adam in place of a gradient step per pair, and random
+words that a row shares. Rows are cut like those of RoBERTa, and windows end with them. The whole run is not measured.
+"""
+
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    StaticVectorsConfig,
+)
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            hidden_size=256,
+            num_layers=0,
+            num_heads=4,
+            layer="none",
+            positions="none",
+            type_vocab_size=0,
+            pair_head=False,
+            hidden_dropout=0.0,
+        ),
+        data=DataConfig(sentence_pairs="none"),
+        objective=ObjectiveConfig(name="skip_gram", static_vectors=StaticVectorsConfig(subsampling=1e-4)),
+        phases=(PhaseConfig(steps=20_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
+        optimizer=OptimizerConfig(name="adamw", weight_decay=0.0),
+    )

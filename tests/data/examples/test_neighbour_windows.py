@@ -1,0 +1,67 @@
+"""Rows for static word vectors: their words, their windows and what is drawn at random."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.config.static_vectors import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.data.examples.neighbour_windows import NeighbourWindows
+from bert_jax.data.randomness import Stream, bits
+from bert_jax.data.store.access import open_store
+
+PAD, CLS, SEP, LENGTH, ROWS = 0, 2, 3, 16, 600
+COUNTS = np.array([0, 0, 0, 0, 0, 900, 90, 9, 40, 0, 300])
+SPECIAL = 5  # ids below
+
+
+@pytest.fixture(scope="module")
+def given():
+    """ROWS rows of [CLS], eight words, [SEP], three words, [SEP], as `NeighbourWindows` takes them."""
+    ids = np.full((ROWS, LENGTH), PAD, np.int32)
+    words = np.random.default_rng(0).choice(np.flatnonzero(COUNTS), (ROWS, 11))
+    ids[:, 0], ids[:, 1:9], ids[:, 9], ids[:, 10:13], ids[:, 13] = CLS, words[:, :8], SEP, words[:, 8:], SEP
+    return ids, ids >= SPECIAL, np.full(ROWS, 14), bits(7, Stream.MASKS, np.arange(ROWS))
+
+
+def rows(given, **options):
+    return NeighbourWindows(StaticVectorsConfig(**options), COUNTS, PAD)(*given)
+
+
+def test_a_row_keeps_its_words_alone_and_in_order(given):
+    found = rows(given)
+    np.testing.assert_array_equal(found["input_ids"][:, :11], given[0][:, [*range(1, 9), 10, 11, 12]])
+    np.testing.assert_array_equal(found["attention_mask"].sum(axis=1), 11)
+    np.testing.assert_array_equal(found["windows"] > 0, found["attention_mask"] > 0)
+
+
+def test_windows_are_as_often_of_every_width(given):
+    windows = rows(given, window=4)["windows"]
+    assert stats.chisquare(np.bincount(windows[windows > 0], minlength=5)[1:]).pvalue > 0.001
+
+
+def test_random_words_are_drawn_by_their_counts_to_the_three_quarters(given):
+    drawn = np.bincount(rows(given)["negatives"].ravel(), minlength=len(COUNTS))
+    assert not drawn[COUNTS == 0].any()
+    there = COUNTS > 0
+    expected = ROWS * SHARED_NEGATIVES * COUNTS[there] ** 0.75 / (COUNTS**0.75).sum()
+    assert stats.chisquare(drawn[there], expected).pvalue > 0.001
+    flat = ROWS * SHARED_NEGATIVES * COUNTS[there] / COUNTS.sum()
+    assert stats.chisquare(drawn[there], flat).pvalue < 1e-9  # the test would see another power
+
+
+def test_frequent_words_are_left_out_by_their_share(given):
+    found = rows(given, subsampling=0.01)
+    stay = np.bincount(found["input_ids"][found["attention_mask"] > 0], minlength=len(COUNTS))
+    there = np.bincount(given[0][given[1]], minlength=len(COUNTS))
+    for word in np.flatnonzero(COUNTS):
+        share = COUNTS[word] / COUNTS.sum()
+        kept = min(1.0, np.sqrt(0.01 / share))
+        assert stats.binomtest(int(stay[word]), int(there[word]), kept).pvalue > 0.001
+
+
+def test_the_store_counts_every_token_once(small_store, monkeypatch):
+    store = open_store(small_store)
+    monkeypatch.setattr("bert_jax.data.store.store._COUNTED", 1000)
+    expected = np.zeros(store.vocab_size, int)
+    np.add.at(expected, np.concatenate(store.arrays["tokens"]), 1)
+    np.testing.assert_array_equal(store.token_counts, expected)
