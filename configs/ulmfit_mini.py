@@ -1,11 +1,13 @@
 """ULMFiT's language model (Howard & Ruder 2018) at BERT-mini's width: three layers of LSTMs, from left to right.
 
     bert-jax pretrain ulmfit_mini --data.path=STORE --workdir=WORKDIR
-    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --layer_decay=0.385
+    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --gradual_unfreezing --layer_decay=0.385 --epochs=5 \
+      --schedule.name=linear_after_warmup --schedule.final_fraction=0.03125
 
-A layer decay of 0.385 is the paper's discriminative fine-tuning, where each layer learns 2.6 times slower than the one
-above it. Not ULMFiT's: DropConnect and the other dropouts of AWD-LSTM, 1,150 states between embeddings of 400, gradual
-unfreezing, and the pooling of all states for classifiers, which here read the last. The whole run is not measured.
+The second command is the paper's fine-tuning: the head first and a layer more in each epoch, each layer 2.6 times
+slower than the one above it, and slanted triangular rates. Not ULMFiT's: DropConnect and the other dropouts of
+AWD-LSTM, 1,150 states between embeddings of 400, and the pooling of all states for classifiers, which here read the
+last. The whole run is not measured.
 """
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig

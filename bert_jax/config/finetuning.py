@@ -121,6 +121,9 @@ class FinetuneConfig:
     layer_decay: float = 1.0
     """Factor between the learning rate of each layer and that of the layer above it (0.95 in Zhang et al. 2021). 1: all
     layers learn at the same rate."""
+    gradual_unfreezing: bool = False
+    """Whether the first epoch trains the head and the pooler alone, and each later one also the next layer from the
+    top, until after the last layer the embeddings learn too (ULMFiT, Howard & Ruder 2018)."""
     reinitialize_layers: int = 0
     """Number of top layers that, together with the pooler, start from random parameters (Zhang et al. 2021, "Revisiting
     few-sample BERT")."""
@@ -255,6 +258,16 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         )
     if config.reinitialize_layers < 0:
         raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
+    if config.gradual_unfreezing and config.features:
+        raise UserError(
+            f"features={config.features} freezes the encoder for the whole run, so gradual_unfreezing=True has nothing "
+            "to do; leave one of them out"
+        )
+    if config.gradual_unfreezing and config.reinitialize_layers:
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} makes random layers, which gradual_unfreezing=True "
+            "leaves random during the first epoch; leave one of them out"
+        )
     if not 0 <= config.seed < 2**31:
         raise UserError(f"seed={config.seed} must be between 0 and {2**31 - 1}")
     if (config.crf or config.features) and config.task != "ner":

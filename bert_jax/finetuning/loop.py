@@ -242,4 +242,10 @@ def _announce(command: Command, note: str) -> None:
     say(f"attention by {path} (rows of up to {config.options.max_length} tokens, {layout})")
     if note:
         say(note)
+    layers, epochs = command.stored.model.num_layers, min(run.epochs for run in runs)
+    if config.gradual_unfreezing and epochs < layers + 2:
+        say(
+            f"gradual unfreezing: {epochs} epochs train the head and the top {epochs - 1} of {layers} layers; all, and "
+            f"the embeddings, learn from --epochs={layers + 2} on"
+        )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")

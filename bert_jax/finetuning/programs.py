@@ -24,7 +24,7 @@ from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.objectives.taught_task import TaughtTaskObjective
-from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
+from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth, unfrozen_by_epoch
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.program import Program
@@ -77,6 +77,8 @@ def make_programs(
     parts = [make_optimizer(config.optimizer, parameters)]
     if config.layer_decay < 1:
         parts.append(scale_by_depth(config.layer_decay, model.num_layers, parameters))
+    if config.gradual_unfreezing:
+        parts.append(unfrozen_by_epoch(model.num_layers, parameters))
     if head.features:
         parts.append(frozen_encoder(parameters))
     optimizer = optax.chain(*parts)
@@ -99,6 +101,7 @@ def make_programs(
                 shardings,
                 clip_norm=config.optimizer.clip_norm,
                 micro_batches=config.micro_batches,
+                by_epoch=config.gradual_unfreezing,
                 frozen=frozen,
             ),
             frozen,

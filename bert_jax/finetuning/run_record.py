@@ -70,6 +70,7 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "optimizer": config.optimizer.name,
         "weight_decay": config.optimizer.weight_decay,
         "layer_decay": config.layer_decay,
+        "gradual_unfreezing": config.gradual_unfreezing,
         "reinitialize_layers": config.reinitialize_layers,
         "hidden_dropout": model.config.hidden_dropout,
         "attention_dropout": model.config.attention_dropout,

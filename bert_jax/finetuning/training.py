@@ -144,13 +144,13 @@ def _train_steps(
             if step == total:
                 break
             batch = placed_batch(batches.batch(step), mesh)
-            rate = sharding.on_every_device(mesh, rates[step])
-            programs.train_step.prepare(
-                state, batch, rate, dropout_seed, signals=signals, rates=reporter.rates, events=events
-            )
+            scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
+            if config.gradual_unfreezing:
+                scalars.append(sharding.on_every_device(mesh, np.int32(step // epoch)))
+            programs.train_step.prepare(state, batch, *scalars, signals=signals, rates=reporter.rates, events=events)
             signals.check()
             signals.saving = events.step = step + 1
-            state, values = programs.train_step(state, batch, rate, dropout_seed)
+            state, values = programs.train_step(state, batch, *scalars)
             reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size)
             states.poll()
             if (step + 1) % config.save_every_steps == 0:

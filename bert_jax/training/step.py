@@ -1,5 +1,6 @@
 """One training step and one forward step for every objective (objectives/objective.py), compiled for a mesh."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -70,22 +71,33 @@ def make_shared_train_step(
     *,
     clip_norm: float,
     micro_batches: int = 1,
+    by_epoch: bool = False,
     frozen: Frozen = (),
 ) -> jax.stages.Wrapped:
     """Return `make_train_step` for runs that differ in rate and seed: (state, batch, rate, seed, *frozen).
 
-    A batch in one part draws other dropout than it does in `make_train_step` with the same seed.
+    A batch in one part draws other dropout than it does in `make_train_step` with the same seed. With `by_epoch`, the
+    number of the epoch, from 0, follows the seed, and the optimizer is one whose `update` takes it as `epoch`.
     """
     reading = reader(objective, frozen)
 
     def train_step(
         state: TrainState, batch: Batch, rate: jax.Array, seed: jax.Array, *arrays: Any
     ) -> tuple[TrainState, dict[str, Any]]:
-        step = _step(reading(arrays), optimizer, mesh, shardings, clip_norm, micro_batches)
+        epochs, arrays = arrays[:by_epoch], arrays[by_epoch:]
+        now = _in_epoch(optimizer, epochs[0]) if by_epoch else optimizer
+        step = _step(reading(arrays), now, mesh, shardings, clip_norm, micro_batches)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         return step(state, batch, rate, key, key)
 
-    return _compiled(train_step, mesh, shardings, frozen, arguments=2)
+    return _compiled(train_step, mesh, shardings, frozen, arguments=3 if by_epoch else 2)
+
+
+def _in_epoch(optimizer: optax.GradientTransformation, epoch: jax.Array) -> optax.GradientTransformation:
+    """Return the optimizer as it is in one epoch."""
+    return optax.GradientTransformation(
+        optimizer.init, functools.partial(optax.with_extra_args_support(optimizer).update, epoch=epoch)
+    )
 
 
 def _compiled(

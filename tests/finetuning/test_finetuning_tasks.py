@@ -3,18 +3,22 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 import small_corpus
+import small_pretraining
 from one_device import finetune, run_predict
 from small_finetuning import FAST, weights
 
 import bert_jax
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.console.command_line import load_config
 from bert_jax.data.sequences.batching import ladder
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
+from bert_jax.pretraining import pretrain
 
 GARDEN = small_corpus.TOPICS["garden"][0]
 
@@ -208,3 +212,35 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):
     assert results["metrics"]["matthews"] == pytest.approx(expected, abs=1e-12) and expected > 0.2
     assert json.loads((tmp_path / "ax/results.json").read_text()) == results
     assert f"ax dev: 60 predictions in {file.parent}, matthews {100 * expected:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
+    """Peters et al. 2018, section 3.2: pre-trained, frozen, and its layers mixed by weights that are learned."""
+    elmo = load_config("elmo_mini")
+    config = small_pretraining.run_config(
+        small_store,
+        tmp_path / "elmo",
+        model=dataclasses.replace(elmo.model, hidden_size=32, num_heads=2, initializer_range=0.1),
+        objective=elmo.objective,
+        data=dataclasses.replace(elmo.data, path=str(small_store), held_out=0.0, loader="plain"),
+    )
+    pretrain(config, devices=jax.devices()[:1])
+    train, dev = (tmp_path / f"{split}.txt" for split in ("train", "dev"))
+    for file, count, seed in ((train, 240, 0), (dev, 30, 1)):
+        file.write_text(ner(np.random.default_rng(seed), count))
+    _, _, least, changes, _ = CASES["ner crf features"]
+    task = dataclasses.replace(
+        task_defaults("ner"),
+        init_from=str(tmp_path / "elmo"),
+        workdir=str(tmp_path / "task"),
+        data=TaskDataConfig(train=str(train), dev=str(dev)),
+        **FAST | changes,
+    )
+    assert finetune(task).results["metrics"]["f1"] > least
+    before, after = weights(tmp_path / "elmo"), weights(tmp_path / "task")
+    for path in (path for path in after if path.startswith(("embeddings", "encoder"))):
+        np.testing.assert_array_equal(after[path], before[path], err_msg=path)
+    assert np.ptp(after["head/mix/weights"]) > 0 and after["head/mix/weights"].shape == (2,)
+    words = "The rose waters the garden".split()
+    assert [word for word, _ in bert_jax.load(tmp_path / "task").predict([tuple(words)])[0]] == words
