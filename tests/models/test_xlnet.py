@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_model import FLOAT32, compiled, perturbed
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.config.presets import xlnet_config
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -223,3 +223,29 @@ def test_words_are_filled_in_without_being_seen(model, params, batch):
     np.testing.assert_allclose(logits[0, 0], found[0, 0], atol=1e-5)
     np.testing.assert_allclose(logits[1], found[1], atol=1e-5)
     assert np.abs(logits[0, 1] - found[0, 1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "layers, remat",
+    [
+        ("scan", "sel"),
+        pytest.param("scan", "none", marks=pytest.mark.slow),
+        pytest.param("loop", "full", marks=pytest.mark.slow),
+    ],
+)
+def test_losses_and_gradients_are_the_same_however_layers_run(model, params, batch, layers, remat):
+    other = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers=layers, remat=remat), ("mlm",))
+
+    def both(of_model):
+        loss = lambda p: PermutationObjective(of_model).sums(p, batch, jax.random.key(0))["permutation"].loss
+        return compiled(jax.value_and_grad(loss))(params)
+
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4), both(other), both(model))
+
+
+def test_states_keep_the_type_of_the_computation(params, batch):
+    half = BertForPreTraining(SMALL, ComputeConfig(dtype="bfloat16", layers="scan"), ("mlm",))
+    found = states(half, params, batch)
+    assert found.dtype == jnp.bfloat16
+    exact = states(BertForPreTraining(SMALL, FLOAT32, ("mlm",)), params, batch)
+    np.testing.assert_allclose(found.astype(np.float32), exact, atol=0.15)  # of values up to 3; bfloat16 has 8 bits
