@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import random_bert
 import small_corpus
+import xlnet_cases
 from etils import epath
 from models_of_parts import MODELS, make
 from pretrained_model import CONFIG
@@ -236,3 +237,25 @@ def test_the_numbers_of_this_transformers_for_models_of_drawn_parameters(peer, t
     for name in ours:
         if ours[name].dtype.kind == "f":
             np.testing.assert_allclose(theirs[name], ours[name], atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+def test_exported_xlnets_open_and_compute_the_same_in_both_streams(peer, tmp_path):
+    oracle = np.load(ORACLES / "xlnet_oracle.npz")
+    for name, case in xlnet_cases.CASES.items():
+        theirs = xlnet_cases.save(oracle, name, tmp_path / f"{name}_theirs")
+        (tmp_path / name).mkdir()
+        write_huggingface(open_huggingface(theirs), tmp_path / name, name)
+        given = xlnet_cases.inputs(name)
+        inputs = {key: values.tolist() for key, values in given.items() if key not in ("order", "targets")}
+        models = [{"path": str(tmp_path / name), "class": case["class"]}]
+        (tmp_path / "request.json").write_text(json.dumps({"models": models, "tokenizers": [], "inputs": inputs}))
+        run(peer, "open_with_transformers.py", tmp_path / "request.json", tmp_path / "result.npz")
+        result = dict(np.load(tmp_path / "result.npz"))
+        (report,) = json.loads(str(result["report"]))["models"]
+        assert report["log"] == report["missing_keys"] == report["unexpected_keys"] == []
+        span = "0/start_logits" in result
+        logits = np.stack([result["0/start_logits"], result["0/end_logits"]], -1) if span else result["0/logits"]
+        mask = given["attention_mask"].astype(bool)
+        logits = logits[mask] if logits.shape[:2] == mask.shape else logits
+        expected = oracle[f"{name}/logits"]
+        np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=1e-5)

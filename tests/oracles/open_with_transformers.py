@@ -41,7 +41,8 @@ def open_model(request: dict, inputs: dict, number: int, arrays: dict) -> dict:
         tensors = {name: values[None] for name, values in tensors.items()}
     with torch.no_grad():
         output = model.eval()(**tensors)
-    arrays |= {f"{number}/{name}": value.numpy() for name, value in output.items()}
+    tensors = {name: value for name, value in output.items() if torch.is_tensor(value)}  # XLNet also returns its memory
+    arrays |= {f"{number}/{name}": value.numpy() for name, value in tensors.items()}
     return {
         "class": type(model).__name__,
         "dtype": str(model.dtype),
