@@ -168,7 +168,10 @@ ARGUMENTS = {  # what its commands took, and what its checkpoints named
 
 
 def another(value, annotation):
-    """A different value of an option of this type."""
+    """A different value of an option of this type; of a group of options one whose first option differs."""
+    if dataclasses.is_dataclass(value):
+        name, types = dataclasses.fields(value)[0].name, typing.get_type_hints(type(value))
+        return dataclasses.replace(value, **{name: another(getattr(value, name), types[name])})
     if choices := [choice for choice in typing.get_args(annotation) if isinstance(choice, str) and choice != value]:
         return choices[0]
     return not value if isinstance(value, bool) else (value or 0) + 1
