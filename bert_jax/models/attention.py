@@ -16,11 +16,11 @@ class SelfAttention(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array):
         hidden, heads = (config.hidden_size,), (config.num_heads, config.head_size)
         query_key, key_key, value_key, output_key = jax.random.split(key, 4)
-        self.rate = config.attention_dropout
-        self.query = Linear(hidden, heads, config.initializer_range, query_key, config.use_bias)
-        self.key = Linear(hidden, heads, config.initializer_range, key_key, config.use_bias)
-        self.value = Linear(hidden, heads, config.initializer_range, value_key, config.use_bias)
-        self.output = Linear(heads, hidden, config.initializer_range, output_key, config.use_bias)
+        self.rate: float = config.attention_dropout
+        self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.use_bias)
+        self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.use_bias)
+        self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.use_bias)
+        self.output: Linear = Linear(heads, hidden, config.initializer_range, output_key, config.use_bias)
 
     def __call__(
         self,

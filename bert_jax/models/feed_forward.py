@@ -17,8 +17,8 @@ class FeedForward(nnx.Module):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         intermediate_key, output_key = jax.random.split(key)
         self.activation = activation
-        self.intermediate = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
+        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
@@ -35,9 +35,9 @@ class GatedFeedForward(nnx.Module):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         gate_key, intermediate_key, output_key = jax.random.split(key, 3)
         self.activation = activation
-        self.gate = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
-        self.intermediate = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
+        self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
+        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
