@@ -116,7 +116,7 @@ def test_both_streams_give_the_conditional_of_each_target(model, params, batch):
         np.testing.assert_allclose(found[row, length + slot], state, atol=1e-5)
         logits = state @ params["embeddings"]["word"]["table"].T + params["mlm"]["bias"]
         losses.append(-jax.nn.log_softmax(logits)[batch["masked_ids"][row, slot]])
-    sums = PermutationObjective(model).sums(params, batch)["permutation"]
+    sums = compiled(lambda p: PermutationObjective(model).sums(p, batch)["permutation"])(params)
     np.testing.assert_allclose(float(sums.loss), sum(losses), rtol=1e-5)
     assert float(sums.weight) == len(losses) == 7
 
@@ -193,7 +193,7 @@ def test_a_classifier_reads_the_last_token_on_either_side_of_padding():
     rows = [np.pad(ids, ((0, 0), sides)) for sides in ((0, 3), (3, 0), (0, 0))]
     masks = [np.pad(np.ones_like(ids), ((0, 0), sides)) for sides in ((0, 3), (3, 0), (0, 0))]
     right, left, bare = (
-        model.apply(params, {"input_ids": row, "token_type_ids": 0 * row, "attention_mask": mask})
+        compiled(model.apply)(params, {"input_ids": row, "token_type_ids": 0 * row, "attention_mask": mask})
         for row, mask in zip(rows, masks, strict=True)
     )
     np.testing.assert_allclose(right, bare, atol=1e-5)
@@ -209,28 +209,28 @@ def test_another_model_refuses_a_permutation(batch):
 def test_words_are_filled_in_without_being_seen(model, params, batch):
     """Both hidden tokens are predicted from the others, not one from the other."""
     positions = np.array([[2, 6], [0, 0]], np.int32)
-    found = model.hidden_logits(params, batch | {"masked_positions": positions})
+    hidden = compiled(model.hidden_logits)
+    found = hidden(params, batch | {"masked_positions": positions})
     ids = batch["input_ids"].copy()
     ids[0, [2, 6]], ids[1, 0] = 7, 7
-    np.testing.assert_array_equal(
-        model.hidden_logits(params, batch | {"masked_positions": positions, "input_ids": ids}), found
-    )
+    np.testing.assert_array_equal(hidden(params, batch | {"masked_positions": positions, "input_ids": ids}), found)
     order = np.zeros_like(ids)
     order[0, 2], order[0, 6], order[1, 0] = 1, 2, 1  # in turn, the first one sees neither as well
     turns = {"order": order, "masked_positions": positions}
-    states = model.encode(params, *(batch[name] for name in INPUTS), permutation=Permutation(order, positions))
-    logits = model.mlm_logits(params, {"masked_positions": Permutation.of(turns).states}, states)
+    table, places = params["embeddings"]["word"]["table"], ORDER.shape[1] + np.arange(2)
+    logits = states(model, params, batch | turns)[:, places] @ table.T + params["mlm"]["bias"]
     np.testing.assert_allclose(logits[0, 0], found[0, 0], atol=1e-5)
     np.testing.assert_allclose(logits[1], found[1], atol=1e-5)
     assert np.abs(logits[0, 1] - found[0, 1]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layers, remat",
     [
         ("scan", "sel"),
-        pytest.param("scan", "none", marks=pytest.mark.slow),
-        pytest.param("loop", "full", marks=pytest.mark.slow),
+        ("scan", "none"),
+        ("loop", "full"),
     ],
 )
 def test_losses_and_gradients_are_the_same_however_layers_run(model, params, batch, layers, remat):
