@@ -14,6 +14,7 @@ _WITHOUT_LAYERS = {
     "sharing": "none",
     "local_window": None,
     "direction": "both",
+    "feed_forward": "plain",
 }
 """Options that a model without layers needs."""
 
@@ -41,6 +42,11 @@ def check_static_vectors(config: Config) -> None:
                 f"model.{name}={getattr(model, name)} means nothing in a model without layers (model.layer=none); set "
                 f"model.{name}={needed}"
             )
+    if model.disentangled.terms != "none":
+        raise UserError(
+            f"model.disentangled.terms={model.disentangled.terms} is of attention, which a model without layers "
+            "(model.layer=none) has not; leave it out"
+        )
     for name in ("window", "negatives"):
         if getattr(options, name) < 1:
             raise UserError(

@@ -10,7 +10,15 @@ import small_finetuning
 from one_device import finetune
 
 import bert_jax
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig, StaticVectorsConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    DisentangledConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    PhaseConfig,
+    StaticVectorsConfig,
+)
 from bert_jax.config.checks import check
 from bert_jax.data.examples.neighbour_windows import NeighbourWindows
 from bert_jax.errors import UserError
@@ -109,6 +117,11 @@ def test_the_model_is_its_two_tables(model, params):
             "would see the neighbours .* model.layer=none",
         ),
         ({"model": dataclasses.replace(SIZES, num_layers=2)}, "model.num_layers=2 means nothing in a model without"),
+        ({"model": dataclasses.replace(SIZES, feed_forward="geglu")}, "set model.feed_forward=plain"),
+        (
+            {"model": dataclasses.replace(SIZES, disentangled=DisentangledConfig(terms="c2p"))},
+            "terms=c2p is of attention",
+        ),
         ({"data": DataConfig(sentence_pairs="none", packing="on")}, "set data.packing=off"),
         ({"phases": (PhaseConfig(sequence_length=5),)}, "window=5 is not shorter than the rows"),
         (
