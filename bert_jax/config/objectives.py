@@ -31,8 +31,8 @@ class ObjectiveConfig:
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
     longest_span: int = 5
-    """permutation: maximum number of tokens that are predicted side by side; the probability of n is proportional to
-    1/n. masking.rate is the share of all tokens."""
+    """Of a permutation: maximum number of tokens that are predicted side by side; the probability of n is proportional
+    to 1/n. masking.rate is the share of all tokens."""
     replaced_tokens_weight: float = 50.0
     """Weight of the discriminator's loss with name=replaced_tokens; mlm_weight is then that of the generator's."""
     generator: GeneratorConfig = GeneratorConfig()

@@ -27,8 +27,8 @@ class DistillationConfig:
     """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT), for equal
     widths."""
     attention_weight: float = 0.0
-    """Weight of the squared difference of the attention probabilities of each layer, for equal numbers of heads.
-    (TinyBERT compares the scores before the softmax.)"""
+    """Weight of the squared difference of the attention probabilities of each layer, for equal numbers of heads
+    (TinyBERT compares the scores before the softmax)."""
     layers: tuple[int, ...] = ()
     """Layers of the teacher, from 0, that the student's layers are compared with, in order. By default they are spread
     evenly: the last with the last, and with half as many every second one."""
