@@ -97,4 +97,8 @@ def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> 
     }
     if config.data.sentence_pairs != "none":
         batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
+    if config.objective.name == "permutation":  # the predicted words in turn, after all others
+        batch["order"] = np.zeros_like(ids)
+        turns = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
+        np.put_along_axis(batch["order"], positions[:, :masked], turns, 1)
     return batch
