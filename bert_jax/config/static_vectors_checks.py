@@ -42,11 +42,6 @@ def check_static_vectors(config: Config) -> None:
                 f"model.{name}={getattr(model, name)} means nothing in a model without layers (model.layer=none); set "
                 f"model.{name}={needed}"
             )
-    if model.disentangled.terms != "none":
-        raise UserError(
-            f"model.disentangled.terms={model.disentangled.terms} is of attention, which a model without layers "
-            "(model.layer=none) has not; leave it out"
-        )
     for name in ("window", "negatives"):
         if getattr(options, name) < 1:
             raise UserError(

@@ -120,7 +120,7 @@ def test_the_model_is_its_two_tables(model, params):
         ({"model": dataclasses.replace(SIZES, feed_forward="geglu")}, "set model.feed_forward=plain"),
         (
             {"model": dataclasses.replace(SIZES, disentangled=DisentangledConfig(terms="c2p"))},
-            "terms=c2p is of attention",
+            "model.layer=none has no attention",
         ),
         ({"data": DataConfig(sentence_pairs="none", packing="on")}, "set data.packing=off"),
         ({"phases": (PhaseConfig(sequence_length=5),)}, "window=5 is not shorter than the rows"),
