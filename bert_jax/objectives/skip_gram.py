@@ -1,6 +1,7 @@
 """Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546, equation 4): static word vectors."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ class SkipGramObjective:
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         return {NEIGHBOURS.name: jnp.sum(_pairs(batch))}
 
-    def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         ids, pairs = batch["input_ids"], _pairs(batch)
         encoded = self.model.encode(params, ids, batch["token_type_ids"], batch["attention_mask"], dropout_key)
         near = jax.nn.softplus(-self.model.context_scores(params, encoded, ids))
