@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.bert import BertForPreTraining, WordPart
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_module import WordPart
 from bert_jax.models.protocol import EncoderOutput, Params
 from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives.objective import Batch, Sums
