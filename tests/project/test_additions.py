@@ -45,13 +45,13 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "models/architecture.py": [
             ("kernels.choice import attention_kernel\n", "kernels import rows\n"),
-            ("attend=attention_kernel(compute)", "attend=rows.attention"),
+            ("return attention_kernel(compute)", "return rows.attention"),
         ],
     },
     "an optimizer": {
         "config/options.py": [
-            ('"lamb", "stable_adamw"]', '"lamb", "stable_adamw", "lion"]'),
-            ('"stable_adamw": 2}', '"stable_adamw": 2, "lion": 1}'),
+            ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
+            ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),
         ],
         "optim/optimizers.py": [
             (
@@ -109,6 +109,10 @@ def edited_copy(place: pathlib.Path) -> pathlib.Path:
                 assert old is None or text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
                 file.write_text(new if old is None else text.replace(old, new), encoding="utf-8")
     return place
+
+
+def test_the_additions_still_fit_the_files_that_they_edit(tmp_path):
+    edited_copy(tmp_path)
 
 
 @pytest.mark.slow
