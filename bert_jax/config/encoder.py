@@ -164,6 +164,16 @@ class ModelConfig:
         return self.positions == "xlnet"
 
     @property
+    def two_directions(self) -> bool:
+        """Whether the layers are recurrent networks in both directions, which never see each other's states."""
+        return self.layer == "lstm" and self.direction == "both"
+
+    @property
+    def direction_size(self) -> int:
+        """Width of one direction of recurrent layers."""
+        return self.hidden_size // 2 if self.two_directions else self.hidden_size
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_heads

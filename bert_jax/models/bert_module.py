@@ -34,7 +34,7 @@ class Bert(nnx.Module):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
         self.reads_last = config.reads_last_token
-        self.two_directions = config.layer == "lstm" and config.direction == "both"
+        self.two_directions = config.two_directions
         self.embeddings = architecture.embeddings(embeddings_key)
         self.encoder = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
         self.final_norm = None if architecture.final_norm is None else architecture.final_norm()

@@ -127,9 +127,9 @@ def _embeddings(config: ModelConfig, hidden: Axis):
 
 def _recurrent_encoder(config: ModelConfig):
     """Return the entries of the LSTMs of every layer, which models/recurrent.py has."""
-    size = config.hidden_size // (2 if config.direction == "both" else 1)
+    size = config.direction_size
     layers, gates = Axis("layer", 1 if config.sharing == "all" else config.num_layers), Axis("gate", 4 * size)
-    for direction in ("forward", "backward") if config.direction == "both" else ("forward",):
+    for direction in ("forward", "backward") if config.two_directions else ("forward",):
         path = f"encoder/{direction}"
         yield Parameter(f"{path}/kernel", (layers, Axis("hidden", size), gates))
         yield Parameter(f"{path}/recurrent", (layers, Axis("lstm_state", size), gates))

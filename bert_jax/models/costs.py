@@ -107,7 +107,7 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     attention = 2 * products * pairs * config.num_heads * config.head_size
     predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
-    directions = 2 if config.layer == "lstm" and config.direction == "both" else 1  # each predicts every word
+    directions = 2 if config.two_directions else 1  # each predicts every word
     if "contexts/table" in parameters:
         attention += 2 * length * length * config.hidden_size  # every word of the row with every other one
         predicting += SHARED_NEGATIVES * config.hidden_size

@@ -18,11 +18,11 @@ class RecurrentBlock(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array):
-        size = direction_size(config)
+        size = config.direction_size
         forward_key, backward_key = jax.random.split(key)
         self.rate = config.hidden_dropout
         self.forward = Lstm(size, size, forward_key)
-        self.backward = Lstm(size, size, backward_key) if config.direction == "both" else None
+        self.backward = Lstm(size, size, backward_key) if config.two_directions else None
 
     def __call__(
         self,
@@ -42,8 +42,3 @@ class RecurrentBlock(nnx.Module):
             states = self.forward(left, mask.padding), self.backward(right, mask.padding, reverse=True)
             y = jnp.concatenate(states, axis=-1)
         return x + dropout(y.astype(x.dtype), self.rate, dropout_key), None
-
-
-def direction_size(config: ModelConfig) -> int:
-    """Return the number of features of one direction."""
-    return config.hidden_size // (2 if config.direction == "both" else 1)

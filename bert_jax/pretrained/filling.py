@@ -62,7 +62,7 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
             "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
     features = as_features(rows, model.config.longest_sequence)
-    if model.config.layer == "lstm" and model.config.direction == "both":
+    if model.config.two_directions:
         raise UserError(
             "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
             "no mask; use one with model.direction=left_to_right, or a Transformer"
