@@ -3,10 +3,13 @@
 `bert-jax analyze NAME MODEL …` runs the same functions, and leaves JSON and pictures.
 """
 
+from bert_jax.analysis.attention_maps import AttentionMaps, attention
+from bert_jax.analysis.attention_page import attention_page
 from bert_jax.analysis.context_similarity import ContextSimilarity, similarity
 from bert_jax.analysis.layer_isotropy import LayerIsotropy, isotropy
 from bert_jax.analysis.layer_similarity import LayerSimilarity, cka
 from bert_jax.analysis.pictures import (
+    draw_attention,
     draw_context_similarity,
     draw_layer_isotropy,
     draw_layer_similarity,
@@ -18,12 +21,16 @@ from bert_jax.analysis.sentence_correlation import SentenceCorrelation, sentence
 from bert_jax.analysis.word_senses import SenseSimilarity, word_senses
 
 __all__ = [
+    "AttentionMaps",
     "ContextSimilarity",
     "LayerIsotropy",
     "LayerSimilarity",
     "SenseSimilarity",
     "SentenceCorrelation",
+    "attention",
+    "attention_page",
     "cka",
+    "draw_attention",
     "draw_context_similarity",
     "draw_layer_isotropy",
     "draw_layer_similarity",

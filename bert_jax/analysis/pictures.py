@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from etils import epath
 
+from bert_jax.analysis.attention_maps import AttentionMaps
 from bert_jax.analysis.context_similarity import ContextSimilarity
 from bert_jax.analysis.layer_isotropy import LayerIsotropy
 from bert_jax.analysis.layer_similarity import LayerSimilarity
@@ -119,6 +120,28 @@ def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
     pairs.set_title("Texts in the last layer", loc="left")
     figure.colorbar(image, ax=pairs, label="cosine")
     figure.suptitle(f"{_end(result.model)}: {result.word!r}", fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_attention(result: AttentionMaps) -> "Figure":
+    """Return a map for every layer (rows, the first at the top) and head: queries from the top, keys from the left."""
+    layers, heads, count, _ = result.weights.shape
+    figure = _figure(1.2 * heads + 1.4, 1.2 * layers + 1.0)
+    axes = figure.subplots()
+    size = count + max(2, count // 15)  # of a map with the gap behind it
+    picture = np.full((layers * size, heads * size), np.nan)
+    for layer, head in np.ndindex(layers, heads):
+        rows, columns = layer * size, head * size
+        picture[rows : rows + count, columns : columns + count] = np.sqrt(result.weights[layer, head])
+    gap = size - count
+    axes.imshow(picture[:-gap, :-gap], cmap="Blues", vmin=0.0, vmax=1.0, interpolation="none")
+    axes.set_xticks([head * size + count / 2 for head in range(heads)], [f"head {head + 1}" for head in range(heads)])
+    axes.set_yticks([row * size + count / 2 for row in range(layers)], [f"layer {row + 1}" for row in range(layers)])
+    axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.set_facecolor("#e6e6e6")
+    heading = f"{_end(result.model)}: attention in {count} tokens (square roots of the probabilities)"
+    figure.suptitle(heading, fontsize=10, parse_math=False)
     return figure
 
 

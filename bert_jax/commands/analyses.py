@@ -21,7 +21,9 @@ def run_analysis(name: str, words: list[str]) -> None:
     path, given = positional(words, usage(ANALYSES[name]), "MODEL")
     options = parse(ANALYSES[name], given, *described(ANALYSES[name]))
     check_analysis(options)
-    from bert_jax.commands.layer_analyses import run_cka, run_isotropy  # --help answers without what computes
+    from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
+    from bert_jax.commands.layer_analyses import run_cka, run_isotropy
     from bert_jax.commands.word_analyses import run_similarity
 
-    {"cka": run_cka, "isotropy": run_isotropy, "similarity": run_similarity}[name](path, options)
+    runs = {"cka": run_cka, "isotropy": run_isotropy, "similarity": run_similarity, "attention": run_attention}
+    runs[name](path, options)

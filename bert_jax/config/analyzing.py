@@ -96,11 +96,35 @@ class SimilarityConfig(AnalysisConfig):
     --word."""
 
 
-ANALYSES = {"cka": CkaConfig, "isotropy": IsotropyConfig, "similarity": SimilarityConfig}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """analyze attention MODEL --text=TEXT --output=DIR [--pair=TEXT]
+
+    Show who attends to whom in a text or a pair of texts: a page to explore every layer and head, and a picture of all.
+
+    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
+    (RUN/checkpoints/step_000001000).
+    """
+
+    text: str
+    """The text that the model reads."""
+    output: str
+    """Directory for index.html, result.json and the pictures."""
+    pair: str = ""
+    """A second text, read after the first as a pair. By default there is none."""
+    max_length: int | None = None
+    """Tokens of the text, special ones included; a longer one is cut. None: as many as the model has positions."""
 
 
-def check_analysis(options: AnalysisConfig) -> None:
+ANALYSES = {"cka": CkaConfig, "isotropy": IsotropyConfig, "similarity": SimilarityConfig, "attention": AttentionConfig}
+
+
+def check_analysis(options: AnalysisConfig | AttentionConfig) -> None:
     """Raise a UserError if an option that all analyses share cannot work."""
+    if isinstance(options, AttentionConfig):
+        if not options.output.strip():
+            raise UserError("output is empty; give the directory of the result")
+        return
     for name, least in (("texts", 0), ("batch_size", 1)):
         if getattr(options, name) < least:
             raise UserError(f"{name}={getattr(options, name)} must be at least {least}")
