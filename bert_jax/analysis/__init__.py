@@ -3,22 +3,21 @@
 `bert-jax analyze NAME MODEL …` runs the same functions, and leaves JSON and pictures.
 """
 
-from bert_jax.analysis.attention_maps import AttentionMaps, attention
-from bert_jax.analysis.attention_page import attention_page
-from bert_jax.analysis.context_similarity import ContextSimilarity, similarity
-from bert_jax.analysis.layer_isotropy import LayerIsotropy, isotropy
-from bert_jax.analysis.layer_similarity import LayerSimilarity, cka
-from bert_jax.analysis.pictures import (
-    draw_attention,
-    draw_context_similarity,
+from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps, attention
+from bert_jax.analysis.attention_weights.attention_page import attention_page
+from bert_jax.analysis.attention_weights.attention_pictures import draw_attention
+from bert_jax.analysis.layer_states.layer_isotropy import LayerIsotropy, isotropy
+from bert_jax.analysis.layer_states.layer_pictures import (
     draw_layer_isotropy,
     draw_layer_similarity,
-    draw_sense_similarity,
     draw_sentence_correlation,
 )
-from bert_jax.analysis.postprocess_fitting import fit_postprocess
-from bert_jax.analysis.sentence_correlation import SentenceCorrelation, sentence_correlation
-from bert_jax.analysis.word_senses import SenseSimilarity, word_senses
+from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
+from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
+from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
+from bert_jax.analysis.word_states.context_similarity import ContextSimilarity, similarity
+from bert_jax.analysis.word_states.word_pictures import draw_context_similarity, draw_sense_similarity
+from bert_jax.analysis.word_states.word_senses import SenseSimilarity, word_senses
 
 __all__ = [
     "AttentionMaps",

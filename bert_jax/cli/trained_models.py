@@ -58,7 +58,7 @@ def analyze(arguments: list[str]) -> int:
     MODEL is anything that bert_jax.load opens. Each analysis has further options: `bert-jax analyze cka --help` lists
     those of cka. The same command takes the result from DIR where it is there already.
     """
-    from bert_jax.config.analyzing import ANALYSES
+    from bert_jax.config.analyses import ANALYSES
 
     analysis, words = positional(arguments, usage(analyze), " or ".join(ANALYSES))
     if not analysis:

@@ -1,6 +1,6 @@
 """`bert-jax analyze`: from its words to an analysis."""
 
-from bert_jax.config.analyzing import ANALYSES, check_analysis
+from bert_jax.config.analyses import ANALYSES
 from bert_jax.console.command_line import parse, positional
 from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError
@@ -20,7 +20,7 @@ def run_analysis(name: str, words: list[str]) -> None:
         raise UserError(f"unknown analysis {name!r}; analyses: {', '.join(ANALYSES)}")
     path, given = positional(words, usage(ANALYSES[name]), "MODEL")
     options = parse(ANALYSES[name], given, *described(ANALYSES[name]))
-    check_analysis(options)
+    options.check()
     from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
     from bert_jax.commands.word_analyses import run_similarity

@@ -11,7 +11,7 @@ from rich.table import Table
 from bert_jax.analysis.pictures import layer_names
 from bert_jax.analysis.saved_results import model_fingerprint, output_directory, save_result, saved_result
 from bert_jax.analysis.text_sample import texts_of
-from bert_jax.config.analyzing import AnalysisConfig
+from bert_jax.config.analyses.analysis_options import AnalysisConfig
 from bert_jax.data.corpus.readers import find_sources
 from bert_jax.pretrained.model import PretrainedModel
 

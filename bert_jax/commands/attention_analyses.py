@@ -1,10 +1,11 @@
 """`bert-jax analyze attention`: the attention in one text, as a page to explore and as a picture."""
 
-from bert_jax.analysis.attention_maps import AttentionMaps, attention
-from bert_jax.analysis.attention_page import attention_page
-from bert_jax.analysis.pictures import draw_attention, write_pictures
+from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps, attention
+from bert_jax.analysis.attention_weights.attention_page import attention_page
+from bert_jax.analysis.attention_weights.attention_pictures import draw_attention
+from bert_jax.analysis.pictures import write_pictures
 from bert_jax.analysis.saved_results import model_fingerprint, output_directory, save_result, saved_result
-from bert_jax.config.analyzing import AttentionConfig
+from bert_jax.config.analyses.attention_options import AttentionConfig
 from bert_jax.files import write_atomically
 from bert_jax.pretrained.loading import load
 

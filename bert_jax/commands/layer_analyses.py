@@ -5,18 +5,21 @@ import functools
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.analysis.layer_isotropy import LayerIsotropy, isotropy
-from bert_jax.analysis.layer_similarity import LayerSimilarity, cka
-from bert_jax.analysis.pictures import (
+from bert_jax.analysis.layer_states.layer_isotropy import LayerIsotropy, isotropy
+from bert_jax.analysis.layer_states.layer_pictures import (
     draw_layer_isotropy,
     draw_layer_similarity,
     draw_sentence_correlation,
-    layer_names,
-    write_pictures,
 )
-from bert_jax.analysis.sentence_correlation import SentenceCorrelation, read_judged_pairs, sentence_correlation
+from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
+from bert_jax.analysis.layer_states.sentence_correlation import (
+    SentenceCorrelation,
+    read_judged_pairs,
+    sentence_correlation,
+)
+from bert_jax.analysis.pictures import layer_names, write_pictures
 from bert_jax.commands.analysis_results import print_files, print_layers, saved_or_computed
-from bert_jax.config.analyzing import CkaConfig, IsotropyConfig
+from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 

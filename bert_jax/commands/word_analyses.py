@@ -2,12 +2,13 @@
 
 import functools
 
-from bert_jax.analysis.context_similarity import ContextSimilarity, similarity
-from bert_jax.analysis.pictures import draw_context_similarity, draw_sense_similarity, write_pictures
+from bert_jax.analysis.pictures import write_pictures
 from bert_jax.analysis.saved_results import output_directory, save_result
-from bert_jax.analysis.word_senses import read_senses, word_senses
+from bert_jax.analysis.word_states.context_similarity import ContextSimilarity, similarity
+from bert_jax.analysis.word_states.word_pictures import draw_context_similarity, draw_sense_similarity
+from bert_jax.analysis.word_states.word_senses import read_senses, word_senses
 from bert_jax.commands.analysis_results import print_files, print_layers, saved_or_computed
-from bert_jax.config.analyzing import SimilarityConfig
+from bert_jax.config.analyses.word_options import SimilarityConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 

@@ -9,7 +9,7 @@ from pretrained_model import write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.analysis.layer_similarity import LayerSimilarity
+from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity
 from bert_jax.analysis.saved_results import save_result, saved_result
 from bert_jax.commands import layer_analyses
 

@@ -14,9 +14,10 @@ from loaded_model import SMALL, loaded
 from pretrained_model import stored_model, write_workdir
 
 from bert_jax import cli
-from bert_jax.analysis import attention, attention_maps
-from bert_jax.analysis.attention_maps import AttentionMaps
-from bert_jax.analysis.attention_page import attention_page
+from bert_jax.analysis import attention
+from bert_jax.analysis.attention_weights import attention_maps
+from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps
+from bert_jax.analysis.attention_weights.attention_page import attention_page
 from bert_jax.errors import UserError
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -5,9 +5,10 @@ import pytest
 from loaded_model import loaded
 from pretrained_model import CONFIG, WORDS, stored_model
 
-from bert_jax.analysis import isotropy, layer_isotropy
-from bert_jax.analysis.layer_isotropy import CosineSums, partition_score
-from bert_jax.analysis.moments import Moments
+from bert_jax.analysis import isotropy
+from bert_jax.analysis.layer_states import layer_isotropy
+from bert_jax.analysis.layer_states.layer_isotropy import CosineSums, partition_score
+from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.errors import UserError
 
 

@@ -7,8 +7,9 @@ import pytest
 from loaded_model import loaded
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
-from bert_jax.analysis import cka, layer_similarity
-from bert_jax.analysis.layer_similarity import HsicSums, hsic
+from bert_jax.analysis import cka
+from bert_jax.analysis.layer_states import layer_similarity
+from bert_jax.analysis.layer_states.layer_similarity import HsicSums, hsic
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 

@@ -12,7 +12,7 @@ from pretrained_model import CONFIG, WORDS, stored_model
 
 import bert_jax
 from bert_jax.analysis import fit_postprocess
-from bert_jax.analysis.postprocess_fitting import postprocess_matrix
+from bert_jax.analysis.layer_states.postprocess_fitting import postprocess_matrix
 from bert_jax.errors import UserError
 
 SIZE = CONFIG.hidden_size
@@ -92,7 +92,7 @@ def test_vectors_are_normalized_after_the_map(model, whitening):
 
 
 def test_a_stream_of_texts_is_fitted_in_parts(model, whitening, monkeypatch):
-    monkeypatch.setattr("bert_jax.analysis.postprocess_fitting.WINDOW", 16)
+    monkeypatch.setattr("bert_jax.analysis.layer_states.postprocess_fitting.WINDOW", 16)
     streamed = fit_postprocess(model, iter(texts(60)), progress=False)
     np.testing.assert_allclose(streamed.mean, whitening.mean, atol=1e-5)
     gram = [each.matrix @ each.matrix.T for each in (streamed, whitening)]  # the inverse covariance: no signs

@@ -10,7 +10,7 @@ from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 
 from bert_jax import cli
 from bert_jax.analysis import fit_postprocess, sentence_correlation
-from bert_jax.analysis.sentence_correlation import pair_cosines
+from bert_jax.analysis.layer_states.sentence_correlation import pair_cosines
 from bert_jax.errors import UserError
 
 

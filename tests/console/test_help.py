@@ -19,7 +19,9 @@ from processes import SECONDS
 
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.config.analyzing import ANALYSES, CkaConfig, IsotropyConfig, SimilarityConfig
+from bert_jax.config.analyses import ANALYSES
+from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
+from bert_jax.config.analyses.word_options import SimilarityConfig
 from bert_jax.config.benchmarking import (
     BENCHMARKS,
     AttentionBenchConfig,

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_jax.analysis.layer_isotropy import CosineSums
+from bert_jax.analysis.layer_states.layer_isotropy import CosineSums
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import WINDOW, counted_texts
-from bert_jax.analysis.word_vectors import WordFinder, spelled, word_vectors
+from bert_jax.analysis.word_states.word_vectors import WordFinder, spelled, word_vectors
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_jax.analysis.moments import Moments
+from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import CONSTANT, WINDOW, VectorKind, check_vectors, counted_texts, layer_vectors
 from bert_jax.errors import UserError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
-from bert_jax.analysis.layer_isotropy import CosineSums
-from bert_jax.analysis.word_vectors import WordFinder, spelled, word_vectors
+from bert_jax.analysis.layer_states.layer_isotropy import CosineSums
+from bert_jax.analysis.word_states.word_vectors import WordFinder, spelled, word_vectors
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 

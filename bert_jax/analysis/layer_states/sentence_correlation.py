@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bert_jax.analysis.layer_isotropy import covariance_spectrum
-from bert_jax.analysis.moments import Moments
-from bert_jax.analysis.postprocess_fitting import postprocess_matrix
+from bert_jax.analysis.layer_states.layer_isotropy import covariance_spectrum
+from bert_jax.analysis.layer_states.moments import Moments
+from bert_jax.analysis.layer_states.postprocess_fitting import postprocess_matrix
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import WINDOW, VectorKind, counted_texts, layer_vectors
 from bert_jax.config.finetuning import TaskDataConfig

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_jax.analysis.moments import Moments
+from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import CONSTANT, WINDOW, counted_texts
 from bert_jax.config.encoder import Combination, Pooling

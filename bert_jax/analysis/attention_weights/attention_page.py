@@ -8,7 +8,7 @@ import html
 import json
 import secrets
 
-from bert_jax.analysis.attention_maps import AttentionMaps
+from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps
 
 DIGITS = 4  # of a probability in the page
 STYLE = """

@@ -1,0 +1,1 @@
+"""The geometry of what the layers represent."""

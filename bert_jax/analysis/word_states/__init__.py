@@ -1,0 +1,1 @@
+"""Words in their contexts."""

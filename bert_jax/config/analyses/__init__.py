@@ -1,0 +1,10 @@
+"""Options of `bert-jax analyze`, per analysis, as frozen dataclasses; standard library only.
+
+The docstring of an analysis is its help: its usage, then what it does. Its `check` is called before a model is opened.
+"""
+
+from bert_jax.config.analyses.attention_options import AttentionConfig
+from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
+from bert_jax.config.analyses.word_options import SimilarityConfig
+
+ANALYSES = {"attention": AttentionConfig, "cka": CkaConfig, "isotropy": IsotropyConfig, "similarity": SimilarityConfig}
