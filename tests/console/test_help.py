@@ -20,6 +20,7 @@ from processes import SECONDS
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.analyses import ANALYSES
+from bert_jax.config.analyses.attention_options import AttentionConfig
 from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
 from bert_jax.config.analyses.word_options import SimilarityConfig
 from bert_jax.config.benchmarking import (
@@ -97,6 +98,7 @@ OPTIONS = {  # of every command
     "bench attention": AttentionBenchConfig(),
     "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
     "analyze cka": CkaConfig(input="", output=""),
+    "analyze attention": AttentionConfig(text="", output=""),
     "analyze isotropy": IsotropyConfig(input="", output=""),
     "analyze similarity": SimilarityConfig(input="", output=""),
     "config": Config(),
