@@ -24,6 +24,7 @@ COMMANDS = {
     "analyze": trained_models.analyze,
     "config": configurations.config,
     "pretrain": runs.pretrain,
+    "study": runs.study,
     "launch": runs.launch,
     "status": runs.status,
     "report": runs.report,
@@ -36,7 +37,7 @@ COMMANDS = {
     "convert": trained_models.convert,
 }
 
-COMPUTING = ("demo", "pretrain", "evaluate", "fill-mask", "finetune", "predict")
+COMPUTING = ("demo", "pretrain", "study", "evaluate", "fill-mask", "finetune", "predict")
 """The commands that run a model in their own process."""
 
 

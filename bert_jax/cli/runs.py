@@ -1,5 +1,6 @@
 """Commands on runs of pre-training: start, launch, watch, compare."""
 
+import dataclasses
 import itertools
 
 from bert_jax.config import Config
@@ -45,6 +46,32 @@ def pretrain(arguments: list[str]) -> int:
     from bert_jax.pretraining import pretrain as run
 
     return run(config).exit_code
+
+
+def study(arguments: list[str]) -> int:
+    """study NAME --data.path=STORE --workdir=DIR [--task_data=DIR] [--steps=N …]
+
+    Run pre-trainings and fine-tunings that differ in one thing, and write one table and one picture, with the figures
+    of the paper beside ours. The same command resumes after an interruption. The exit status is 1 if a run failed.
+
+    NAME is a shipped study such as replacement, or a .py file whose get_study() returns a Study of
+    bert_jax.config.studying. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE, --steps=N), and so
+    do those of `bert-jax finetune` with a prefix (--finetune.epochs=2); those in which the arms differ are refused.
+    Everything is checked before anything runs, and --dry_run ends there.
+    """
+    from bert_jax.config.studying import StudyConfig
+
+    path, words = positional(arguments, usage(study), "NAME")
+    if not path:
+        parse(StudyConfig, words, *described(study))  # --help
+    from bert_jax.studies.study_file import given_words, load_study
+
+    found = load_study(path)
+    own, others = divided(words, [field.name for field in dataclasses.fields(StudyConfig)], Config())
+    options = parse(StudyConfig, own, *described(study))
+    from bert_jax.studies.study_loop import run_study
+
+    return run_study(found, options, given_words(others))
 
 
 def launch(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The configurations that come with bert_jax, by name: `bert_base` is the file configs/bert_base.py.
+"""The configurations and studies that come with bert_jax, by name: `bert_base` is the file configs/bert_base.py.
 
 They are beside the package in a checkout, and inside it in an installed wheel.
 """
@@ -10,6 +10,14 @@ _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 def shipped_configs() -> dict[str, pathlib.Path]:
     """Return {name: file} of the shipped configurations, sorted by name."""
+    return {file.stem: file for file in sorted(_directory().glob("*.py"))}
+
+
+def shipped_studies() -> dict[str, pathlib.Path]:
+    """Return {name: file} of the shipped studies, sorted by name."""
+    return {file.stem: file for file in sorted((_directory() / "studies").glob("*.py"))}
+
+
+def _directory() -> pathlib.Path:
     inside = _PACKAGE / "configs"
-    directory = inside if inside.is_dir() else _PACKAGE.parent / "configs"
-    return {file.stem: file for file in sorted(directory.glob("*.py"))}
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"

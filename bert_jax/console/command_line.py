@@ -11,6 +11,8 @@ import importlib.util
 import io
 import pathlib
 import re
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from bert_jax.config import Config, PhaseConfig
@@ -66,35 +68,40 @@ def load_config(path: str) -> Config:
     Raises:
       UserError: there is no such file or name, or the file has no configuration.
     """
-    file = pathlib.Path(path)
-    if not file.is_file():
-        file = shipped_configs().get(path, file)
-    if not file.is_file():
-        raise UserError(_no_config(path))
+    file = named_file(path, shipped_configs(), "configuration")
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
         return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
-    spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
-    assert spec is not None and spec.loader is not None  # as of every .py file
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = executed(file)
     config = module.get_config() if hasattr(module, "get_config") else None
     if not isinstance(config, Config):
         raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
     return config
 
 
-def _no_config(path: str) -> str:
-    """Return what to say where there is neither a file `path` nor a shipped configuration of that name."""
-    shipped, file = shipped_configs(), pathlib.Path(path)
+def executed(file: pathlib.Path) -> ModuleType:
+    """Return the module that a Python file makes when it is executed."""
+    spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # as of every .py file
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pathlib.Path:
+    """Return the file at `path`, or the shipped one of this name; raise a UserError if there is neither."""
+    file = pathlib.Path(path)
+    file = file if file.is_file() else shipped.get(path, file)
+    if file.is_file():
+        return file
     close = difflib.get_close_matches(file.stem, shipped, n=1)
     hint = f"; perhaps you meant {close[0]}" if close else ""
     near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() and file.name != path else []
     there = f"; {file.parent} has {', '.join(near)}" if near else ""
-    return f"no configuration file {path!r}{hint}{there}; those that come with bert_jax: {', '.join(shipped)}"
+    raise UserError(f"no {kind} file {path!r}{hint}{there}; those that come with bert_jax: {', '.join(shipped)}")
 
 
 def configured(arguments: list[str], usage: str, description: str = "") -> Config:

@@ -45,6 +45,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, PretrainConfig, SlurmConfig, TpuConfig
 from bert_jax.config.planning import PlanConfig
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.config.studying import StudyConfig
 from bert_jax.config.watching import DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console.command_line import parse
 
@@ -103,6 +104,7 @@ OPTIONS = {  # of every command
     "analyze similarity": SimilarityConfig(input="", output=""),
     "config": Config(),
     "pretrain": PretrainConfig(),
+    "study": StudyConfig(workdir=""),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
     "launch tpu": TpuConfig(name="", zone="", accelerator_type=""),
     "launch gke": GkeConfig(name="", image="", topology=""),

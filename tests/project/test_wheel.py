@@ -54,7 +54,7 @@ def run(installed: pathlib.Path, *words) -> subprocess.CompletedProcess:
 
 def test_it_has_every_module_and_configuration_and_nothing_else(installed):
     modules = {file.relative_to(ROOT) for file in (ROOT / "bert_jax").rglob("*.py")}
-    configs = {pathlib.Path("bert_jax") / file.relative_to(ROOT) for file in (ROOT / "configs").glob("*.py")}
+    configs = {pathlib.Path("bert_jax") / file.relative_to(ROOT) for file in (ROOT / "configs").rglob("*.py")}
     present = {file.relative_to(installed) for file in installed.rglob("*.py")}
     assert present == modules | configs
     assert (installed / "bert_jax" / "py.typed").exists()

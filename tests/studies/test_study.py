@@ -1,0 +1,191 @@
+"""A study of two tiny arms from its file to its table, killed and resumed; and what it refuses before it runs."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import pytest
+from small_finetuning import FAST, sentences
+from small_pretraining import run_config
+
+from bert_jax.config import EvaluationConfig, PhaseConfig
+from bert_jax.config.finetuning import TaskDataConfig, task_defaults
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.shipped import shipped_studies
+from bert_jax.config.studying import Arm, Measure, Published, Study, StudyConfig, check_study
+from bert_jax.errors import UserError
+from bert_jax.studies import study_loop
+from bert_jax.studies.study_file import Given, given_words, load_study
+from bert_jax.studies.study_loop import run_study
+from bert_jax.studies.study_plan import study_plan
+
+PHASE = PhaseConfig(steps=6, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=1)
+
+
+@pytest.fixture(scope="module")
+def study(small_store, tmp_path_factory) -> Study:
+    """Two masking rates: a pre-training of six steps each, and a fine-tuning on topics."""
+    home = tmp_path_factory.mktemp("study")
+    config = run_config(small_store, "", phases=(PHASE,), evaluation=EvaluationConfig(every_steps=0, sequences=32))
+    (home / "base.json").write_text(json.dumps(to_dict(config)))
+    (home / "topics").mkdir()
+    for name, text in {"train": sentences(64, 0), "dev": sentences(40, 1)}.items():
+        (home / "topics" / f"{name}.tsv").write_text(text)
+    options = FAST | {"epochs": 1, "data": TaskDataConfig(dir="topics")}
+    return Study(
+        title="Masking rates",
+        question="How many tokens should be masked?",
+        base=str(home / "base.json"),
+        options={"masking.unit": "whole_word"},
+        arms=(Arm(name="few"), Arm(name="many", options={"masking.rate": 0.4}, label="40 %")),
+        seeds=1,
+        tasks={"topics": dataclasses.replace(task_defaults("text"), **options)},
+        measures=(
+            Measure(metric="mlm_loss"),
+            Measure(metric="mlm_loss", of="own"),
+            Measure(metric="accuracy", of="topics", beside="MNLI"),
+        ),
+        published=(Published(source="Wettig et al. 2023", figures={"MNLI": {"few": 84.2, "many": 84.5}}),),
+    )
+
+
+def run(study: Study, workdir: pathlib.Path, **options) -> int:
+    home = pathlib.Path(study.base).parent
+    given = options.pop("given", Given())
+    config = StudyConfig(workdir=str(workdir), task_data=str(home), **options)
+    return run_study(study, config, given, devices=jax.devices()[:1])
+
+
+def figures(workdir: pathlib.Path) -> dict:
+    """What was measured, without the directories."""
+    results = json.loads((workdir / "results.json").read_text())
+    return {(each["arm"], each["seed"]): each["metrics"] for each in results["runs"]}
+
+
+def test_a_study_that_was_killed_and_failed_ends_as_one_that_nothing_stopped(study, tmp_path, monkeypatch, capsys):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert run(study, whole) == 0
+
+    with monkeypatch.context() as patch:
+
+        def killed(*_, **__):
+            raise KeyboardInterrupt
+
+        patch.setattr(study_loop, "finetune", killed)  # after the first pre-training
+        with pytest.raises(KeyboardInterrupt):
+            run(study, broken)
+    checkpoint = next((broken / "runs/few/seed_0/pretraining/checkpoints").glob("step_*"))
+    before = checkpoint.stat().st_mtime_ns
+    assert not (broken / "runs/many").exists()
+
+    with monkeypatch.context() as patch:
+        really = study_loop.pretrain
+
+        def failing(config, devices):
+            if config.masking.rate == 0.4:
+                raise RuntimeError("out of\nmemory")
+            return really(config, devices)
+
+        patch.setattr(study_loop, "pretrain", failing)
+        assert run(study, broken) == 1  # and the other arm is there all the same
+    table = (broken / "table.md").read_text()
+    assert "1 of 2 runs are done" in table and "Failed: many, seed 0: out of memory" in table
+    assert figures(broken)["few", 0] == figures(whole)["few", 0] and figures(broken)["many", 0] == {}
+
+    assert run(study, broken) == 0
+    assert figures(broken) == figures(whole)
+    assert checkpoint.stat().st_mtime_ns == before  # nothing was trained twice
+    assert (broken / "table.md").read_text() == (whole / "table.md").read_text()
+    assert (whole / "picture.png").read_bytes().startswith(b"\x89PNG")
+    found = figures(whole)
+    # The arm with the base's masks is measured as it measures itself, the other one with masks that are not its own.
+    assert found["few", 0]["held_out"] == found["few", 0]["own"]
+    assert found["many", 0]["held_out"]["mlm_loss"] != found["many", 0]["own"]["mlm_loss"]
+    assert "| 40 % |" in table and "| 84.5 |" in (whole / "table.md").read_text()
+    assert "those of one seed" in table
+
+    (whole / "table.md").unlink()
+    assert run(study, whole, render=True) == 0
+    assert (whole / "table.md").read_text() == (broken / "table.md").read_text()
+    longer = Given(pretraining=("--steps=7",))
+    with pytest.raises(UserError, match=r"arm few: .*holds a run with other settings \(phases.0.steps: 6 → 7\)"):
+        run(study, whole, given=longer)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "changes, words, message",
+    [
+        ({"options": {"masking.rat": 0.4}}, [], "arm a: unknown option masking.rat; perhaps you meant masking.rate"),
+        ({"options": {"masking.rate.x": 0.4}}, [], "unknown option masking.rate.x"),
+        ({"options": {"masking.rate": "much"}}, [], "arm a: masking.rate='much' must be of type float"),
+        ({"options": {"masking.rate": 2.0}}, [], "arm a: masking.rate=2.0"),
+        ({"task_options": {"epoch": 2}}, [], "arm a: unknown option epoch; perhaps you meant epochs"),
+        ({"options": {"workdir": "x"}}, [], "arm a: workdir=x"),
+        ({"options": {"masking.rate": 0.4}}, ["--masking.rate=0.2"], "masking.rate is what the arms of this study"),
+        ({"options": {"steps": 4}}, ["--phases.0.steps=3"], "steps is what the arms of this study differ in"),
+        ({}, ["--step=2"], "unknown option --step"),
+        ({}, ["--finetune.epoch=2"], "unknown option --epoch"),
+    ],
+    ids=["unknown", "below", "type", "value", "task", "place", "both", "short", "given", "finetune"],
+)
+def test_what_an_arm_cannot_be_is_refused_when_the_study_is_planned(study, changes, words, message):
+    changed = dataclasses.replace(study, published=(), arms=(Arm(name="a", **changes),))
+    with pytest.raises(UserError) as refused:
+        study_plan(changed, StudyConfig(workdir="never"), given_words(words))
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"options": {"data.path": "nowhere"}}, "arm few: nowhere"),
+        ({"options": {"data.path": ""}}, "arm few: --data.path is missing"),
+        ({"tasks": {"topics": task_defaults("text")}}, "arm few: no data"),
+        ({"task_data": "elsewhere"}, "arm few: topics: "),
+    ],
+    ids=["store", "no-store", "no-data", "files"],
+)
+def test_what_would_fail_an_hour_later_is_refused_before_anything_runs(study, tmp_path, changes, message):
+    given = StudyConfig(workdir=str(tmp_path / "work"), task_data=changes.pop("task_data", ""))
+    changed = dataclasses.replace(study, **changes)
+    with pytest.raises(UserError) as refused:
+        run_study(changed, given, devices=jax.devices()[:1])
+    assert str(refused.value).startswith(message)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"arms": (Arm(name="../x"),)}, "'../x' names a directory"),
+        ({"arms": (Arm(name="few"), Arm(name="few"))}, "same name"),
+        ({"arms": ()}, "at least one arm"),
+        ({"seeds": 0}, "seeds=0"),
+        ({"measures": (Measure(metric="accuracy", of="mnli"),)}, "'mnli'; expected one of held_out, own, topics"),
+        ({"measures": (Measure(metric="mlm_loss", beside="QNLI"),)}, "'QNLI', which no paper here has"),
+        ({"published": (Published(source="x", figures={"MNLI": {"most": 1.0}}),)}, "'most', which is no arm"),
+    ],
+    ids=["path", "twice", "none", "seeds", "measure", "paper", "figure"],
+)
+def test_a_study_whose_parts_do_not_fit_is_refused(study, changes, message):
+    with pytest.raises(UserError, match="(?s).*") as refused:
+        check_study(dataclasses.replace(study, **changes))
+    assert message in str(refused.value)
+
+
+def test_arms_with_the_same_pre_training_share_it(study):
+    arms = (Arm(name="a"), Arm(name="b", task_options={"epochs": 2}), Arm(name="c", options={"masking.rate": 0.4}))
+    plan = study_plan(dataclasses.replace(study, arms=arms, published=()), StudyConfig(workdir="w", seeds=2), Given())
+    assert [(run.arm.name, run.seed) for run in plan.runs] == [(arm, seed) for seed in (0, 1) for arm in "abc"]
+    assert set(plan.pretrainings) == {f"w/runs/{arm}/seed_{seed}/pretraining" for seed in (0, 1) for arm in "ac"}
+    assert plan.runs[1].tasks["topics"].init_from == "w/runs/a/seed_0/pretraining"
+    assert plan.runs[1].tasks["topics"].workdir == "w/runs/b/seed_0/topics"
+
+
+@pytest.mark.parametrize("name", shipped_studies())
+def test_every_shipped_study_can_be_planned(name):
+    study = load_study(name)
+    plan = study_plan(study, StudyConfig(workdir="w"), Given())
+    assert len(plan.runs) == len(study.arms) * study.seeds
