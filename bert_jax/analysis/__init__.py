@@ -15,6 +15,10 @@ from bert_jax.analysis.layer_states.layer_pictures import (
 from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
 from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
 from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
+from bert_jax.analysis.pruning.kept_layers import keep_layers
+from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
+from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
+from bert_jax.analysis.pruning.task_scores import TaskScore
 from bert_jax.analysis.word_states.context_similarity import ContextSimilarity, similarity
 from bert_jax.analysis.word_states.word_pictures import draw_context_similarity, draw_sense_similarity
 from bert_jax.analysis.word_states.word_senses import SenseSimilarity, word_senses
@@ -24,8 +28,11 @@ __all__ = [
     "ContextSimilarity",
     "LayerIsotropy",
     "LayerSimilarity",
+    "Pruning",
+    "RemovalCurve",
     "SenseSimilarity",
     "SentenceCorrelation",
+    "TaskScore",
     "attention",
     "attention_page",
     "cka",
@@ -33,10 +40,13 @@ __all__ = [
     "draw_context_similarity",
     "draw_layer_isotropy",
     "draw_layer_similarity",
+    "draw_pruning",
     "draw_sense_similarity",
     "draw_sentence_correlation",
     "fit_postprocess",
     "isotropy",
+    "keep_layers",
+    "prune",
     "sentence_correlation",
     "similarity",
     "word_senses",

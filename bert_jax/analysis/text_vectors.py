@@ -10,7 +10,6 @@ import numpy as np
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.randomness import Stream, bits, integers
 from bert_jax.errors import UserError
-from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel
 
 VectorKind = Literal["mean", "cls", "token"]
@@ -47,7 +46,7 @@ def layer_vectors(
     for numbers, encoding in model.encode_batches(
         texts, "all", batch_size=batch_size, max_length=max_length, progress=False
     ):
-        weights = _weights(encoding, kind, bits(seed, Stream.ANALYSED_TOKEN, first + numbers))
+        weights = token_weights(encoding.attention_mask, kind, bits(seed, Stream.ANALYSED_TOKEN, first + numbers))
         for layer, states in enumerate(encoding.hidden_states):
             found[numbers, layer] = np.einsum("nlh,nl->nh", states, weights)
         done(len(numbers))
@@ -77,9 +76,9 @@ def counted_texts(texts: Iterable[str], models: int = 1, visible: bool = True) -
         yield add
 
 
-def _weights(encoding: Encoding, kind: VectorKind, random: np.ndarray) -> np.ndarray:
+def token_weights(attention_mask: np.ndarray, kind: VectorKind, random: np.ndarray) -> np.ndarray:
     """Return float32 [n, L]: the share of each token in the vector of its text; `random` has 64 bits per text."""
-    real = encoding.attention_mask > 0
+    real = attention_mask > 0
     if kind == "mean":
         return (real / real.sum(axis=1, keepdims=True)).astype(np.float32)
     places = np.zeros(len(real), np.int64)

@@ -40,6 +40,7 @@ class Stream(enum.IntEnum):
     SUBSAMPLING = 20
     WINDOW = 21
     NEGATIVE = 22
+    ANALYSED_MASKS = 23
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

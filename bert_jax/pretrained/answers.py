@@ -88,14 +88,21 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
     kind = model.head.kind
 
     def scores(features: Features) -> list[np.ndarray]:
-        found: list[Any] = [None] * len(features)
-        for numbers, batch in in_batches(features, batch_size, progress):
-            for row, number in zip(runner.task_scores(batch), numbers, strict=False):
-                found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
-        return found
+        return task_scores(kind, runner, features, batch_size, progress)
 
     kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
     return kinds[kind](model, inputs, scores)
+
+
+def task_scores(
+    kind: str, runner: Runner, features: Features, batch_size: int, progress: bool | None
+) -> list[np.ndarray]:
+    """Return the scores of every sequence by a head of this kind, in order and without padding, float32."""
+    found: list[Any] = [None] * len(features)
+    for numbers, batch in in_batches(features, batch_size, progress):
+        for row, number in zip(runner.task_scores(batch), numbers, strict=False):
+            found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
+    return found
 
 
 def _labels(model: Any, texts: Any, scores: Scores) -> list[Label]:

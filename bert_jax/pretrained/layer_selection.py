@@ -19,13 +19,12 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConf
       UserError: there are no such layers, or they have parameters in common.
     """
     model, option = stored.model, f"init_from_layers={','.join(map(str, layers))}"
-    if wrong := [layer for layer in layers if not 0 <= layer < model.num_layers]:
-        raise UserError(f"{option}: {stored.path} has the layers 0 to {model.num_layers - 1}, and no layer {wrong[0]}")
     if model.sharing != "none" or not model.first_attention_norm:
         raise UserError(
             f"{option} needs layers with parameters of their own, all of one form, but {stored.path} has model.sharing="
             f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}; leave it out"
         )
+    stored = of_layers(stored, layers, option)
     left_out = tuple(
         f"{part}/"
         for part, needed in (
@@ -35,20 +34,30 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConf
         )
         if not needed
     )
-    parameters = stored.parameters
-    arrays = {
-        path: array if parameters[path].layer_axis is None else _chosen(array, layers)
-        for path, array in stored.arrays.items()
-        if not path.startswith(left_out)
-    }
+    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(left_out)}
     model = dataclasses.replace(
-        model,
-        num_layers=len(layers),
+        stored.model,
         type_vocab_size=model.type_vocab_size if student.type_vocab_size else 0,
         pooler=model.pooler if student.pair_head else student.pooler,
     )
     ignored = (*stored.ignored, *sorted(path for path in stored.arrays if path not in arrays))
     return dataclasses.replace(stored, model=model, arrays=arrays, ignored=ignored)
+
+
+def of_layers(stored: StoredModel, layers: tuple[int, ...], option: str) -> StoredModel:
+    """Return `stored` with these layers, whose parameters are their own and of one form, in this order.
+
+    Raises:
+      UserError: there are no such layers; the message begins with `option`.
+    """
+    model, parameters = stored.model, stored.parameters
+    if wrong := [layer for layer in layers if not 0 <= layer < model.num_layers]:
+        raise UserError(f"{option}: {stored.path} has the layers 0 to {model.num_layers - 1}, and no layer {wrong[0]}")
+    arrays = {
+        path: array if parameters[path].layer_axis is None else _chosen(array, layers)
+        for path, array in stored.arrays.items()
+    }
+    return dataclasses.replace(stored, model=dataclasses.replace(model, num_layers=len(layers)), arrays=arrays)
 
 
 def _chosen(array: StoredArray, layers: tuple[int, ...]) -> StoredArray:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.data.sequences.batching import Batch
+from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
@@ -19,7 +20,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.models.protocol import EncoderOutput
-from bert_jax.pretrained.answers import predict
+from bert_jax.pretrained.answers import predict, task_scores
 from bert_jax.pretrained.edited_parameters import Parameters
 from bert_jax.pretrained.encodings import Collector, Encoding
 from bert_jax.pretrained.filling import Filled, fill_mask
@@ -278,6 +279,13 @@ class PretrainedModel:
         `batch` has int32 input_ids, token_type_ids and attention_mask [B, L].
         """
         return self._runner.next_sentence_logits(batch)
+
+    def task_scores(self, features: Features, *, batch_size: int = 32) -> list[np.ndarray]:
+        """Return the scores of the task head for every sequence of a task, float32, as the score of its family reads
+        them: classification [C], regression [], choice [K], span [L, 2], tagging [L, C]."""
+        if self.head is None:
+            raise UserError(f"{self.path} has no task head, which gives the scores; fine-tune it first")
+        return task_scores(self.head.kind, self._runner, features, batch_size, progress=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.

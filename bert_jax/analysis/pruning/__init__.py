@@ -1,0 +1,1 @@
+"""Which layers a model can lose."""
