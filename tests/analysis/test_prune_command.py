@@ -112,6 +112,7 @@ def test_bad_options_are_one_line(place, tmp_path, words, message, capsys):
     assert message in error and "Traceback" not in error and not (tmp_path / "out" / "model").exists()
 
 
+@pytest.mark.slow
 def test_the_score_of_a_fine_tuned_model_is_that_of_predict(place, tmp_path):
     write_model(tmp_path / "tuned", "text", dataclasses.replace(CONFIG, num_layers=2))
     rows = [f"the cat sat on the mat {word}\t{label}" for word, label in zip("a big old dog ran".split(), "abaab")]
@@ -134,10 +135,10 @@ def test_the_score_of_a_fine_tuned_model_is_that_of_predict(place, tmp_path):
 def test_a_pre_trained_model_is_fine_tuned_once_for_every_set_of_layers(tmp_path, monkeypatch, capsys):
     home = small_finetuning.write(tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(row.split("\t")[0] for row in sentences(12, 3).splitlines()[1:]))
-    words = ["--depth=1", "--task=text", f"--task_data={home}/data", "--epochs=1", "--max_length=16"]
-    words.append(f"--input={tmp_path}/texts.txt")
-    assert run(home, tmp_path / "out", model="pretrained", *words[:1], words[-1], f"--task_data={home}/data") != 0
+    words = ["--depth=1", f"--task_data={home}/data", "--epochs=1", "--max_length=16", f"--input={tmp_path}/texts.txt"]
+    assert run(home, tmp_path / "out", *words, model="pretrained") != 0
     assert "is a pre-trained model, which is fine-tuned for a score; give --task=NAME" in capsys.readouterr().err
+    words.append("--task=text")
     assert run(home, tmp_path / "out", *words, model="pretrained") == 0
     result = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
     assert result["score_name"] == "text, fine-tuned"
