@@ -117,14 +117,14 @@ def prune(
         )
     if draws < 0:
         raise UserError(f"draws={draws} must be at least 0")
-    texts = _several(texts)
+    held = _several(texts)
     steps = range(depth, count)
     shuffled = [np.random.default_rng((seed, draw)).permutation(count).tolist() for draw in range(draws)]
     fixed = {"top": [_without(count, range(kept, count)) for kept in range(count, depth - 1, -1)]}
     random = [[_without(count, order[:gone]) for gone in range(count - depth + 1)] for order in shuffled]
     expected = sum(kept + 1 for kept in steps) + len({*itertools.chain(*fixed.values(), *random)})
     with progress_bar("models measured", expected + len(steps), visible=progress) as move_to:
-        measured = _Measurements(model, texts, vectors, score, seed, batch_size, max_length, move_to)
+        measured = _Measurements(model, held, vectors, score, seed, batch_size, max_length, move_to)
         guided, candidates = _guided(measured, count, depth)
         orders = [("cka", guided), ("top", fixed["top"]), *(("random", kept) for kept in random)]
         curves = tuple(_curve(measured, order, kept) for order, kept in orders)
@@ -134,13 +134,13 @@ def prune(
 
 
 def _several(texts: Iterable[str]) -> list[str]:
-    texts = [texts] if isinstance(texts, (str, tuple)) else list(texts)
-    if len(texts) < 2 * SMALLEST:
+    held = [texts] if isinstance(texts, str) else list(texts)
+    if len(held) < 2 * SMALLEST:
         raise UserError(
-            f"pruning needs at least {2 * SMALLEST} texts, half to guide it and half to measure, not {len(texts)}; "
+            f"pruning needs at least {2 * SMALLEST} texts, half to guide it and half to measure, not {len(held)}; "
             "give more"
         )
-    return texts
+    return held
 
 
 def _without(count: int, gone: Iterable[int]) -> tuple[int, ...]:
