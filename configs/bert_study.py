@@ -31,7 +31,7 @@ def get_config() -> Config:
             positions="alibi",
         ),
         data=DataConfig(sentence_pairs="none"),
-        phases=(PhaseConfig(steps=800, sequence_length=64, batch_size=32, learning_rate=2e-3, warmup_steps=80),),
+        phases=(PhaseConfig(steps=600, sequence_length=64, batch_size=32, learning_rate=2e-3, warmup_steps=60),),
         optimizer=OptimizerConfig(name="adamw"),
         checkpoint=CheckpointConfig(keep_last=1, keep_best=0),
         evaluation=EvaluationConfig(every_steps=0, sequences=1_024),

@@ -113,6 +113,9 @@ class StudyConfig:
     task_data: str = ""
     """Directory that the data of the study's tasks are below, such as that of GLUE with SST-2/ and MRPC/ in it. By
     default the current one."""
+    pretrainings: str = ""
+    """Directory to keep the pre-trainings in, by their options: studies that share it run those that they have in
+    common once. By default each study keeps its own below runs/."""
     dry_run: bool = False
     """Whether to check everything, print the plan and end there."""
     render: bool = False

@@ -61,7 +61,7 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
             return progress.exit_code
         gc.collect()  # what a run compiled and held has cycles, and the next one needs the memory
     print(table)
-    say(f"{plan.workdir}: results.json, table.md, picture.png, picture.svg")
+    say(f"{plan.workdir}: results.json, table.md, picture.png")
     for name, message in progress.failures.items():
         say(f"failed: {name}: {message}")
     return 1 if progress.failures else 0

@@ -49,12 +49,10 @@ def draw_study(study: Study, columns: list[Column]) -> "Figure":
 
 
 def write_picture(figure: "Figure", directory: str | os.PathLike[str]) -> None:
-    """Write picture.png and picture.svg into a directory."""
-    for suffix in ("png", "svg"):
-        buffer = io.BytesIO()
-        metadata = {"Date": None} if suffix == "svg" else None  # the same figure is the same file
-        figure.savefig(buffer, format=suffix, dpi=120, metadata=metadata)
-        write_atomically(epath.Path(directory) / f"picture.{suffix}", buffer.getvalue())
+    """Write picture.png into a directory."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    write_atomically(epath.Path(directory) / "picture.png", buffer.getvalue())
 
 
 def _on_axis(study: Study) -> list[float] | None:

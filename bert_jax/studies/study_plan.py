@@ -1,6 +1,8 @@
 """The runs of a study: every option of every pre-training and fine-tuning, resolved before anything runs."""
 
 import dataclasses
+import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -137,12 +139,18 @@ def _run(
     """Return the run of one arm and seed; `places` has the work directories of the pre-trainings so far."""
     home = os.path.join(options.workdir, "runs", arm.name, f"seed_{seed}")
     config = dataclasses.replace(config, seed=seed)
-    place = places.setdefault(config, os.path.join(home, "pretraining"))
+    own = os.path.join(options.pretrainings, _digest(config)) if options.pretrainings else f"{home}/pretraining"
+    place = places.setdefault(config, own)
     tasks = {
         name: dataclasses.replace(task, init_from=place, workdir=os.path.join(home, name), seed=seed)
         for name, task in tasks.items()
     }
     return StudyRun(arm, seed, dataclasses.replace(config, workdir=place), tasks)
+
+
+def _digest(config: Config) -> str:
+    """Return a name for the options of a pre-training, of sixteen hexadecimal digits."""
+    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def changed(config: Configured, options: Mapping[str, Any]) -> Configured:

@@ -184,6 +184,17 @@ def test_arms_with_the_same_pre_training_share_it(study):
     assert plan.runs[1].tasks["topics"].workdir == "w/runs/b/seed_0/topics"
 
 
+def test_studies_share_the_pre_trainings_of_a_directory_by_their_options(study):
+    first = dataclasses.replace(study, arms=(Arm(name="a"), Arm(name="b", options={"masking.rate": 0.4})), published=())
+    other = dataclasses.replace(first, arms=(Arm(name="c", options={"steps": 5}), Arm(name="d")))
+    places = [
+        [run.config.workdir for run in study_plan(each, StudyConfig(workdir=w, pretrainings="all"), Given()).runs]
+        for each, w in ((first, "v"), (other, "w"))
+    ]
+    assert places[0][0] == places[1][1] and len({*places[0], *places[1]}) == 3
+    assert all(place.startswith("all/") for place in (*places[0], *places[1]))
+
+
 @pytest.mark.parametrize("name", shipped_studies())
 def test_every_shipped_study_can_be_planned(name):
     study = load_study(name)
