@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
+from bert_jax.config.noise import check_noise
 from bert_jax.config.objective_checks import check_objective
 from bert_jax.config.recurrent_checks import check_recurrent
 from bert_jax.config.static_vectors_checks import check_static_vectors
@@ -160,6 +161,12 @@ def _check_data(config: Config) -> None:
     _positive(masking, "masking.", "span_max_words", "ngram_max")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
+    check_noise(config.data.noise, "data.noise.")
+    if config.data.noise.rate and config.objective.name not in ("masked_words", "replaced_tokens"):
+        raise UserError(
+            f"data.noise.rate={config.data.noise.rate} puts errors into words that are not predicted, but "
+            f"objective.name={config.objective.name} predicts all or leaves none whole; set data.noise.rate=0"
+        )
     if config.data.copies < 0:
         raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that repeat")
     if config.data.copies and masking.static_masks:

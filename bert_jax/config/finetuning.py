@@ -12,6 +12,7 @@ from typing import Any, Literal
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
 from bert_jax.config.encoder import LayersRead
+from bert_jax.config.noise import NoiseConfig, check_noise
 from bert_jax.config.teachers import TaskDistillationConfig, check_task_distillation
 from bert_jax.errors import UserError, need_cloud_storage
 
@@ -98,6 +99,9 @@ class FinetuneConfig:
     """Where the examples of the task are."""
     options: TaskOptions = TaskOptions()
     """How examples become sequences, and logits answers."""
+    noise: NoiseConfig = NoiseConfig()
+    """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for
+    SQuAD."""
     workdir: str = ""
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
     runs/."""
@@ -252,6 +256,12 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         value = getattr(config, name)
         if value is not None and not low <= value <= high:
             raise UserError(f"{name}={value} must be between {low} and {high}")
+    check_noise(config.noise, "noise.")
+    if config.noise.rate and config.task.startswith("squad"):
+        raise UserError(
+            f"noise.rate={config.noise.rate} would move the answers of {config.task}, which are places in the text; "
+            "set noise.rate=0"
+        )
     if not 0 < config.layer_decay <= 1:
         raise UserError(
             f"layer_decay={config.layer_decay} must be above 0 and at most 1 (1: all layers learn at the same rate)"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.faults import FaultsConfig
+from bert_jax.config.noise import PretrainingNoiseConfig
 from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 
@@ -63,6 +64,8 @@ class DataConfig:
     copies: int = 0
     """Number of different epochs. 0: each epoch is cut, paired and masked afresh. N: epoch e shows the examples of
     epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""
+    noise: PretrainingNoiseConfig = PretrainingNoiseConfig()
+    """Spelling errors in the training text."""
     loader: Literal["auto", "tf.data", "plain"] = "auto"
     """What makes the batches: a thread (plain), or TensorFlow's tf.data, which takes 0.7 GiB of memory and seconds to
     start. auto: plain. The batches are identical to the last bit."""

@@ -41,6 +41,13 @@ class Stream(enum.IntEnum):
     WINDOW = 21
     NEGATIVE = 22
     ANALYSED_MASKS = 23
+    EDITED_TEXT = 24
+    EDITED_WORD = 25
+    EDIT = 26
+    EDIT_PLACE = 27
+    EDIT_KIND = 28
+    EDIT_LETTER = 29
+    EDIT_ORDER = 30
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import text
 from bert_jax.tasks.families import Family, main_metric
 from bert_jax.tasks.families import family as family_of
+from bert_jax.tasks.noisy_examples import noisy_examples
 from bert_jax.tasks.sentence_examples import Sentences
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -108,6 +109,8 @@ def read_task(
 
     def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
         examples = load(config.task, config.data, name, labels)
+        if name == "train":
+            examples = noisy_examples(examples, config.noise)
         return Split(examples, family.features(examples, tokenizer, config.options))
 
     train = split("train")

@@ -17,10 +17,11 @@ from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.examples.permutations import Permutations
 from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows, with_class_last
+from bert_jax.data.examples.spelling_errors import SpellingErrors
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.store import Store
-from bert_jax.data.store.token_rows import SPECIAL, Rows
+from bert_jax.data.store.token_rows import SPECIAL, Rows, padded_rows
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -66,7 +67,8 @@ class Examples:
     `epoch_report` counts both. In a packed phase an example is a row of several texts, and sentences may be divided
     between two of these (`chunks`); masks are drawn over the row. With data.copies = N only the order is new after N
     epochs; with masking.static_masks = N every epoch has the text of epoch 0, and epoch e has masks number e mod N.
-    Safe to call from several threads.
+    Spelling errors (data.noise) are in training rows only, and are drawn as often as masks are. Safe
+    to call from several threads.
     """
 
     def __init__(
@@ -94,6 +96,10 @@ class Examples:
         self.split = split
         self.vocab_size: int = store.vocab_size
         self.sequence_length: int = phase.sequence_length
+        noise = data.noise if data.noise.rate and split == "train" else None
+        self.text_length: int = phase.sequence_length - (
+            0 if noise is None else int(noise.reserve * phase.sequence_length)
+        )
         self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(phase, config)
         self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
         self.static_masks: int = config.masking.static_masks
@@ -104,12 +110,13 @@ class Examples:
         self.packing: Packing | None = None
         if phase.packed:
             assert isinstance(self.source, DocumentChunks)
-            self.packing = Packing(self.source, self._texts, self.sequence_length, phase.max_texts, self.seed)
+            self.packing = Packing(self.source, self._texts, self.text_length, phase.max_texts, self.seed)
         tokenizer = store.tokenizer()
         _check_tokenizer(tokenizer, config)
         self._class_last = tokenizer.class_last and config.model.is_xlnet
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = _predictions(config, phase, store, tokenizer)
+        self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()
 
@@ -123,7 +130,7 @@ class Examples:
 
     def examples_at(self, epochs: np.ndarray, indices: np.ndarray) -> Batch:
         """Return the examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
-        rows, classes = self.rows(epochs, indices), None
+        rows, classes = padded_rows(self.rows(epochs, indices), self.sequence_length), None
         if self._class_last:
             rows, classes = with_class_last(rows)
         is_text = rows.token_index >= 0
@@ -146,7 +153,8 @@ class Examples:
         optional = {"text_ids": rows.text_ids, "text_starts": rows.text_starts, "next_sentence_labels": rows.labels}
         if rows.labels is not None:
             optional["next_sentence_weights"] = rows.text_weights
-        return batch | {name: values for name, values in optional.items() if values is not None}
+        batch |= {name: values for name, values in optional.items() if values is not None}
+        return batch if self._errors is None else self._errors(batch, input_ids, is_text, keys)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return epoch and index within it (int64 [B] each) of the examples at `positions`."""
@@ -179,18 +187,18 @@ class Examples:
 
     def _source(self, short_sequence_probability: float, packed: bool) -> FullSentences | DocumentChunks:
         if self.sentence_pairs != "none":
-            max_tokens = self.sequence_length - 3
+            max_tokens = self.text_length - 3
             return DocumentChunks(self.documents, max_tokens, short_sequence_probability, self.seed, packed)
         if packed:
-            return DocumentChunks(self.documents, self.sequence_length - 2, 0.0, self.seed, divides_sentences=True)
-        return FullSentences(self.documents, self.sequence_length, self.seed)
+            return DocumentChunks(self.documents, self.text_length - 2, 0.0, self.seed, divides_sentences=True)
+        return FullSentences(self.documents, self.text_length, self.seed)
 
     def _rows_of_epoch(self, epoch: int, indices: np.ndarray) -> Rows:
         if self.packing is not None:
             return self.packing.rows(epoch, indices)
         if isinstance(self.source, FullSentences):
             return self.source.rows(epoch, indices, bits(self.seed, Stream.TRUNCATION, epoch, indices))
-        return text_rows(self._texts(epoch, indices), self.sequence_length)
+        return text_rows(self._texts(epoch, indices), self.text_length)
 
     def _texts(self, epoch: int, indices: np.ndarray) -> Texts:
         """Return the texts `indices` [N] of `epoch`, which are examples where rows are not packed."""
@@ -199,7 +207,7 @@ class Examples:
         if self.sentence_pairs == "none":
             return single_texts(self.source, epoch, indices, keys)
         pairs = next_sentence_pairs if self.sentence_pairs == "nsp" else sentence_order_pairs
-        return pair_texts(pairs(self.source, self.seed, epoch, indices), keys, self.sequence_length)
+        return pair_texts(pairs(self.source, self.seed, epoch, indices), keys, self.text_length)
 
     def _text_epoch(self, epochs: Any) -> Any:
         return epochs % self.text_epochs if self.text_epochs else epochs

@@ -43,6 +43,22 @@ class Rows:
         return Rows(*map(_joined, columns))
 
 
+def padded_rows(rows: Rows, length: int) -> Rows:
+    """Return rows of `length` places, the further ones padding."""
+    if (missing := length - rows.token_index.shape[1]) == 0:
+        return rows
+
+    def widened(values: np.ndarray, padding: int) -> np.ndarray:
+        return np.pad(values, ((0, 0), (0, missing)), constant_values=padding)
+
+    return dataclasses.replace(
+        rows,
+        token_index=widened(rows.token_index, PADDING),
+        token_type_ids=widened(rows.token_type_ids, 0),
+        text_ids=None if rows.text_ids is None else widened(rows.text_ids, 0),
+    )
+
+
 def _at(values: Any, where: Any) -> Any:
     return None if values is None else values[where]
 
