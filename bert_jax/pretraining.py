@@ -12,6 +12,7 @@ from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.mixtures import training_paths
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, peers, sharding
@@ -240,12 +241,12 @@ def _stream(run: PretrainingRun, phase: Phase, seen: int, steps: int) -> Generat
 
 def _check_given(config: Config) -> None:
     for name, value, meaning in (
-        ("data.path", config.data.path, "the token store that bert-jax prepare wrote"),
+        ("data.path", "".join(training_paths(config)), "the token store that bert-jax prepare wrote"),
         ("workdir", config.workdir, "a directory for checkpoints and metrics"),
     ):
         if not value:
             raise UserError(f"--{name} is missing: give {meaning}")
-    for path in (config.workdir, config.data.path, config.data.eval_path):
+    for path in (config.workdir, *training_paths(config), config.data.eval_path):
         need_cloud_storage(path)
     check_loader(config.data.loader)
     check_trackers(config.sinks)

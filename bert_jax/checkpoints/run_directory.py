@@ -1,7 +1,7 @@
 """The work directory of pre-training: which run it holds, and which settings that run may resume with."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ def open_pretraining(
     config: Config,
     *,
     store_fingerprint: str,
+    mixed_stores: Sequence[str] = (),
     tokenizer: Tokenizer,
     own_names: Mapping[str, str] = MappingProxyType({}),
     devices: sharding.Devices = None,
@@ -32,6 +33,8 @@ def open_pretraining(
     """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
 
     Args:
+      store_fingerprint: that of the store, or of the mixtures of several.
+      mixed_stores: the fingerprint of each store of a mixture.
       own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`), and the
         fingerprint of a teacher.
       devices: that the run computes on; None for those of all processes.
@@ -40,7 +43,13 @@ def open_pretraining(
       UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
         settings, another objective or another architecture. Equal names can still be different formulas.
     """
-    identity = {"store_fingerprint": store_fingerprint, "tokenizer_fingerprint": tokenizer.fingerprint, **own_names}
+    identity: dict[str, Any] = {
+        "store_fingerprint": store_fingerprint,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        **own_names,
+    }
+    if mixed_stores:
+        identity["store_fingerprints"] = list(mixed_stores)
     has_saved = has_checkpoint(path) or _has_local_saves(path, config.checkpoint.local_path)
     resumed = decide(has_saved, any)  # the disk of the first host may be a new one
     return open_workdir(

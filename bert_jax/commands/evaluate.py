@@ -12,6 +12,7 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import read_settings
 from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
@@ -122,7 +123,8 @@ def run_evaluate(
             f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
             f"corpus again with --vocab={workdir}/tokenizer"
         )
-    same = is_run and store.fingerprint == (model.history.get("run") or {}).get("store_fingerprint")
+    run = model.history.get("run") or {}
+    same = is_run and store.fingerprint in (run.get("store_fingerprints") or [run.get("store_fingerprint")])
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
         logging.warning(
@@ -134,7 +136,8 @@ def run_evaluate(
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    evaluation = Evaluation(measured, config, last, store, split, mesh, shardings)
+    held_out = HeldOut("", store, split)
+    evaluation = Evaluation(measured, config, last, (held_out,), {"": 1.0}, mesh, shardings)
     metrics = evaluation.run(params)
     training = Examples(store, config, last, split="train" if same else "all")
     evaluated = Evaluated(

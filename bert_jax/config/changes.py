@@ -9,7 +9,7 @@ import re
 
 from bert_jax.config.json_form import is_among
 
-_MICRO_BATCHES = re.compile(r"phases\.\d+\.micro_batches")
+_HARMLESS = re.compile(r"phases\.\d+\.(micro_batches|mixture)")  # stores and shares are compared by fingerprint
 _ELASTIC = re.compile(r"phases\.\d+\.(batch_size|learning_rate)")
 
 
@@ -27,7 +27,7 @@ class Changes:
         return Changes(*(tuple(f"{group}.{name}" for name in names) for names in (self.where, self.how)))
 
 
-_READING = ("data.path", "data.cache", "data.loader", "data.prefetch")
+_READING = ("data.path", "data.mixture", "data.cache", "data.loader", "data.prefetch")
 PRETRAINING = Changes(
     where=(*_READING, "data.eval_path", "init_from", "objective.distillation.teacher", "checkpoint.local_path"),
     how=(
@@ -75,7 +75,7 @@ def is_harmless(line: str) -> bool:
     key, change = line.split(": ", 1)
     if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
         return "" not in change.split(" → ")
-    return bool(_MICRO_BATCHES.fullmatch(key)) or is_among(key, PRETRAINING.how)
+    return bool(_HARMLESS.fullmatch(key)) or is_among(key, PRETRAINING.how)
 
 
 def is_harmless_to_finetuning(line: str) -> bool:

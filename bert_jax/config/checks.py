@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
+from bert_jax.config.mixtures import resolve_mixtures
 from bert_jax.config.noise import check_noise
 from bert_jax.config.objective_checks import check_objective
 from bert_jax.config.recurrent_checks import check_recurrent
@@ -47,6 +48,7 @@ def check(config: Config) -> Config:
     traced_steps(config.profile, config.total_steps)
     if not config.phases:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")
+    resolve_mixtures(config)
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)
     return config

@@ -48,6 +48,12 @@ class DataConfig:
 
     path: str = ""
     """Token store that `bert-jax prepare` wrote, local or gs://."""
+    mixture: str = ""
+    """Several token stores in place of `path`, with the share of the sequences that each gives (STORE=0.7,STORE=0.3) or
+    its budget in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
+    mixture_temperature: float = 1.0
+    """Flattens shares that follow from sizes: they are proportional to tokens^(1 / temperature), so a small store is
+    read more often (XLM-R: 3.3)."""
     eval_path: str = ""
     """Separate store to evaluate on. By default the documents of `path` that are held out from training are used."""
     held_out: float = 0.01
@@ -115,6 +121,8 @@ class PhaseConfig:
     """Number of optimizer steps of the phase."""
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
+    mixture: str = ""
+    """Mixture of this phase, in place of data.mixture; the stores may be other ones."""
     batch_size: int = 256
     """Sequences per step, over all devices and micro-batches."""
     ramp_batch_sizes: tuple[int, ...] = ()

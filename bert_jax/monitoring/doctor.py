@@ -1,5 +1,6 @@
 """`bert-jax doctor`: looks for the classic failures of a token store or a run, and says what to do about them."""
 
+import dataclasses
 import math
 import os
 from typing import Any
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from bert_jax.config import Config, DataConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.mixtures import training_paths
 from bert_jax.config.watching import DoctorConfig
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.store.access import open_store
@@ -45,7 +47,7 @@ def check_store(path: str, config: DoctorConfig) -> list[Check]:
             phases=(PhaseConfig(sequence_length=config.sequence_length),),
         )
     )
-    return _of_store(options)
+    return _of_store(options, path)
 
 
 def check_run(run: RunHistory) -> list[Check]:
@@ -62,14 +64,18 @@ def check_run(run: RunHistory) -> list[Check]:
             f"{run.path} has no configuration of pre-training that this version reads; doctor examines token stores, "
             "pre-training runs and the results of fine-tuning"
         )
-    there = "://" not in config.data.path and os.path.isdir(config.data.path)
-    of_data = _of_store(config) if there else []
+    paths = [path for path in training_paths(config) if "://" not in path and os.path.isdir(path)]
+    of_data = [
+        each if len(paths) == 1 else dataclasses.replace(each, name=f"{path}: {each.name}")
+        for path in paths
+        for each in _of_store(config, path)
+    ]
     return [*run_checks(run, config, _unigram(run)), *of_data]
 
 
-def _of_store(config: Config) -> list[Check]:
+def _of_store(config: Config, path: str) -> list[Check]:
     try:
-        store = open_store(config.data.path, config.data.cache)
+        store = open_store(path, config.data.cache)
     except UserError as error:
         return [unreadable(error)]
     visible = store.num_tokens >= SHOWN_TOKENS

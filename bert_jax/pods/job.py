@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from bert_jax.config import Config
+from bert_jax.config.mixtures import training_paths
 from bert_jax.errors import UserError
 
 
@@ -22,7 +23,7 @@ class Job:
     """The options that result, checked."""
 
     def __post_init__(self) -> None:
-        if not self.config.data.path:
+        if not training_paths(self.config):
             raise UserError("--data.path is missing: give the token store that bert-jax prepare wrote")
         if not self.config.workdir:
             raise UserError("--workdir is missing: give a directory for checkpoints and metrics")
@@ -52,8 +53,9 @@ class Job:
             raise UserError(
                 f"--workdir={self.config.workdir} is not in a bucket: {reason}; give --workdir=gs://BUCKET/DIRECTORY"
             )
+        paths = training_paths(self.config)
         for name, path in (
-            ("data.path", self.config.data.path),
+            *(("data.path" if path == self.config.data.path else "data.mixture", path) for path in paths),
             ("data.eval_path", self.config.data.eval_path),
             ("init_from", self.config.init_from),
             ("objective.distillation.teacher", self.config.objective.distillation.teacher),

@@ -9,6 +9,8 @@ from rich.table import Table
 
 from bert_jax.config import ComputeConfig, Config, ModelConfig, resolve_stages
 from bert_jax.data.examples.corpus import Corpus
+from bert_jax.data.examples.examples import Examples
+from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import hardware, sharding
 from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.kernels.choice import Shape, attention_path
@@ -57,16 +59,17 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
             f"teacher: {total_size(teacher.parameters):,} parameters, {teacher.config.num_layers} layers, hidden size "
             f"{teacher.config.hidden_size}"
         )
-    say(
-        f"data: {corpus.store.num_tokens:,} tokens in {corpus.store.num_documents:,} documents, "
-        f"{len(corpus.training[0].documents):,} of them to train on"
-    )
+    for name, store in corpus.stores.items():
+        training = next(found for each in corpus.training if (found := _of_store(each, name)) is not None)
+        say(
+            f"data: {f'{name}: ' if len(corpus.stores) > 1 else ''}{store.num_tokens:,} tokens in "
+            f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
+        )
     for phase in resolve_stages(config):
-        epoch = corpus.training[phase.index].num_examples(0)
         say(
             f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{phase.steps * phase.batch_size / epoch:.3g} epochs of {epoch:,} sequences; remat: {learner.remat(phase)}"
+            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
         )
         rows = phase.batch_size // phase.micro_batches
         if phase.packed:
@@ -79,6 +82,23 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
     if origins is not None:
         show(origins)
     _announce_resumption(config, step)
+
+
+def _of_store(training: Examples | Mixture, name: str) -> Examples | None:
+    """Return the training examples of one of the stores, by its name; None if the phase does not read it."""
+    return training.sources.get(name) if isinstance(training, Mixture) else training
+
+
+def _epochs(training: Examples | Mixture, sequences: int) -> str:
+    """Return how often a phase of so many sequences reads its text."""
+    if isinstance(training, Examples):
+        epoch = training.num_examples(0)
+        return f"{sequences / epoch:.3g} epochs of {epoch:,} sequences"
+    epochs = {
+        name: training.shares[name] * sequences / examples.num_examples(0)
+        for name, examples in training.sources.items()
+    }
+    return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
 
 
 def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> str:

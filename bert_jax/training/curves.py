@@ -109,6 +109,9 @@ def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: An
     places, points = _series(held_out, name)
     if len(places):
         axes.plot(places, scale * points, color=HELD_OUT, marker="o", markersize=4, linewidth=1.2, label="held out")
+    for number, key in enumerate(sorted({key for row in held_out for key in row if key.endswith(f"/{name}")})):
+        places, points = _series(held_out, key)  # of one store of a mixture
+        axes.plot(places, scale * points, color=f"C{number + 2}", linewidth=1.0, label=key.rpartition("/")[0])
     if baseline is not None:
         axes.axhline(scale * baseline, color=BASELINE, linestyle="--", linewidth=1.2, label="token frequencies alone")
     if axes.get_legend_handles_labels()[0]:

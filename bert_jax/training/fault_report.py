@@ -12,6 +12,7 @@ from etils import epath
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Phase
 from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import sharding
 from bert_jax.files import write_atomically
 from bert_jax.models.parameters import entries
@@ -31,7 +32,7 @@ def write_report(
     learner: Learner,
     phase: Phase,
     state: TrainState,
-    examples: Examples,
+    examples: Examples | Mixture,
     seed: int,
 ) -> epath.Path:
     """Write `fault_at_step_N.json` below `workdir`, on the first host, and return its path; every host calls this.
@@ -89,7 +90,7 @@ def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
     return {path: _plain(np.asarray(value).tolist()) for path, value in leaf_paths(jax.device_get(found)).items()}
 
 
-def _texts(examples: Examples, positions: np.ndarray) -> list[dict[str, Any]]:
+def _texts(examples: Examples | Mixture, positions: np.ndarray) -> list[dict[str, Any]]:
     batch, tokenizer = examples.batch(positions), examples.store.tokenizer()
     return [
         {"position": int(position), "text": tokenizer.decode(_ids(batch, row)), "masked": _masked(batch, row)}

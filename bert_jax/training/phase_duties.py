@@ -155,7 +155,7 @@ def evaluates(config: Config, step: int) -> bool:
 
 def lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
     """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
-    if corpus.evaluation_store is None or not evaluates(config, step):
+    if not corpus.held_out or not evaluates(config, step):
         return False
     rows = read_rows(epath.Path(config.workdir) / "metrics.jsonl")
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
@@ -163,11 +163,13 @@ def lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
 
 def _evaluation(run: PretrainingRun, phase: Phase) -> Evaluation | None:
     """Return the evaluation on the held-out documents at the length of the phase; None if none are held out."""
-    store, learner = run.corpus.evaluation_store, run.learner
-    if store is None:
+    corpus, learner = run.corpus, run.learner
+    if not corpus.held_out:
         return None
-    split, shardings = run.corpus.evaluation_split, learner.shardings.params
-    return Evaluation(learner.objective, run.config, phase, store, split, learner.mesh, shardings, learner.frozen)
+    shares, shardings = corpus.shares(phase), learner.shardings.params
+    return Evaluation(
+        learner.objective, run.config, phase, corpus.held_out, shares, learner.mesh, shardings, learner.frozen
+    )
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:

@@ -54,7 +54,8 @@ def open_directory(config: Config, corpus: Corpus, learner: Learner) -> WorkDire
     return open_pretraining(
         config.workdir,
         config,
-        store_fingerprint=corpus.store.fingerprint,
+        store_fingerprint=corpus.fingerprint,
+        mixed_stores=corpus.mixed_stores,
         tokenizer=corpus.store.tokenizer(),
         own_names=learner.own_names,
         devices=list(learner.mesh.devices.flat),

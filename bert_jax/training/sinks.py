@@ -147,6 +147,10 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
         if term.label and term.loss in metrics:
             accuracy = f" ({metrics[term.accuracy]:.1%})" if term.accuracy in metrics else ""
             parts.append(f"{term.label} {metrics[term.loss]:.4f}{accuracy}")
+    for term in terms[:1]:  # of each store of a mixture
+        parts += [
+            f"{name.rpartition('/')[0]} {metrics[name]:.4f}" for name in metrics if name.endswith(f"/{term.loss}")
+        ]
     for name, form in (
         ("learning_rate", "lr {:.2e}"),
         ("grad_norm", "grad {:.2f}"),

@@ -13,6 +13,7 @@ from bert_jax import cli
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.console.command_line import load_config
+from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats import conversion
@@ -75,13 +76,13 @@ def expected(directory, store, length: int) -> dict[str, float]:
         default_objective(model.network, config),
         config,
         resolve_phases(config)[0],
-        open_store(str(store)),
-        "all",
+        (HeldOut("", open_store(str(store)), "all"),),
+        {"": 1.0},
         mesh,
         sharding.shardings(mesh, entries(model.network.parameters, model.params)),
     )
     words, pairs = [], []
-    for batch in batches._batches():
+    for batch in batches._parts[0].batches(mesh):
         output = numpy_bert.forward(model.params, model.config, batch)
         chances = np.log(numpy_bert.softmax(output["mlm_logits"]))
         real = batch["masked_weights"] > 0

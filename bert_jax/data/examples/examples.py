@@ -259,14 +259,3 @@ def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
             f"{tokenizer.pad_id} (and model.max_position_embeddings to {tokenizer.pad_id + 1} more than the longest "
             "sequence)"
         )
-
-
-def check_epoch(examples: Examples, batch_size: int) -> None:
-    """Raise a UserError if a training epoch has fewer examples than a batch; evaluation may repeat some."""
-    count = examples.num_examples(0)
-    if examples.split == "train" and count < batch_size:
-        raise UserError(
-            f"the training documents give {count} sequences of length {examples.sequence_length}, fewer than a "
-            f"batch of {batch_size}; lower the batch size to at most {count}, shorten the sequences, "
-            "or prepare more text"
-        )

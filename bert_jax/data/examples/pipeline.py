@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.examples.examples import Batch, Examples, check_epoch
+from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.mixture import Mixture, check_epoch
 from bert_jax.errors import need_extra
 
 _THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
 
 
 def batches(
-    examples: Examples,
+    examples: Examples | Mixture,
     first_position: int,
     batch_size: int,
     rows: np.ndarray,
