@@ -14,7 +14,7 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.studying import HELD_OUT, OWN
-from bert_jax.data.store.access import open_store
+from bert_jax.data.examples.corpus import open_corpus
 from bert_jax.devices import sharding
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.objectives.objective_choice import default_objective
@@ -67,14 +67,14 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
         return
     mesh = sharding.make_mesh(config.mesh, devices)
     model = load(config.workdir, mesh=mesh, compute=config.compute)
-    store = open_store(config.data.eval_path or config.data.path, config.data.cache)
     given = dataclasses.replace(_as_base(config, base), model=model.config)
+    corpus, phase = open_corpus(given), resolve_phases(given)[-1]
     evaluation = Evaluation(
         default_objective(model.network, given),
         given,
-        resolve_phases(given)[-1],
-        store,
-        "all" if config.data.eval_path else "held_out",
+        phase,
+        corpus.held_out,
+        corpus.shares(phase),
         mesh,
         jax.tree.map(lambda leaf: leaf.sharding, model.params),
     )
