@@ -231,6 +231,9 @@ class HeadConfig:
     (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
     lstm_size: int = 768
     """Width of the BiLSTM in each direction."""
+    train_encoder: bool = False
+    """Whether the encoder is trained with the BiLSTM after all, as that of the left-to-right model in the paper's
+    table 5."""
 
     @property
     def outputs(self) -> int:

@@ -142,6 +142,9 @@ class FinetuneConfig:
     rate such as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
     """ner: width of the BiLSTM in each direction if features is given; by default that of the paper."""
+    train_encoder: bool = False
+    """ner: whether the encoder below that BiLSTM is trained with it, as in the row of the paper's table 5 that puts one
+    on a left-to-right model, rather than frozen."""
 
     seed: int = 0
     """Seed of the first run: of the head, the order of the examples and dropout."""
@@ -286,6 +289,11 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "
             "leaves untrained; leave one of them out"
+        )
+    if config.train_encoder and not config.features:
+        raise UserError(
+            "train_encoder=True is for an encoder below a BiLSTM: give features=last too, or leave it out, since "
+            "without features the encoder is trained anyway"
         )
     if config.packing and config.task not in PACKED:
         raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")

@@ -23,6 +23,8 @@ class Arm:
     is the same share it."""
     task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of every fine-tuning, such as {"features": "last"}."""
+    tasks: tuple[str, ...] | None = None
+    """Names of the fine-tunings that it takes part in. None: all of them."""
     label: str = ""
     """What tables and pictures call it. By default its name."""
     x: float | None = None
@@ -132,6 +134,11 @@ def check_study(study: Study) -> Study:
             raise UserError(f"{name!r} names a directory: use letters, digits and . _ + -, a letter or digit first")
     if len(set(names)) < len(names):
         raise UserError(f"two arms have the same name: {', '.join(names)}")
+    for arm in study.arms:
+        if unknown := [name for name in arm.tasks or () if name not in study.tasks]:
+            raise UserError(
+                f"arm {arm.name} takes part in {unknown[0]!r}, but the tasks are {', '.join(study.tasks) or 'none'}"
+            )
     if study.seeds < 1:
         raise UserError(f"seeds={study.seeds} must be at least 1")
     if reserved := {HELD_OUT, OWN, "pretraining"} & set(study.tasks):

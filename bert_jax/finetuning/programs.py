@@ -79,7 +79,7 @@ def make_programs(
         parts.append(scale_by_depth(config.layer_decay, model.num_layers, parameters))
     if config.gradual_unfreezing:
         parts.append(unfrozen_by_epoch(model.num_layers, parameters))
-    if head.features:
+    if head.features and not head.train_encoder:
         parts.append(frozen_encoder(parameters))
     optimizer = optax.chain(*parts)
     abstract = abstract_state(task_model, optimizer, mesh)

@@ -77,6 +77,7 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "head_dropout": model.head.dropout,
         "crf": model.head.crf,
         "features": model.head.features,
+        "train_encoder": model.head.train_encoder,
         "dtype": str(model.encoder.dtype),
         "max_length": config.options.max_length,
         "bucket_window": config.bucket_window,

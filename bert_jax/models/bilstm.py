@@ -1,6 +1,7 @@
 """BERT's hidden states as fixed features of a two-layer BiLSTM tagger (Devlin et al. 2018, section 5.3 and table 7).
 
-The encoder is not trained: no gradient passes into the hidden states, and they are computed without dropout.
+The encoder is not trained: no gradient passes into the hidden states, and they are computed without dropout. With
+head.train_encoder it is, which is the BiLSTM on a left-to-right model of the paper's table 5.
 """
 
 from collections.abc import Sequence
@@ -101,6 +102,7 @@ class BiLstmTagger(nnx.Module):
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs))
         self.features: Combination | Literal["", "embeddings"] = head.features
         self.rate: float = head.dropout
+        self.train_encoder: bool = head.train_encoder
         self.layer_0: BiLstm = BiLstm(inputs, size, keys[1], keys[2])
         self.layer_1: BiLstm = BiLstm(2 * size, size, keys[3], keys[4])
         weighted = head.features.startswith("weighted")
@@ -127,7 +129,8 @@ class BiLstmTagger(nnx.Module):
 
     def inputs(self, hidden_states: Sequence[jax.Array]) -> jax.Array:
         """Return the features of every token, [B, L, I] float32: the layers combined as HeadConfig.features says."""
-        states = [jax.lax.stop_gradient(state).astype(jnp.float32) for state in hidden_states]
+        read = (lambda state: state) if self.train_encoder else jax.lax.stop_gradient
+        states = [read(state).astype(jnp.float32) for state in hidden_states]
         if self.features in ("", "embeddings"):
             return states[0]
         return combine(states, self.features, None if self.mix is None else self.mix())

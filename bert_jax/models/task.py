@@ -28,7 +28,8 @@ Head = TaskHead | TransformedTaskHead | BiLstmTagger
 class BertForTask:
     """The encoder and one head. Parameters: embeddings, encoder, (pooler,) head/kernel [H, C], head/bias [C], (crf/…).
 
-    With head.features, the encoder is not trained and head/ is that of models/bilstm.py.
+    With head.features, head/ is that of models/bilstm.py, and the encoder is not trained unless head.train_encoder says
+    so.
 
     Raises UserError if the head has no output: a classifier or tagger without labels.
     """
@@ -103,7 +104,7 @@ class BertForTask:
         )
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmTagger):
-            output = self.encode(params, ids, types, mask, collect=True)
+            output = self.encode(params, ids, types, mask, keys[0] if self.head.train_encoder else None, collect=True)
             return head(output.hidden_states or (), mask, keys[1])
         scores = head(self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch)), mask, keys[1])
         if self.head.kind == "choice":

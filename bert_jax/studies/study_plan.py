@@ -115,7 +115,8 @@ def _arm(
     """Return an arm with the options of its pre-training and fine-tunings, without seed and places."""
     try:
         config = check(changed(base, arm.options))
-        tasks = {name: changed(task, arm.task_options) for name, task in given_tasks.items()}
+        named = given_tasks if arm.tasks is None else arm.tasks
+        tasks = {name: changed(given_tasks[name], arm.task_options) for name in named}
         for task in tasks.values():
             check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
     except UserError as error:

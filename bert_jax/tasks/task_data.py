@@ -126,7 +126,7 @@ def read_task(
         raise UserError(
             "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
         )
-    changes = {"crf": config.crf, "features": config.features, "lstm_size": config.lstm_size}
+    changes = {name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")}
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
     head = dataclasses.replace(family.head(config.task, labels), **changes)

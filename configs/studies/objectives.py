@@ -2,19 +2,28 @@
 
     bert-jax study objectives --data.path=STORE --task_data=DATA --workdir=DIR
 
-DATA holds SST-2/ of GLUE, and ud/, the English-EWT treebank of Universal Dependencies.
+DATA holds SST-2/ of GLUE, and ud/, the English-EWT treebank of Universal Dependencies. A BiLSTM is put on
+taggers only here; the paper has one for every task.
 """
 
 from bert_jax.config.study_tasks import PARTS_OF_SPEECH, SENTIMENT
 from bert_jax.config.studying import Arm, Measure, Published, Study
 
+LEFT_TO_RIGHT = {"objective.name": "left_to_right", "model.direction": "left_to_right"}
 ARMS = (
     Arm(name="bert", label="masked words, next sentences", options={"data.sentence_pairs": "nsp"}),
     Arm(name="no_nsp", label="masked words"),
     Arm(
         name="left_to_right",
         label="left to right",
-        options={"objective.name": "left_to_right", "model.direction": "left_to_right"},
+        options=LEFT_TO_RIGHT,
+    ),
+    Arm(
+        name="left_to_right_bilstm",
+        label="left to right, BiLSTM on top",
+        options=LEFT_TO_RIGHT,
+        task_options={"features": "last", "train_encoder": True},
+        tasks=("pos",),
     ),
 )
 
@@ -22,11 +31,11 @@ ARMS = (
 def get_study() -> Study:
     names = [arm.name for arm in ARMS]
     figures = {
-        "MNLI": (84.4, 83.9, 82.1),
-        "QNLI": (88.4, 84.9, 84.3),
-        "MRPC": (86.7, 86.5, 77.5),
-        "SST-2": (92.7, 92.6, 92.1),
-        "SQuAD F1": (88.5, 87.9, 77.8),
+        "MNLI": (84.4, 83.9, 82.1, 82.1),
+        "QNLI": (88.4, 84.9, 84.3, 84.1),
+        "MRPC": (86.7, 86.5, 77.5, 75.7),
+        "SST-2": (92.7, 92.6, 92.1, 91.6),
+        "SQuAD F1": (88.5, 87.9, 77.8, 84.9),
     }
     return Study(
         title="Masked words or left to right",

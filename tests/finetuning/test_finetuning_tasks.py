@@ -95,6 +95,20 @@ CASES = {
         },
         "predictions.conll",
     ),
+    "ner lstm": (
+        ner,
+        ".txt",
+        0.8,
+        {
+            "options": TaskOptions(max_length=16),
+            "features": "last",
+            "train_encoder": True,
+            "lstm_size": 32,
+            "learning_rate": 5e-3,
+            "epochs": 4,
+        },
+        "predictions.conll",
+    ),
     "choice": (choice, ".jsonl", 0.9, {"options": TaskOptions(max_length=16)}, "predictions.jsonl"),
 }
 

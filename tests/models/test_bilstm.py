@@ -96,8 +96,10 @@ def test_fresh_weights_are_the_mean_of_the_layers():
     np.testing.assert_allclose(mixed, np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_trains_the_head_and_not_the_encoder():
-    model = BertForTask(CONFIG, head("weighted_last_four"), ComputeConfig(layers="scan"))
+@pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
+def test_a_model_trains_the_head_and_the_encoder_only_if_it_shall(trained):
+    tagger = dataclasses.replace(head("weighted_last_four"), train_encoder=trained)
+    model = BertForTask(CONFIG, tagger, ComputeConfig(layers="scan"))
     random = np.random.default_rng(4)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     params = jax.tree.map(lambda x: 0.1 * random.standard_normal(x.shape, np.float32), shapes)
@@ -116,7 +118,7 @@ def test_a_model_trains_the_head_and_not_the_encoder():
     assert scores.shape == (BATCH, LENGTH, 3) and scores.dtype == np.float32
     for part, tree in gradients.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            assert np.any(leaf) == (part == "head"), (part, path)
+            assert np.any(leaf) == (trained or part == "head"), (part, path)
     assert np.isfinite(value) and function(params, jax.random.key(6))[0][0] != value  # dropout
 
 

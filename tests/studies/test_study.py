@@ -161,13 +161,14 @@ def test_what_would_fail_an_hour_later_is_refused_before_anything_runs(study, tm
     [
         ({"arms": (Arm(name="../x"),)}, "'../x' names a directory"),
         ({"arms": (Arm(name="few"), Arm(name="few"))}, "same name"),
+        ({"arms": (Arm(name="few", tasks=("pos",)),), "published": ()}, "'pos', but the tasks are topics"),
         ({"arms": ()}, "at least one arm"),
         ({"seeds": 0}, "seeds=0"),
         ({"measures": (Measure(metric="accuracy", of="mnli"),)}, "'mnli'; expected one of held_out, own, topics"),
         ({"measures": (Measure(metric="mlm_loss", beside="QNLI"),)}, "'QNLI', which no paper here has"),
         ({"published": (Published(source="x", figures={"MNLI": {"most": 1.0}}),)}, "'most', which is no arm"),
     ],
-    ids=["path", "twice", "none", "seeds", "measure", "paper", "figure"],
+    ids=["path", "twice", "tasks", "none", "seeds", "measure", "paper", "figure"],
 )
 def test_a_study_whose_parts_do_not_fit_is_refused(study, changes, message):
     with pytest.raises(UserError, match="(?s).*") as refused:
