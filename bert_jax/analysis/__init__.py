@@ -18,7 +18,10 @@ from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelat
 from bert_jax.analysis.pruning.kept_layers import keep_layers
 from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
 from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
-from bert_jax.analysis.pruning.task_scores import TaskScore
+from bert_jax.analysis.spelling.spelling_noise import SpellingNoise, noise
+from bert_jax.analysis.spelling.spelling_pictures import draw_noise, draw_task_noise
+from bert_jax.analysis.spelling.task_noise import TaskNoise, task_noise
+from bert_jax.analysis.task_scores import TaskScore
 from bert_jax.analysis.word_states.context_similarity import ContextSimilarity, similarity
 from bert_jax.analysis.word_states.word_pictures import draw_context_similarity, draw_sense_similarity
 from bert_jax.analysis.word_states.word_senses import SenseSimilarity, word_senses
@@ -32,6 +35,8 @@ __all__ = [
     "RemovalCurve",
     "SenseSimilarity",
     "SentenceCorrelation",
+    "SpellingNoise",
+    "TaskNoise",
     "TaskScore",
     "attention",
     "attention_page",
@@ -40,14 +45,18 @@ __all__ = [
     "draw_context_similarity",
     "draw_layer_isotropy",
     "draw_layer_similarity",
+    "draw_noise",
     "draw_pruning",
     "draw_sense_similarity",
     "draw_sentence_correlation",
+    "draw_task_noise",
     "fit_postprocess",
     "isotropy",
     "keep_layers",
+    "noise",
     "prune",
     "sentence_correlation",
     "similarity",
+    "task_noise",
     "word_senses",
 ]

@@ -24,12 +24,14 @@ def run_analysis(name: str, words: list[str]) -> None:
     from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
     from bert_jax.commands.pruning_analyses import run_prune
+    from bert_jax.commands.spelling_analyses import run_noise
     from bert_jax.commands.word_analyses import run_similarity
 
     runs = {
         "attention": run_attention,
         "cka": run_cka,
         "isotropy": run_isotropy,
+        "noise": run_noise,
         "prune": run_prune,
         "similarity": run_similarity,
     }

@@ -12,8 +12,8 @@ from bert_jax.analysis.pictures import write_pictures
 from bert_jax.analysis.pruning.kept_layers import keep_layers
 from bert_jax.analysis.pruning.layer_removal import Pruning, prune
 from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
-from bert_jax.analysis.pruning.task_scores import TaskScore
 from bert_jax.analysis.saved_results import model_fingerprint
+from bert_jax.analysis.task_scores import TaskScore
 from bert_jax.commands.analysis_results import print_files, saved_or_computed
 from bert_jax.commands.fine_tuned_scores import FineTunedScore
 from bert_jax.config.analyses.pruning_options import PruneConfig

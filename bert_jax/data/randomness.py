@@ -48,6 +48,7 @@ class Stream(enum.IntEnum):
     EDIT_KIND = 28
     EDIT_LETTER = 29
     EDIT_ORDER = 30
+    HIDDEN_WORD = 31
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

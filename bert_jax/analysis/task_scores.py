@@ -1,11 +1,16 @@
 """The score of a fine-tuned model in its task, whichever of its layers it has."""
 
+import copy
 import dataclasses
 
+import numpy as np
+
 from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.noise import NoiseConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.families import family, main_metric
+from bert_jax.tasks.noisy_examples import noisy_examples
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
 
 
@@ -37,7 +42,9 @@ class TaskScore:
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
+        self.examples: int = len(self._examples)
         options = recorded_options(model.history, task, model.config.longest_sequence)
+        self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
         self._metric = main_metric(task, model.head.labels)
         self.name: str = f"{task} {self._metric}"
@@ -46,3 +53,14 @@ class TaskScore:
         """Return the metric of a model with the same head and tokenizer."""
         logits = model.task_scores(self._features, batch_size=self._batch_size)
         return self._family.score(self._examples, self._features, logits)[self._metric]
+
+    def with_noise(self, model: PretrainedModel, noise: NoiseConfig, seed: int = 0) -> "TaskScore":
+        """Return the same score on texts with spelling errors; raise a UserError if the task cannot have any."""
+        other = copy.copy(self)
+        other._examples = noisy_examples(self._examples, noise, seed)
+        other._features = self._family.features(other._examples, model.need_tokenizer(), self._options)
+        return other
+
+    def input_ids(self) -> list[np.ndarray]:
+        """Return the ids of every sequence that a model reads, int32 [L] each."""
+        return [ids for entry in self._features.input_ids for ids in (entry if isinstance(entry, list) else [entry])]

@@ -1,0 +1,1 @@
+"""How much spelling errors cost a model."""
