@@ -18,6 +18,7 @@ COMMANDS = {
     "extend-vocab": corpora.extend_vocab,
     "prepare": corpora.prepare,
     "inspect": corpora.inspect,
+    "describe": corpora.describe,
     "info": configurations.info,
     "plan": configurations.plan,
     "bench": configurations.bench,

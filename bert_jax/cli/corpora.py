@@ -1,5 +1,7 @@
 """Commands on text: vocabularies, the token store, and what the model sees of it."""
 
+import itertools
+
 from bert_jax.console.command_line import parse, positional
 from bert_jax.console.help import described, usage
 
@@ -45,6 +47,24 @@ def prepare(arguments: list[str]) -> int:
     from bert_jax.data.store.prepare import run_prepare
 
     run_prepare(options)
+    return 0
+
+
+def describe(arguments: list[str]) -> int:
+    """describe STORE [OTHER] --output=FILE.html
+
+    Write the card of a token store: counts, lengths, vocabulary, duplicates, frequent sentences, sources, samples.
+
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://. OTHER is shown beside it.
+    """
+    from bert_jax.config.watching import DescribeConfig
+
+    first, words = positional(arguments, usage(describe), "STORE")
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    config = parse(DescribeConfig, words[len(further) :], *described(describe))
+    from bert_jax.monitoring.description import run_describe
+
+    run_describe([first, *further], config)
     return 0
 
 

@@ -45,6 +45,21 @@ class ReportConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DescribeConfig:
+    """Options of `bert-jax describe`."""
+
+    output: str
+    """HTML file to write, local or gs://, with all that it shows. The figures are written beside it, as .json."""
+    samples: int = 8
+    """Number of documents, drawn at random, whose beginnings are shown."""
+    seed: int = 0
+    """Seed of their choice."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
     """Options of `bert-jax doctor` for a token store; a run is examined with its own."""
 

@@ -44,13 +44,16 @@ class Table:
     """Tables below it that open on a click."""
 
 
-def page(title: str, figures: dict[str, dict[str, Any]], tables: list[Table], now: float) -> str:
+def page(
+    title: str, figures: dict[str, dict[str, Any]], tables: list[Table], now: float, heading: str = "Curves"
+) -> str:
     """Return the page.
 
     Args:
       figures: figures of Plotly, by heading.
       tables: the first one stands above the figures, the others below.
       now: time of the page, in seconds since 1970.
+      heading: that of the figures.
     """
     from plotly.offline import get_plotlyjs  # 4.8 MB of text
 
@@ -68,7 +71,7 @@ def page(title: str, figures: dict[str, dict[str, Any]], tables: list[Table], no
 <title>{html.escape(title)}</title><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1>
 {first}
-<h2>Curves</h2>
+<h2>{html.escape(heading)}</h2>
 <p>Drag over a part to enlarge it, double-click to see all again, click a name to hide its line.</p>
 <div class="charts">{charts or "<p>No run has logged a step yet.</p>"}</div>
 {"".join(others)}

@@ -36,14 +36,14 @@ def count_tokens(store: Store, advance_to: Callable[[int], object] = lambda toke
             block = np.asarray(tokens[starts[first] : starts[last]])
             found = np.bincount(block, minlength=len(ids))
             ids = np.pad(ids, (0, len(found) - len(ids))) + found
-            hashes.append(_hashes(block, starts[first : last + 1] - starts[first]))
+            hashes.append(text_hashes(block, starts[first : last + 1] - starts[first]))
             done, first = done + len(block), last
             advance_to(done)
     return TokenCounts(ids, np.concatenate(hashes))
 
 
-def _hashes(tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return a hash, uint64, of each of the consecutive documents tokens[starts[i]:starts[i + 1]]."""
+def text_hashes(tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return a hash, uint64, of each of the consecutive texts tokens[starts[i]:starts[i + 1]]."""
     places = np.arange(len(tokens)) - np.repeat(starts[:-1], np.diff(starts))
     mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _ODD[0] + places.astype(np.uint64) * _ODD[1]
     mixed = (mixed ^ mixed >> np.uint64(29)) * _ODD[2]

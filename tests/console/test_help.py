@@ -46,7 +46,7 @@ from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, Pretrai
 from bert_jax.config.planning import PlanConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.studying import StudyConfig
-from bert_jax.config.watching import DoctorConfig, ReportConfig, StatusConfig
+from bert_jax.config.watching import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console.command_line import parse
 
 
@@ -113,6 +113,7 @@ OPTIONS = {  # of every command
     "status": StatusConfig(),
     "report": ReportConfig(output=""),
     "doctor": DoctorConfig(),
+    "describe": DescribeConfig(output=""),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
     "finetune": FinetuneConfig(),
