@@ -24,7 +24,11 @@ def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> N
     Raises:
       UserError: it is not installed; the message names the extra.
     """
-    if importlib.util.find_spec(library) is None:
+    try:
+        found = importlib.util.find_spec(library)
+    except ModuleNotFoundError:  # the package that a dotted name is in
+        found = None
+    if found is None:
         raise UserError(
             f"{purpose} needs {library}, which is not installed; pip install 'bert_jax[{extra}]' installs it"
             + (f", and {otherwise}" if otherwise else "")

@@ -6,6 +6,8 @@ Only the standard library is imported here, as in `config.options`.
 import dataclasses
 from typing import Literal
 
+from bert_jax.config.preparing import CorpusFormat
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoConfig:
@@ -35,7 +37,7 @@ class ExtendVocabConfig:
     """Maximum number of bytes of text to read from the corpus, taken evenly from all documents."""
     lowercase: bool | None = None
     """Whether text is lowercased. None: as the vocabulary was made."""
-    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
+    format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name, as for train-vocab."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines and TFDS examples."""

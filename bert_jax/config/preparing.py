@@ -8,6 +8,9 @@ from typing import Literal
 
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 
+CorpusFormat = Literal["auto", "text", "jsonl", "wikiextractor", "wikipedia", "tfds", "docs"]
+"""Formats of a corpus; see `PrepareConfig.format`."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainVocabConfig:
@@ -39,9 +42,9 @@ class TrainVocabConfig:
     """Share of the documents that are not learned from; the printed fertility, coverage and [UNK] rate are measured on
     them. They are the documents that `pretrain` holds out of a store of the same corpus if data.held_out has the same
     value."""
-    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
-    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that
-    begins with `<doc`."""
+    format: CorpusFormat = "auto"
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and by the beginning of the file: `<doc` is
+    WikiExtractor's output, `<mediawiki` a dump of Wikipedia."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines and TFDS examples."""
 
@@ -58,9 +61,9 @@ class PrepareConfig:
     directory that holds one."""
     output: str
     """Directory of the token store to write."""
-    format: Literal["auto", "text", "jsonl", "wikiextractor", "tfds", "docs"] = "auto"
-    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and, for plain text, by a first line that
-    begins with `<doc`."""
+    format: CorpusFormat = "auto"
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and by the beginning of the file: `<doc` is
+    WikiExtractor's output, `<mediawiki` a dump of Wikipedia."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines and TFDS examples."""
     sentences: Literal["split", "lines"] = "split"

@@ -1,10 +1,13 @@
 """Parsing of the bytes of a block into documents and lines, with BOM, NUL and CRLF normalized."""
 
+import collections
 import dataclasses
 import json
 import re
 from collections.abc import Iterator
 
+from bert_jax.data.corpus import wikipedia
+from bert_jax.data.corpus.compression import suffix
 from bert_jax.data.corpus.text_blocks import Block
 from bert_jax.errors import UserError
 
@@ -17,11 +20,12 @@ class BlockText:
     """Contents of a block. `pieces`: the lines of each document; the first piece may continue the previous document.
 
     `replaced`: number of bytes that were not UTF-8, and of unpaired surrogates that JSON can spell (\\ud800); both
-    become U+FFFD.
+    become U+FFFD. `removed`: number of each kind of thing that its format has and that is no text.
     """
 
     pieces: list[list[str]]
     replaced: int
+    removed: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error") -> BlockText:
@@ -31,20 +35,23 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
 
     Raises:
       UserError: there are bytes that are not UTF-8 (file and byte offset) and `bad_utf8` is not "replace"; or broken
-        JSON or a record without the text field (file and line).
+        JSON or a record without the text field (file and line), or a page that is not XML.
     """
     text, replaced = _decode(block, bad_utf8)
+    removed: collections.Counter[str] = collections.Counter()
     if block.source.format in ("tfds", "docs"):
         texts = text.split("\0")
     elif block.source.format == "jsonl":
         texts = list(_json_texts(block, text, text_field))
         replaced += sum(len(_SURROGATE.findall(text)) for text in texts)
         texts = [_SURROGATE.sub("\ufffd", text) for text in texts]
+    elif block.source.format == "wikipedia":
+        texts = list(wikipedia.articles(text, block.head, block.source.name, removed))
     else:
         text = _normalise(text)
         return BlockText(_pieces(text.split("\n"), block.source.format), replaced)
     pieces = ([line for line in _normalise(text).split("\n") if line.strip()] for text in texts)
-    return BlockText([[], *filter(None, pieces)], replaced)
+    return BlockText([[], *filter(None, pieces)], replaced, dict(removed))
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
@@ -56,7 +63,7 @@ def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
             return text, text.count("\ufffd") - block.payload.count("\ufffd".encode())
         at, value = block.start.offset + error.start, block.payload[error.start]
     hint = "; it looks like UTF-16: convert it" if at == 0 and block.payload[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-    where = "of the decompressed text " if block.source.name.endswith(".gz") else ""
+    where = "of the decompressed text " if suffix(block.source.name) else ""
     raise UserError(
         f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
         "--bad_utf8=replace to count and replace such bytes"

@@ -1,12 +1,12 @@
 """Resolves `--input` into sources, and reads documents from sources.
 
 Forms, several of them separated by commas: a file, a directory (every file below it that is not hidden, sorted), a
-glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or .gz:
-plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor output.
+glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or
+compressed: plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor
+output, MediaWiki exports.
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 import re
@@ -16,10 +16,11 @@ from etils import epath
 
 from bert_jax.data.corpus import documentation, tfds_documents
 from bert_jax.data.corpus.parsing import parse_block
+from bert_jax.data.corpus.source_formats import guess_format, need_libraries
 from bert_jax.data.corpus.text_blocks import Source, read_blocks
 from bert_jax.errors import UserError
 
-FILE_FORMATS = ("text", "jsonl", "wikiextractor")
+FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +153,9 @@ def _describe_file(path: epath.Path, format: str) -> Source:
         size, revision = _size_and_revision(path)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror or error}") from error
-    source = Source(name, "text" if format == "auto" else format, size, str(revision))
-    if format == "auto":
-        return _guess_format(source)
-    return source
-
-
-def _guess_format(source: Source) -> Source:
-    make = functools.partial(Source, name=source.name, bytes=source.bytes, revision=source.revision)
-    if source.name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        return make(format="jsonl")
-    head = next(iter(read_blocks(source)), None) if source.bytes else None
-    begins = head is not None and head.payload.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<doc ")
-    return make(format="wikiextractor" if begins else "text")
+    format = guess_format(name, size) if format == "auto" else format
+    need_libraries(name, format)
+    return Source(name, format, size, str(revision))
 
 
 def _is_local(name: str) -> bool:

@@ -5,40 +5,22 @@ token store is the same for every number of workers and after every interruption
 is split over several (`Block.continues`), so a gigabyte on one line needs no more memory than a page.
 """
 
-import contextlib
 import dataclasses
-import gzip
-import re
-import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import IO
 
-from etils import epath
-
-from bert_jax.data.corpus import documentation, tfds_documents
-from bert_jax.data.corpus.wrapping import last_paragraph
+from bert_jax.data.corpus import block_ends, documentation, tfds_documents, wikipedia
+from bert_jax.data.corpus.compression import opened, skip
 from bert_jax.errors import UserError
 
 BLOCK_BYTES = 1 << 20
-MAX_JSON_LINE_BYTES = 1 << 26
+MAX_RECORD_BYTES = 1 << 26
 
-_LINE_END = rb"(?:\r\n?|\n)"
-_DOCUMENT_END = {
-    "text": re.compile(rb"(?s).*(?:\n|\r(?!\n))[ \t]*" + _LINE_END),  # `.*` is greedy: the last end in the buffer
-    "wikiextractor": re.compile(rb"(?s).*\n</doc>[ \t]*" + _LINE_END),
-    "jsonl": re.compile(rb"(?s).*\n"),
+_TOO_LONG = {
+    "jsonl": "a line of more than {limit} is too long for JSON lines; store such a document as plain text, which is "
+    "read in pieces",
+    "wikipedia": "a page of more than {limit}; give the dump of the articles (pages-articles), not of their histories",
 }
-_SHORT_OF_A_DOCUMENT = tuple(
-    map(
-        re.compile,
-        (
-            rb"(?s).*" + _LINE_END,
-            rb"""(?s).*[.!?]["')\]]*[ \t]+(?=[A-Z"'(\[])""",  # within a long line: after a sentence, if one ends here
-            rb"(?s).*\s",
-            rb"(?s).*(?=[\x00-\x7f\xc0-\xff])",  # never inside a UTF-8 character
-        ),
-    )
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +49,18 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A part of one source. `consumed`: bytes of the source, as stored, read by its end (for progress)."""
+    """A part of one source.
+
+    `consumed`: bytes of the source, as stored, read by its end (for progress). `head`: the beginning of a file by which
+    all of its blocks are read.
+    """
 
     source: Source
     start: Position
     end: Position
     payload: bytes
     consumed: int
+    head: bytes = b""
 
     @property
     def continues(self) -> bool:
@@ -85,8 +72,8 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
     """Yield the blocks of `source` from `start`, which is the `end` of some block or the beginning.
 
     Raises:
-      UserError: the file is unreadable, its gzip is broken, a JSON line is longer than MAX_JSON_LINE_BYTES, or there is
-        no such data set or feature.
+      UserError: the file is unreadable, damaged or ends too early, a record is longer than MAX_RECORD_BYTES, or there
+        is no such data set or feature.
     """
     if source.format == "tfds":
         return _pack(source, tfds_documents.documents(source.name, text_field), start)
@@ -95,47 +82,44 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
     return _cut_file(source, start)
 
 
-def _cut_file(source: Source, position: Position) -> Iterator[Block]:
-    with _opened(source) as (stream, raw):
-        _skip(stream, source, position.offset)
-        buffer, target = b"", BLOCK_BYTES
+def _cut_file(source: Source, start: Position) -> Iterator[Block]:
+    head = _head(source)
+    with opened(source.name) as (stream, raw):
+        skip(stream, source.name, start.offset)
+        buffer, target, position = b"", BLOCK_BYTES, start
         while True:
             buffer = _fill(stream, buffer, target)
+            at_end = len(buffer) < target
+            if at_end and (buffer or position != start):
+                block_ends.check_last(buffer, source.format, source.name)
             if not buffer:
                 return
-            if at_end := len(buffer) < target:
+            if at_end:
                 cut, closed = len(buffer), True
             else:
-                cut, closed = _cut(buffer, source)
+                cut, closed = block_ends.find_end(buffer, source.format, source.wrap_column)
             if not cut:
-                if target >= MAX_JSON_LINE_BYTES:
-                    raise UserError(
-                        f"{source.name}:{position.line + 1}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MiB "
-                        "is too long for JSON lines; store such a document as plain text, which is read in pieces"
-                    )
+                if target >= MAX_RECORD_BYTES:
+                    message = _TOO_LONG[source.format].format(limit=f"{MAX_RECORD_BYTES >> 20} MiB")
+                    raise UserError(f"{source.name}:{position.line + 1}: {message}")
                 target += BLOCK_BYTES
                 continue
             payload, buffer, target = buffer[:cut], buffer[cut:], BLOCK_BYTES
             end = Position(position.offset + cut, position.line + payload.count(b"\n"), not closed)
-            yield Block(source, position, end, payload, source.bytes if at_end else min(raw.tell(), source.bytes))
+            yield Block(source, position, end, payload, source.bytes if at_end else min(raw.tell(), source.bytes), head)
+            if at_end:
+                return
             position = end
 
 
-def _cut(buffer: bytes, source: Source) -> tuple[int, bool]:
-    """Return where in `buffer` to end the block, and whether a document ends there; 0 asks for a longer buffer."""
-    if match := _DOCUMENT_END[source.format].match(buffer):
-        return match.end(), True
-    if source.format == "jsonl":
-        return 0, True
-    if source.wrap_column and (start := last_paragraph(buffer, source.wrap_column)):
-        return start, False
-    for pattern in _SHORT_OF_A_DOCUMENT:
-        if (match := pattern.match(buffer)) and match.end():
-            return match.end(), False
-    return len(buffer), False
+def _head(source: Source) -> bytes:
+    if source.format != "wikipedia":
+        return b""
+    with opened(source.name) as (stream, _):
+        return wikipedia.site_information(_fill(stream, b"", wikipedia.MAX_HEAD_BYTES), source.name)
 
 
-def _fill(stream: IO[bytes] | gzip.GzipFile, buffer: bytes, target: int) -> bytes:
+def _fill(stream: IO[bytes], buffer: bytes, target: int) -> bytes:
     """Fill `buffer` up to `target` bytes (less only at the end of the file, one more to keep a CRLF together)."""
     parts, length = [buffer], len(buffer)
     while length < target and (data := stream.read(target - length)):
@@ -144,32 +128,6 @@ def _fill(stream: IO[bytes] | gzip.GzipFile, buffer: bytes, target: int) -> byte
     if length >= target and parts[-1].endswith(b"\r"):
         parts.append(stream.read(1))
     return b"".join(parts)
-
-
-@contextlib.contextmanager
-def _opened(source: Source):
-    """Yield (decompressed stream, raw stream). An OSError while reading is left to `prepare`, which can resume."""
-    try:
-        raw = epath.Path(source.name).open("rb")
-    except OSError as error:
-        raise UserError(f"cannot read {source.name}: {error.strerror or error}") from error
-    with raw:
-        if not source.name.endswith(".gz"):
-            yield raw, raw
-            return
-        try:
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield stream, raw
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{source.name} is not a whole gzip file ({error}); fetch or compress it again") from error
-
-
-def _skip(stream: Any, source: Source, offset: int) -> None:
-    if not source.name.endswith(".gz"):
-        stream.seek(offset)
-        return
-    while offset and (data := stream.read(min(offset, BLOCK_BYTES))):
-        offset -= len(data)
 
 
 def _pack(source: Source, documents: Iterable[tuple[str, float]], position: Position) -> Iterator[Block]:

@@ -29,6 +29,7 @@ class EncodedBlock:
     unknown_tokens: int
     cut_sentences: int
     replaced_characters: int
+    removed: dict[str, int]  # number of each kind of thing in the source that is no text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Encoder:
             unknown_tokens=int(np.count_nonzero(tokens == self.tokenizer.unk_id)),
             cut_sentences=cuts,
             replaced_characters=text.replaced,
+            removed=text.removed,
         )
 
     def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -60,6 +60,15 @@ class SourceRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Removed:
+    """How many things of one kind a source holds that are no text: redirects, tables, lines of a licence, …"""
+
+    source: str
+    what: str
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `prepare` that change what is stored."""
 
@@ -95,11 +104,13 @@ class Manifest:
     """Counts of each shard."""
     files: tuple[FileRecord, ...]
     """Name and SHA-256 of every file."""
+    removed: tuple[Removed, ...] = ()
+    """What was left out of the sources, by source and kind."""
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the contents, without their origin (paths, dates)."""
-        content = {key: value for key, value in to_dict(self).items() if key not in ("sources", "options")}
+        content = {key: value for key, value in to_dict(self).items() if key not in ("sources", "options", "removed")}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ which a killed run resumes. `manifest.json` is written last, under a different n
 is no store. Memory use is a few blocks per worker, regardless of corpus or document size.
 """
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -35,6 +36,7 @@ from bert_jax.data.store.manifest import (
     FileRecord,
     Manifest,
     Options,
+    Removed,
     SourceRecord,
     TokenizerRecord,
     dtype_for,
@@ -106,8 +108,8 @@ def run_prepare(config: PrepareConfig) -> Manifest:
             write_progress(directory, progress)
             shutil.rmtree(directory / "tokenizer", ignore_errors=True)  # never trust what an interrupted run left
             tokenizer.save(directory / "tokenizer")
-            state = _append_blocks(directory, progress, sources, config.workers)
-            manifest = _manifest(directory, made_from, state)
+            state, removed = _append_blocks(directory, progress, sources, config.workers)
+            manifest = _manifest(directory, made_from, state, removed)
             _publish(directory, output, manifest)
         except UserError:
             clear(directory)
@@ -196,33 +198,47 @@ def _working_directory(output: epath.Path) -> pathlib.Path:
     return cache_directory() / f"prepare-{name}"
 
 
-def _append_blocks(directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int) -> WriterState:
-    """Encode what is left of the sources and append it; return the state of the closed shards."""
+def _append_blocks(
+    directory: pathlib.Path, progress: Progress, sources: list[Source], workers: int
+) -> tuple[WriterState, tuple[Removed, ...]]:
+    """Encode what is left of the sources and append it; return the state of the closed shards and what was left out."""
     made_from = progress.made_from
     number = {source: index for index, source in enumerate(sources)}
     done = [sum(source.bytes for source in sources[:index]) for index in range(len(sources) + 1)]
     workers = 1 if done[-1] <= BLOCK_BYTES else workers or _cores()
     blocks = _remaining(sources, progress, made_from.options.text_field)
     recorded = time.monotonic()
+    removed = collections.Counter({(entry.source, entry.what): entry.number for entry in progress.removed})
     writer = StoreWriter(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer)
     with contextlib.closing(writer), progress_bar("preparing", done[-1], done[progress.source], "bytes") as advance_to:
         try:
             for block, encoded in encoded_blocks(blocks, str(directory / "tokenizer"), made_from.options, workers):
                 writer.append(encoded, block.continues)
+                removed.update({(block.source.name, what): number for what, number in encoded.removed.items()})
                 progress = dataclasses.replace(progress, source=number[block.source], position=block.end)
                 advance_to(done[progress.source] + block.consumed)
                 if time.monotonic() - recorded >= RECORD_SECONDS:
-                    write_progress(directory, dataclasses.replace(progress, writer=writer.flush()))
+                    _record(directory, progress, writer, removed)
                     recorded = time.monotonic()
         finally:
-            write_progress(directory, dataclasses.replace(progress, writer=writer.flush()))
+            _record(directory, progress, writer, removed)
         state = writer.finish()
     if not state.shards:
         raise UserError(
             f"the corpus holds no text: {done[-1]:,} bytes in {len(sources)} "
             f"source{'s' * (len(sources) > 1)} gave no token"
         )
-    return state
+    return state, _removals(removed)
+
+
+def _record(
+    directory: pathlib.Path, progress: Progress, writer: StoreWriter, removed: collections.Counter[tuple[str, str]]
+) -> None:
+    write_progress(directory, dataclasses.replace(progress, writer=writer.flush(), removed=_removals(removed)))
+
+
+def _removals(removed: collections.Counter[tuple[str, str]]) -> tuple[Removed, ...]:
+    return tuple(Removed(source=source, what=what, number=n) for (source, what), n in sorted(removed.items()) if n)
 
 
 def _remaining(sources: list[Source], progress: Progress, text_field: str) -> Iterator[Block]:
@@ -232,7 +248,9 @@ def _remaining(sources: list[Source], progress: Progress, text_field: str) -> It
         )
 
 
-def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) -> Manifest:
+def _manifest(
+    directory: pathlib.Path, made_from: MadeFrom, state: WriterState, removed: tuple[Removed, ...]
+) -> Manifest:
     tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
     hashes = ((path.name, hash_file(path)) for path in tokenizer_files)
     return Manifest(
@@ -247,6 +265,7 @@ def _manifest(directory: pathlib.Path, made_from: MadeFrom, state: WriterState) 
             *state.hashes,
             *(FileRecord(name=f"tokenizer/{name}", sha256=sha256) for name, sha256 in hashes if sha256),
         ),
+        removed=removed,
     )
 
 

@@ -171,7 +171,7 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
     fails("c.jsonl:8: the field 'text' holds 3", write(tmp_path / "c.jsonl", good + '{"text": 3}\n'))
     fails("d.jsonl:8: no field 'text', the record is not an object", write(tmp_path / "d.jsonl", good + "[1]\n"))
     fails("e.jsonl:8: not a JSON", write(tmp_path / "e.jsonl", good + "[" * 100_000 + "\n"))
-    monkeypatch.setattr(text_blocks, "MAX_JSON_LINE_BYTES", 64)
+    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 64)
     fails("f.jsonl:8: a line of more than", write(tmp_path / "f.jsonl", good + '{"text": "' + "x" * 200 + '"}'))
 
 

@@ -1,17 +1,10 @@
-"""What the tests of `prepare` share: a vocabulary of letters, and blocks and shards that small texts fill."""
+"""What the tests of `prepare` share: blocks and shards that small texts fill."""
 
 import pytest
-from letter_corpus import VOCABULARY
 
 from bert_jax.data.corpus import text_blocks
 from bert_jax.data.store import prepare
 from bert_jax.data.store import writer as store_writer
-
-
-@pytest.fixture
-def vocab(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    return str(tmp_path / "vocab.txt")
 
 
 @pytest.fixture
