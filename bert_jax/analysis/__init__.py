@@ -15,6 +15,11 @@ from bert_jax.analysis.layer_states.layer_pictures import (
 from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
 from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
 from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
+from bert_jax.analysis.probing.layer_probes import LayerProbes, TaskProbes, probe
+from bert_jax.analysis.probing.probe_pictures import draw_probes
+from bert_jax.analysis.probing.probing_task import ProbingTask, make_task
+from bert_jax.analysis.probing.task_reading import read_probing_tasks
+from bert_jax.analysis.probing.treebank_tasks import tagging_task
 from bert_jax.analysis.pruning.kept_layers import keep_layers
 from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
 from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
@@ -30,13 +35,16 @@ __all__ = [
     "AttentionMaps",
     "ContextSimilarity",
     "LayerIsotropy",
+    "LayerProbes",
     "LayerSimilarity",
+    "ProbingTask",
     "Pruning",
     "RemovalCurve",
     "SenseSimilarity",
     "SentenceCorrelation",
     "SpellingNoise",
     "TaskNoise",
+    "TaskProbes",
     "TaskScore",
     "attention",
     "attention_page",
@@ -46,6 +54,7 @@ __all__ = [
     "draw_layer_isotropy",
     "draw_layer_similarity",
     "draw_noise",
+    "draw_probes",
     "draw_pruning",
     "draw_sense_similarity",
     "draw_sentence_correlation",
@@ -53,10 +62,14 @@ __all__ = [
     "fit_postprocess",
     "isotropy",
     "keep_layers",
+    "make_task",
     "noise",
+    "probe",
     "prune",
+    "read_probing_tasks",
     "sentence_correlation",
     "similarity",
+    "tagging_task",
     "task_noise",
     "word_senses",
 ]

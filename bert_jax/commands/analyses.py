@@ -23,6 +23,7 @@ def run_analysis(name: str, words: list[str]) -> None:
     options.check()
     from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
+    from bert_jax.commands.probe_analysis import run_probe
     from bert_jax.commands.pruning_analyses import run_prune
     from bert_jax.commands.spelling_analyses import run_noise
     from bert_jax.commands.word_analyses import run_similarity
@@ -31,6 +32,7 @@ def run_analysis(name: str, words: list[str]) -> None:
         "attention": run_attention,
         "cka": run_cka,
         "isotropy": run_isotropy,
+        "probe": run_probe,
         "noise": run_noise,
         "prune": run_prune,
         "similarity": run_similarity,

@@ -5,6 +5,7 @@ The docstring of an analysis is its help: its usage, then what it does. Its `che
 
 from bert_jax.config.analyses.attention_options import AttentionConfig
 from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
+from bert_jax.config.analyses.probe_options import ProbeConfig
 from bert_jax.config.analyses.pruning_options import PruneConfig
 from bert_jax.config.analyses.spelling_options import SpellingConfig
 from bert_jax.config.analyses.word_options import SimilarityConfig
@@ -13,6 +14,7 @@ ANALYSES = {
     "attention": AttentionConfig,
     "cka": CkaConfig,
     "isotropy": IsotropyConfig,
+    "probe": ProbeConfig,
     "noise": SpellingConfig,
     "prune": PruneConfig,
     "similarity": SimilarityConfig,

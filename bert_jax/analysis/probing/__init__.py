@@ -1,0 +1,1 @@
+"""What linear probes read from each layer."""
