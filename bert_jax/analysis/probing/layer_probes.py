@@ -26,6 +26,7 @@ class TaskProbes:
     """
 
     task: str
+    """Name of the task."""
     metric: str
     """accuracy or R²."""
     classes: tuple[str, ...]
@@ -66,10 +67,13 @@ class LayerProbes:
     """Results for several tasks."""
 
     tasks: tuple[TaskProbes, ...]
+    """The results of each, in the order asked for."""
     layers: tuple[int, ...]
     """Numbers of the R layers; 0 is the embeddings, which know no context."""
     seeds: int
+    """Number of seeds, K."""
     pieces: str
+    """Which pieces of a word its vector is made of: mean, first or last."""
     model: str
     """Path of the model."""
 

@@ -15,7 +15,9 @@ class ProbingTask:
     """T texts, and n examples in them: each is one or two spans of characters and a label."""
 
     name: str
+    """What the task is called in results and pictures."""
     texts: tuple[str, ...]
+    """The texts that the model reads."""
     parts: np.ndarray
     """int [T]: the place in PARTS of the file that each text is from."""
     owners: np.ndarray
@@ -31,6 +33,7 @@ class ProbingTask:
 
     @property
     def regression(self) -> bool:
+        """Whether the labels are numbers to estimate."""
         return self.labels.dtype.kind == "f"
 
     def chosen(self, examples: np.ndarray) -> "ProbingTask":
