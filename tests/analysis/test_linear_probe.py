@@ -21,7 +21,7 @@ def test_a_probe_is_the_logistic_regression_of_another_library(penalty):
     inputs = states(1, 300) * np.float32(3.0)
     noise = np.random.default_rng(1).standard_normal((300, 3))
     labels = (inputs[0, :, 0, :3] + noise).argmax(axis=1)
-    found = fit(inputs, np.eye(3)[labels], penalty * 9**-1)  # the mean square of these states is 9
+    found = fit(inputs, np.eye(3)[labels], penalty)
     peer = LogisticRegression(C=1 / (penalty * 300), tol=1e-10, max_iter=10_000).fit(inputs[0, :, 0], labels)
     assert found.converged and found.mix.tolist() == [1.0]
     np.testing.assert_allclose(found.matrix.T, peer.coef_, atol=2e-3)
@@ -42,8 +42,9 @@ def test_regression_is_ridge_regression():
 def test_the_gradient_is_that_of_finite_differences(layers, spans, classes):
     random = np.random.default_rng(2)
     target = random.standard_normal((12, 1)) if classes == 1 else np.eye(classes)[random.integers(classes, size=12)]
-    problem = linear_probe._Problem(states(layers, 12, spans, 3), target, 0.05)
-    at = 0.3 * random.standard_normal(len(problem.packed(None)) if layers == 1 else problem.packed(None).size)
+    problem = linear_probe._Problem(states(layers, 12, spans, 3), target)
+    problem.set_penalty(0.05)
+    at = 0.3 * random.standard_normal(len(problem.packed(None)))
     wanted = approx_fprime(at, lambda values: problem(values)[0], 1e-3)  # a mix is summed in float32
     np.testing.assert_allclose(problem(at)[1], wanted, atol=3e-3, rtol=3e-3)
 

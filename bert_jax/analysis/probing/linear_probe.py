@@ -2,16 +2,16 @@
 
 The features of one span are its state h; those of two are [a, b, a * b], as for the arcs of Liu et al. 2019, because
 nothing linear in [a, b] alone can tell that two words belong together. Several layers are mixed before that, by
-Σ softmax(s) h, with s learned along with the rest (Tenney et al. 2019).
+Σ softmax(s) h, with s learned along with the rest (Tenney et al. 2019), and the mix is scaled to the mean square of a
+layer, so that the penalty does not put it at a disadvantage.
 """
 
 import dataclasses
 
 import numpy as np
 
-PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Strengths λ of λ/2 · v · |W|², from the strongest; that with the least loss on dev is taken. v is the mean square of
-the states that W reads: 1 for a layer, which is standardized, and less for a mix, not to put it at a disadvantage."""
+PENALTIES = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
+"""Strengths λ of λ/2 · |W|², from the strongest; that with the least loss on dev is taken."""
 TOLERANCE = 1e-4
 """Largest component of the gradient of the mean loss at which training ends, in coordinates in which the curvature is
 about one: the loss is then within some 1e-8 of its minimum per parameter."""
@@ -28,6 +28,8 @@ class LinearProbe:
     """float64 [C]."""
     mix: np.ndarray
     """float64 [R]: share of each layer, which sum to 1."""
+    scale: float
+    """What the mix is multiplied by."""
     penalty: float
     gradient: float
     """Largest component of the gradient at the end, see TOLERANCE."""
@@ -39,7 +41,7 @@ class LinearProbe:
 
     def scores(self, states: np.ndarray) -> np.ndarray:
         """Return float64 [n, C] for standardized states [R, n, S, H]."""
-        return _features(_mixed(self.mix, states)) @ self.matrix + self.bias
+        return _features(self.scale * _mixed(self.mix, states)) @ self.matrix + self.bias
 
 
 def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearProbe | None = None) -> LinearProbe:
@@ -51,12 +53,16 @@ def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearPro
     Args:
       states: float32 [R, n, S, H], standardized.
       target: float [n, C]: one-hot rows for cross-entropy (C ≥ 2), or numbers to estimate (C = 1).
-      penalty: λ, see PENALTIES.
+      penalty: λ of λ/2 · |W|².
       start: probe of one layer to start from.
     """
+    return _minimum(_Problem(states, target), penalty, start)
+
+
+def _minimum(problem: "_Problem", penalty: float, start: LinearProbe | None) -> LinearProbe:
     from scipy.optimize import minimize
 
-    problem = _Problem(states, target, penalty)
+    problem.set_penalty(penalty)
     found = minimize(
         problem,
         problem.packed(start),
@@ -65,7 +71,9 @@ def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearPro
         options={"gtol": TOLERANCE, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS},
     )
     shares, matrix, bias = problem.unpacked(found.x)
-    return LinearProbe(matrix, bias, shares, penalty, float(np.abs(found.jac).max()), int(found.nit))
+    return LinearProbe(
+        matrix, bias, shares, problem.scale(shares), penalty, float(np.abs(found.jac).max()), int(found.nit)
+    )
 
 
 def fit_and_choose(
@@ -76,9 +84,9 @@ def fit_and_choose(
     Penalties become weaker until dev gets worse. A probe of one layer starts from the last; that of a mix would find it
     hard to leave shares near 0.
     """
-    best, least, failed, probe = None, np.inf, 0, None
+    best, least, failed, probe, problem = None, np.inf, 0, None, _Problem(train, target)
     for penalty in PENALTIES:
-        probe = fit(train, target, penalty, probe if len(train) == 1 else None)
+        probe = _minimum(problem, penalty, probe if len(train) == 1 else None)
         failed += not probe.converged
         loss = _loss(probe.scores(dev), dev_target)[0]
         if best is not None and loss >= least:
@@ -110,23 +118,31 @@ class _Problem:
     directions of the features, each scaled so that the curvature is about one in all of them. The minimum is the same.
     """
 
-    def __init__(self, states: np.ndarray, target: np.ndarray, penalty: float):
-        self._states, self._target, self._penalty = states, target.astype(np.float64), penalty
+    def __init__(self, states: np.ndarray, target: np.ndarray):
+        self._states, self._target = states, target.astype(np.float64)
         self._layers = len(states)
         self._mixing = self._layers if self._layers > 1 else 0
         flat = states.reshape(self._layers, -1)
         self._products = (flat @ flat.T / flat.shape[1]).astype(np.float64)  # shares @ products @ shares: mean square
-        features = _features(_mixed(np.full(self._layers, 1 / self._layers), states))
+        shares = np.full(self._layers, 1 / self._layers)
+        features = _features(self.scale(shares) * _mixed(shares, states))
         self._features = None if self._mixing else features
         centred = features - features.mean(axis=0)
-        variances, directions = np.linalg.eigh(centred.T @ centred / len(features))
-        classes = target.shape[1]
-        curvature = np.maximum(variances, 0.0) * (
-            1.0 if classes == 1 else 1 / classes
-        )  # p (1 - p) at the start, p = 1 / C
-        self._basis = directions / np.sqrt(curvature + penalty)
-        self._inverse = directions * np.sqrt(curvature + penalty)  # its transpose is the inverse
-        self._shape = (features.shape[1], classes)
+        variances, self._directions = np.linalg.eigh(centred.T @ centred / len(features))
+        # The curvature p (1 - p) of a cross-entropy is at most about 1 / C where training starts, at p = 1 / C.
+        self._curvature = np.maximum(variances, 0.0) / target.shape[1]
+        self._shape = (features.shape[1], target.shape[1])
+        self.set_penalty(PENALTIES[0])
+
+    def set_penalty(self, penalty: float) -> None:
+        """Change λ; vectors have another meaning after it."""
+        self._penalty = penalty
+        self._basis = self._directions / np.sqrt(self._curvature + penalty)
+        self._inverse = self._directions * np.sqrt(self._curvature + penalty)  # its transpose is the inverse
+
+    def scale(self, shares: np.ndarray) -> float:
+        """Return what gives the mix the mean square of a layer, which is 1 where it is standardized."""
+        return 1.0 if not self._mixing else float(shares @ self._products @ shares) ** -0.5
 
     def packed(self, probe: LinearProbe | None) -> np.ndarray:
         """Return the vector of a probe of one layer; None: that of zeros."""
@@ -142,19 +158,18 @@ class _Problem:
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         shares, matrix, bias = self.unpacked(values)
-        mixed = _mixed(shares, self._states) if self._features is None else None
+        scale = self.scale(shares)
+        mixed = scale * _mixed(shares, self._states) if self._features is None else None
         features = self._features if mixed is None else _features(mixed)
         assert features is not None
         loss, of_scores = _loss(features @ matrix + bias, self._target)
-        penalty = self._penalty * float(shares @ self._products @ shares)
-        square = float((matrix**2).sum())
-        loss += penalty / 2 * square
-        of_matrix = features.T @ of_scores + penalty * matrix
+        loss += self._penalty / 2 * float((matrix**2).sum())
+        of_matrix = features.T @ of_scores + self._penalty * matrix
         parts = [(self._basis.T @ of_matrix).ravel(), of_scores.sum(axis=0)]
         if mixed is not None:
-            of_mixed = _of_states(of_scores @ matrix.T, mixed).astype(np.float32)
-            of_shares = (self._states.reshape(self._layers, -1) @ of_mixed.ravel()).astype(np.float64)
-            of_shares += self._penalty * square * (self._products @ shares)
+            of_mixed = _of_states(of_scores @ matrix.T, mixed)
+            of_shares = scale * (self._states.reshape(self._layers, -1) @ of_mixed.astype(np.float32).ravel())
+            of_shares = of_shares - float((of_mixed * mixed).sum()) * scale**2 * (self._products @ shares)
             parts.insert(0, shares * (of_shares - shares @ of_shares))
         return loss, np.concatenate(parts)
 
