@@ -25,6 +25,11 @@ def place(tmp_path_factory):
             "\n\n".join("\n".join(f"{word} {TAGS.get(word, 'N')}" for word in each.split()) for each in SENTENCES)
         )
     (place / "text.txt").write_text("\n".join(SENTENCES))
+    for name, second in (("one/x", ""), ("two/x", '"span2": [1, 2], ')):
+        (place / name).parent.mkdir()
+        (place / f"{name}.jsonl").write_text(
+            f'{{"text": "a b", "targets": [{{"span1": [0, 1], {second}"label": "l"}}]}}'
+        )
     return place
 
 
@@ -34,12 +39,13 @@ def analyze(place, output, *words: str) -> int:
 
 def test_the_command_leaves_a_result_and_a_second_call_computes_nothing(place, tmp_path, capsys, monkeypatch):
     words = [f"--input={place}/a.conll,{place}/text.txt", f"--test={place}/b.conll", "--tasks=tags,order", "--seeds=2"]
+    words.append("--layers=0,5")
     assert analyze(place, tmp_path, *words) == 0
     printed = capsys.readouterr().out
     assert "scores on test, 2 seeds" in printed and "result.json, probe.png, probe.svg" in printed
     saved = json.loads((tmp_path / "result.json").read_text())["result"]
-    assert [task["task"] for task in saved["tasks"]] == ["tags", "order"] and saved["layers"] == [0, 1, 2, 3, 4, 5]
-    assert np.shape(saved["tasks"][0]["scores"]) == (2, 7) and saved["tasks"][0]["classes"] == ["A", "D", "N", "P"]
+    assert [task["task"] for task in saved["tasks"]] == ["tags", "order"] and saved["layers"] == [0, 5]
+    assert np.shape(saved["tasks"][0]["scores"]) == (2, 3) and saved["tasks"][0]["classes"] == ["A", "D", "N", "P"]
     assert saved["tasks"][0]["mean"][0] == 1.0  # each word has one tag, which its embedding tells
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npy", ".png", ".svg"}
     monkeypatch.setattr(probe_analysis, "probe", None)  # calling it would fail
@@ -70,6 +76,7 @@ def test_the_function_returns_what_the_command_saves(place, tmp_path):
         (["--input=a.conll,b.conll"], "makes a task 'tags' too"),
         (["--input=a.conll", "--test=text.txt"], "tasks from text are divided by the seed"),
         (["--input=none.conllu"], "none.conllu"),
+        (["--input=one/x.jsonl", "--test=two/x.jsonl"], "some of its files have one span per example and some two"),
         (["--input=a.conll", "--max_length=3"], "max_length=3 must be between 5 and the 40 positions"),
     ],
 )

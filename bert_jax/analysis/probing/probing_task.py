@@ -80,8 +80,12 @@ def joined(tasks: list[ProbingTask]) -> ProbingTask:
     """Return the parts of one task as a whole.
 
     Raises:
-      UserError: the labels are all the same, so that there is nothing to tell apart.
+      UserError: the labels are all the same, so that there is nothing to tell apart, or some parts have pairs of spans.
     """
+    if len({task.spans.shape[1] for task in tasks}) > 1:
+        raise UserError(
+            f"the probing task {tasks[0].name}: some of its files have one span per example and some two; give one kind"
+        )
     offsets = np.cumsum([0, *(len(task.texts) for task in tasks)])[:-1]
     whole = dataclasses.replace(
         tasks[0],
