@@ -40,7 +40,7 @@ class ExtendVocabConfig:
     format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name, as for train-vocab."""
     text_field: str = "text"
-    """Name of the field that holds the text in JSON lines and TFDS examples."""
+    """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

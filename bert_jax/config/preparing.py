@@ -8,7 +8,9 @@ from typing import Literal
 
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 
-CorpusFormat = Literal["auto", "text", "jsonl", "wikiextractor", "wikipedia", "tfds", "docs"]
+CorpusFormat = Literal[
+    "auto", "text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow", "tfds", "docs"
+]
 """Formats of a corpus; see `PrepareConfig.format`."""
 
 
@@ -43,10 +45,11 @@ class TrainVocabConfig:
     them. They are the documents that `pretrain` holds out of a store of the same corpus if data.held_out has the same
     value."""
     format: CorpusFormat = "auto"
-    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and by the beginning of the file: `<doc` is
-    WikiExtractor's output, `<mediawiki` a dump of Wikipedia."""
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
+    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the text of a crawl (WET).
+    gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
-    """Name of the field that holds the text in JSON lines and TFDS examples."""
+    """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,10 +65,11 @@ class PrepareConfig:
     output: str
     """Directory of the token store to write."""
     format: CorpusFormat = "auto"
-    """Format of the corpus. auto: by the file name (.jsonl, .json, .txt, …) and by the beginning of the file: `<doc` is
-    WikiExtractor's output, `<mediawiki` a dump of Wikipedia."""
+    """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
+    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the text of a crawl (WET).
+    gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
-    """Name of the field that holds the text in JSON lines and TFDS examples."""
+    """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
     sentences: Literal["split", "lines"] = "split"
     """How text becomes sentences. split: a sentence splitter finds them. lines: the corpus already has one sentence per
     line."""

@@ -2,7 +2,7 @@
 
 import re
 
-from bert_jax.data.corpus import wikipedia
+from bert_jax.data.corpus import warc, wikipedia
 from bert_jax.data.corpus.wrapping import last_paragraph
 
 _LINE_END = rb"(?:\r\n?|\n)"
@@ -12,7 +12,7 @@ _DOCUMENT_END = {
     "jsonl": re.compile(rb"(?s).*\n"),
     "wikipedia": re.compile(rb"(?s).*</page>"),
 }
-_WHOLE_RECORDS = ("jsonl", "wikipedia")
+_WHOLE_RECORDS = ("jsonl", "wikipedia", "gutenberg")
 _SHORT_OF_A_DOCUMENT = tuple(
     map(
         re.compile,
@@ -26,9 +26,11 @@ _SHORT_OF_A_DOCUMENT = tuple(
 )
 
 
-def find_end(buffer: bytes, format: str, wrap_column: int = 0) -> tuple[int, bool]:
+def find_end(buffer: bytes, format: str, name: str, wrap_column: int = 0) -> tuple[int, bool]:
     """Return where in `buffer` to end the block, and whether a document ends there; 0 asks for a longer buffer."""
-    if match := _DOCUMENT_END[format].match(buffer):
+    if format == "warc":
+        return warc.end_of_records(buffer, name), True
+    if format in _DOCUMENT_END and (match := _DOCUMENT_END[format].match(buffer)):
         return match.end(), True
     if format in _WHOLE_RECORDS:
         return 0, True
@@ -48,3 +50,5 @@ def check_last(buffer: bytes, format: str, name: str) -> None:
     """
     if format == "wikipedia":
         wikipedia.check_end(buffer, name)
+    elif format == "warc":
+        warc.check_end(buffer, name)

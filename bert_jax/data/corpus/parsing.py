@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 
-from bert_jax.data.corpus import wikipedia
+from bert_jax.data.corpus import gutenberg, warc, wikipedia
 from bert_jax.data.corpus.compression import suffix
-from bert_jax.data.corpus.text_blocks import Block
+from bert_jax.data.corpus.text_blocks import Block, Position
 from bert_jax.errors import UserError
 
 _UNWANTED = dict.fromkeys(map(ord, "\0\ufeff"))
@@ -37,9 +37,12 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
       UserError: there are bytes that are not UTF-8 (file and byte offset) and `bad_utf8` is not "replace"; or broken
         JSON or a record without the text field (file and line), or a page that is not XML.
     """
-    text, replaced = _decode(block, bad_utf8)
     removed: collections.Counter[str] = collections.Counter()
-    if block.source.format in ("tfds", "docs"):
+    if block.source.format == "warc":
+        texts, replaced = _warc_texts(block, bad_utf8, removed)
+        return BlockText([[], *_lines_of(texts)], replaced, dict(removed))
+    text, replaced = _decode(block, bad_utf8)
+    if block.source.format in ("tfds", "docs", "parquet", "arrow"):
         texts = text.split("\0")
     elif block.source.format == "jsonl":
         texts = list(_json_texts(block, text, text_field))
@@ -47,11 +50,25 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
         texts = [_SURROGATE.sub("\ufffd", text) for text in texts]
     elif block.source.format == "wikipedia":
         texts = list(wikipedia.articles(text, block.head, block.source.name, removed))
+    elif block.source.format == "gutenberg":
+        texts = gutenberg.chapters(_normalise(text), block.source.name, removed)
     else:
         text = _normalise(text)
         return BlockText(_pieces(text.split("\n"), block.source.format), replaced)
-    pieces = ([line for line in _normalise(text).split("\n") if line.strip()] for text in texts)
-    return BlockText([[], *filter(None, pieces)], replaced, dict(removed))
+    return BlockText([[], *_lines_of(texts)], replaced, dict(removed))
+
+
+def _lines_of(texts: list[str]) -> Iterator[list[str]]:
+    """Yield the lines of each document that has any."""
+    return filter(None, ([line for line in _normalise(text).split("\n") if line.strip()] for text in texts))
+
+
+def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) -> tuple[list[str], int]:
+    decoded = [
+        _decode(dataclasses.replace(block, start=Position(block.start.offset + offset), payload=body), bad_utf8)
+        for offset, body in warc.texts(block.payload, block.source.name, removed)
+    ]
+    return [text for text, _ in decoded], sum(replaced for _, replaced in decoded)
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 Forms, several of them separated by commas: a file, a directory (every file below it that is not hidden, sorted), a
 glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or
 compressed: plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor
-output, MediaWiki exports.
+output, MediaWiki exports, WET, books of Project Gutenberg, Parquet and Arrow.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bert_jax.data.corpus import documentation, tfds_documents
+from bert_jax.data.corpus import arrow_documents, documentation, tfds_documents
 from bert_jax.data.corpus.parsing import parse_block
 from bert_jax.data.corpus.source_formats import guess_format, need_libraries
 from bert_jax.data.corpus.text_blocks import Source, read_blocks
 from bert_jax.errors import UserError
 
-FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia")
+FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +101,8 @@ def _find(item: str, format: str) -> Iterator[Source]:
 def _files(item: str) -> list[epath.Path]:
     path = epath.Path(item).expanduser()
     if path.is_dir():
+        if saved := arrow_documents.saved_dataset(path):
+            return saved
         files = sorted(_walk(path))
         if not files:
             raise UserError(f"input={item!r}: no file in or below the directory {path}")

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from bert_jax.data.corpus import block_ends, documentation, tfds_documents, wikipedia
+from bert_jax.data.corpus import arrow_documents, block_ends, documentation, tfds_documents, wikipedia
 from bert_jax.data.corpus.compression import opened, skip
 from bert_jax.errors import UserError
 
@@ -20,6 +20,8 @@ _TOO_LONG = {
     "jsonl": "a line of more than {limit} is too long for JSON lines; store such a document as plain text, which is "
     "read in pieces",
     "wikipedia": "a page of more than {limit}; give the dump of the articles (pages-articles), not of their histories",
+    "warc": "a record of more than {limit} is too long for a page of text",
+    "gutenberg": "a book of more than {limit}; store it as plain text, which is read in pieces",
 }
 
 
@@ -79,14 +81,18 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
         return _pack(source, tfds_documents.documents(source.name, text_field), start)
     if source.format == "docs":
         return _pack(source, documentation.documents(), start)
+    if source.format in ("parquet", "arrow"):
+        rows = arrow_documents.documents(source.name, source.format, text_field, start.offset)
+        return _pack(source, rows, start, start.offset)
     return _cut_file(source, start)
 
 
 def _cut_file(source: Source, start: Position) -> Iterator[Block]:
     head = _head(source)
+    least = MAX_RECORD_BYTES if source.format == "gutenberg" else BLOCK_BYTES  # a book is one block
     with opened(source.name) as (stream, raw):
         skip(stream, source.name, start.offset)
-        buffer, target, position = b"", BLOCK_BYTES, start
+        buffer, target, position = b"", least, start
         while True:
             buffer = _fill(stream, buffer, target)
             at_end = len(buffer) < target
@@ -97,14 +103,14 @@ def _cut_file(source: Source, start: Position) -> Iterator[Block]:
             if at_end:
                 cut, closed = len(buffer), True
             else:
-                cut, closed = block_ends.find_end(buffer, source.format, source.wrap_column)
+                cut, closed = block_ends.find_end(buffer, source.format, source.name, source.wrap_column)
             if not cut:
                 if target >= MAX_RECORD_BYTES:
                     message = _TOO_LONG[source.format].format(limit=f"{MAX_RECORD_BYTES >> 20} MiB")
                     raise UserError(f"{source.name}:{position.line + 1}: {message}")
                 target += BLOCK_BYTES
                 continue
-            payload, buffer, target = buffer[:cut], buffer[cut:], BLOCK_BYTES
+            payload, buffer, target = buffer[:cut], buffer[cut:], least
             end = Position(position.offset + cut, position.line + payload.count(b"\n"), not closed)
             yield Block(source, position, end, payload, source.bytes if at_end else min(raw.tell(), source.bytes), head)
             if at_end:
@@ -130,15 +136,20 @@ def _fill(stream: IO[bytes], buffer: bytes, target: int) -> bytes:
     return b"".join(parts)
 
 
-def _pack(source: Source, documents: Iterable[tuple[str, float]], position: Position) -> Iterator[Block]:
-    """Yield blocks of whole documents, separated by NUL, from pairs (document, share of the source consumed)."""
+def _pack(
+    source: Source, documents: Iterable[tuple[str, float]], position: Position, first: int = 0
+) -> Iterator[Block]:
+    """Yield blocks of whole documents, separated by NUL, from pairs (document, share of the source consumed).
+
+    `first`: number of the first of the pairs in the source.
+    """
     payload, length = [], 0
     number, share = position.offset, 0.0
 
     def block():
         return Block(source, position, Position(number), b"\0".join(payload), int(share * source.bytes))
 
-    for index, (document, share) in enumerate(documents):  # noqa: B007 (block() reads `share`)
+    for index, (document, share) in enumerate(documents, start=first):  # noqa: B007 (block() reads `share`)
         if index < position.offset:
             continue
         payload.append(document.replace("\0", "").encode("utf-8", "replace"))

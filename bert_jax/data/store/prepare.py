@@ -62,7 +62,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 RECORD_SECONDS = 10.0
 """Time between two records of the progress: the most work that a killed run has to repeat."""
 
-MAY_BE_WRAPPED = ("text", "jsonl", "tfds")
+MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "parquet", "arrow")
 """Formats whose lines may end anywhere; the others have a whole paragraph on each line."""
 
 SHORT_DOCUMENT = 256

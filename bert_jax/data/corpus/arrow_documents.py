@@ -1,0 +1,132 @@
+"""Documents of Parquet and Arrow files and of directories that `datasets.save_to_disk` wrote, read batch by batch."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from etils import epath
+
+from bert_jax.errors import UserError, need_extra
+from bert_jax.files import read_object
+
+BEGINNINGS = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
+ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+
+_BATCH_ROWS = 256
+
+
+def need_library(name: str) -> None:
+    """Check that pyarrow is installed.
+
+    Raises:
+      UserError: it is not.
+    """
+    need_extra("pyarrow", "corpora", name)
+
+
+def saved_dataset(directory: epath.Path) -> list[epath.Path] | None:
+    """Return the files of a directory that `datasets.save_to_disk` wrote, in the order of its rows; else None.
+
+    Raises:
+      UserError: the directory holds several splits, its list of files is damaged, or a file is missing.
+    """
+    if (directory / "dataset_dict.json").exists():
+        splits = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
+        names = ", ".join(map(str, splits)) if isinstance(splits, list) else "several"
+        raise UserError(f"input={directory} is a data set with the splits {names}; name one, as {directory}/train")
+    state = directory / "state.json"
+    if not state.exists() or not (directory / "dataset_info.json").exists():
+        return None
+    listed = read_object(state, "save the data set again").get("_data_files")
+    if not isinstance(listed, list) or not listed:
+        raise UserError(f"{state} lists no _data_files; save the data set again")
+    files = []
+    for entry in listed:
+        name = entry.get("filename") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or "/" in name or "\\" in name:
+            raise UserError(f"{state} lists {entry!r:.80}, which is no file of this directory")
+        if not (directory / name).exists():
+            raise UserError(f"{state} lists {name}, which is not in {directory}; copy the data set again")
+        files.append(directory / name)
+    return files
+
+
+def documents(name: str, format: str, text_field: str, start: int) -> Iterator[tuple[str, float]]:
+    """Yield (text of a row, share of the rows or bytes read by then) from row `start` on.
+
+    Raises:
+      UserError: the file is damaged or cut short, has no column `text_field`, or that holds a value that is no text.
+    """
+    import pyarrow
+
+    with _damage_reported(name, pyarrow.ArrowException), epath.Path(name).open("rb") as file:
+        parts = _parquet_batches(file, name, text_field, start) if format == "parquet" else _arrow_batches(file, name)
+        for number, batch, share in parts:
+            _check_schema(name, batch.schema, text_field)
+            if number + batch.num_rows <= start:
+                continue
+            for index, text in enumerate(batch.column(text_field).to_pylist(), start=number):
+                if not isinstance(text, str):
+                    raise UserError(f"{name}: row {index}: the column {text_field!r} holds {text!r:.40}, not a string")
+                if index >= start:
+                    yield text, share
+
+
+@contextlib.contextmanager
+def _damage_reported(name: str, arrow_exception: Any) -> Iterator[None]:
+    try:
+        yield
+    except (arrow_exception, EOFError, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk or network, not of the contents
+            raise
+        said = " ".join(str(error).split())
+        raise UserError(f"{name} is damaged or cut short ({said:.160}); fetch or write it again") from error
+
+
+def _parquet_batches(file: Any, name: str, text_field: str, start: int) -> Iterator[tuple[int, Any, float]]:
+    """Yield (number of the first row, batch, share read) from the row group on that holds row `start`."""
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(file)
+    _check_schema(name, table.schema_arrow, text_field)
+    number, rows = 0, table.metadata.num_rows
+    for group in range(table.num_row_groups):
+        size = table.metadata.row_group(group).num_rows
+        if number + size <= start:
+            number += size
+            continue
+        for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[text_field], use_threads=False):
+            yield number, batch, (number + batch.num_rows) / rows
+            number += batch.num_rows
+
+
+def _arrow_batches(file: Any, name: str) -> Iterator[tuple[int, Any, float]]:
+    """Yield (number of the first row, batch, share read) of an Arrow file or stream."""
+    from pyarrow import ipc
+
+    size = epath.Path(name).stat().length
+    random_access = file.read(6) == b"ARROW1"
+    file.seek(0)
+    opened = ipc.open_file(file) if random_access else ipc.open_stream(file)
+    batches = (opened.get_batch(i) for i in range(opened.num_record_batches)) if random_access else opened
+    number = 0
+    for batch in batches:
+        batch.validate(full=True)  # offsets beyond the data would be read without a check
+        yield number, batch, min(1.0, file.tell() / size)
+        number += batch.num_rows
+
+
+def _check_schema(name: str, schema: Any, text_field: str) -> None:
+    from pyarrow import types
+
+    texts = [
+        field.name
+        for field in schema
+        if any(is_text(field.type) for is_text in (types.is_string, types.is_large_string, types.is_string_view))
+        or (types.is_dictionary(field.type) and types.is_string(field.type.value_type))
+    ]
+    if text_field not in texts:
+        raise UserError(
+            f"{name}: no text column {text_field!r}, but {', '.join(texts) or 'none at all'}; name the one with the "
+            "text with --text_field"
+        )

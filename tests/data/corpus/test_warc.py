@@ -1,0 +1,100 @@
+"""WET files written here as ISO 28500 says: their texts, what is counted, and files that are damaged or no text."""
+
+import gzip
+import json
+
+import pytest
+from letter_corpus import contents, run
+
+from bert_jax.data.corpus import text_blocks
+from bert_jax.data.corpus.readers import find_sources, read_documents
+from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.errors import UserError
+
+TEXTS = [
+    "One page.\nIts second line.",
+    "Straße und 東京",
+    "A page that quotes\r\n\r\nWARC/1.0\r\nContent-Length: 3\r\n\r\nabc\r\n\r\nand goes on.",
+    *(f"Page {i} says {'more ' * i}." for i in range(40)),
+]
+LINES = ["\n".join(line for line in text.replace("\r", "").split("\n") if line) for text in TEXTS]
+
+
+def record(kind, body, content_type="text/plain"):
+    body = body.encode() if isinstance(body, str) else body
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://example.org/\r\nContent-Type: {content_type}\r\n"
+    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
+
+
+RECORDS = [
+    record("warcinfo", "Software-Info: a crawler\r\n", "application/warc-fields"),
+    *(record("conversion", text) for text in TEXTS),
+    record("metadata", "x: y", "application/warc-fields"),
+    record("resource", "A text file.", "text/plain; charset=utf-8"),
+]
+
+
+def write(path, records=RECORDS):
+    """As Common Crawl does, each record is a stream of its own."""
+    path.write_bytes(b"".join(gzip.compress(each) if path.suffix == ".gz" else each for each in records))
+    return path
+
+
+@pytest.mark.parametrize("block_bytes", [300, 1 << 20])
+@pytest.mark.parametrize("name", ["crawl.warc.wet", "crawl.warc.wet.gz", "records.dat"])
+def test_conversions_are_documents(tmp_path, monkeypatch, name, block_bytes):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    assert list(read_documents(str(write(tmp_path / name)))) == [*LINES, "A text file."]
+
+
+def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
+    [source] = find_sources(str(write(tmp_path / "a.wet.gz")))
+    whole = list(read_blocks(source))
+    assert len(whole) > 10
+    for index, block in enumerate(whole):
+        assert [each.payload for each in read_blocks(source, start=block.end)] == [
+            each.payload for each in whole[index + 1 :]
+        ]
+
+
+def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
+    monkeypatch.setattr("bert_jax.data.store.prepare.BLOCK_BYTES", 300)
+    path = write(tmp_path / "a.wet.gz")
+    for workers in (1, 2):
+        run(path, vocab, tmp_path / f"by_{workers}", workers=workers)
+    assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
+    manifest = json.loads((tmp_path / "by_1" / "manifest.json").read_text())
+    assert manifest["removed"] == [{"source": str(path), "what": "records_without_text", "number": 2}]
+
+
+def fails(path, *words):
+    with pytest.raises(UserError) as error:
+        list(read_documents(str(path)))
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in (path.name, *words))
+
+
+def test_damaged_files(tmp_path):
+    path = write(tmp_path / "a.wet")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    fails(path, "ends within a record")
+    path.write_bytes(whole[:-10] + RECORDS[0])
+    fails(path, "no WARC record where one should begin")
+    path.write_bytes(RECORDS[0] + RECORDS[1].replace(b"Content-Length", b"Content-Size"))
+    fails(path, "does not say its Content-Length")
+    packed = write(tmp_path / "b.wet.gz")
+    packed.write_bytes(packed.read_bytes()[:-9])
+    fails(packed, "not a whole gzip file")
+
+
+def test_web_pages_are_refused(tmp_path):
+    fails(write(tmp_path / "a.warc", [record("response", "HTTP/1.1 200 OK", "application/http")]), "WET files")
+
+
+def test_bytes_that_are_not_utf8_are_found_in_their_file(tmp_path):
+    records = [RECORDS[1], record("conversion", b"ab\xffc")]
+    path = write(tmp_path / "a.wet", records)
+    fails(path, f"byte {path.read_bytes().index(0xFF)} (0xff) is not UTF-8")
+    assert list(read_documents(str(path), bad_utf8="replace"))[1] == "ab\ufffdc"
