@@ -76,6 +76,11 @@ def documents(name: str, format: str, text_field: str, start: int) -> Iterator[t
 def _damage_reported(name: str, arrow_exception: Any) -> Iterator[None]:
     try:
         yield
+    except MemoryError as error:
+        raise UserError(
+            f"{name}: a batch says that it needs more memory than there is; if the file is not damaged, write it again "
+            "in smaller batches"
+        ) from error
     except (arrow_exception, EOFError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk or network, not of the contents
             raise

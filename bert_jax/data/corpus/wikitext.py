@@ -1,14 +1,32 @@
 """The running text of a wiki page: its paragraphs, without headings, lists and tables, as BERT's authors took them.
 
-Templates are not expanded, so what they would say is missing from its sentence. The syntax is read by mwparserfromhell.
+Templates are not expanded, so what they would say is missing from its sentence. The tokens of the syntax come from
+mwparserfromhell; the tree that it would build of them takes several times as long as they do.
 """
 
 import collections
+import functools
+import html
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _LIST_ITEM = "\0"  # XML has no such character
-_REMOVED_TAGS = {
+_OPENING = {
+    "TemplateOpen": "templates",
+    "ArgumentOpen": "templates",
+    "CommentStart": "comments",
+    "HeadingStart": "headings",
+    "WikilinkOpen": "link",
+    "ExternalLinkOpen": "address",
+    "HTMLEntityStart": "entity",
+    "TagOpenOpen": "element",
+}
+_CLOSING = {
+    *("TemplateClose", "ArgumentClose", "CommentEnd", "HeadingEnd", "WikilinkClose", "ExternalLinkClose"),
+    *("HTMLEntityEnd", "TagCloseClose", "TagCloseSelfclose"),
+}
+_REMOVED_ELEMENTS = {
     "table": "tables",
     "ref": "references",
     "references": "references",
@@ -25,7 +43,7 @@ _REMOVED_TAGS = {
         "other_elements",
     ),
 }
-_BLOCK_TAGS = {"p", "div", "blockquote", "center", "poem", "hr", "ul", "ol", "dl"}
+_BLOCK_ELEMENTS = {"p", "div", "blockquote", "center", "poem", "hr", "ul", "ol", "dl"}
 _FILE_NAME = re.compile(
     r"(?i)[^:|]+:[^:|]+\.(jpe?g|png|gif|svg|tiff?|webp|pdf|djvu|og[gvam]|opus|wav|mp3|webm|mid)\s*$"
 )
@@ -38,6 +56,25 @@ _QUOTES = re.compile(r"'{2,}")
 _HAS_WORD = re.compile(r"[^\W_]")
 
 
+class _Part:
+    """The page, or a template, link, element or the like of which the end has not been read."""
+
+    __slots__ = ("contents", "kind", "left_out", "texts", "token")
+
+    def __init__(self, kind: str, token: Any = None):
+        self.kind: str = kind
+        self.token: Any = token
+        self.texts: list[list[str]] = [[]]
+        """What its sections show so far: of a link the title and the text, of an element name, attributes, contents."""
+        self.contents: int | None = None
+        """Of an element: which section is between its tags."""
+        self.left_out: list[str] = []
+        """The kinds of what is left out of it."""
+
+    def text(self, section: int) -> str:
+        return "".join(self.texts[section])
+
+
 def plain_text(source: str, namespaces: dict[str, str], removed: collections.Counter[str]) -> str:
     """Return the paragraphs of a page of wikitext, each on a line.
 
@@ -47,12 +84,10 @@ def plain_text(source: str, namespaces: dict[str, str], removed: collections.Cou
       removed: gets the number of templates, tables, references, galleries, files, categories, comments, headings, list
         items and other elements that are left out; what is inside one of them is not counted.
     """
-    import mwparserfromhell
-
-    parts: list[str] = []
-    _render(mwparserfromhell.parse(source), parts, namespaces, removed)
+    shown, left_out = _render(_tokenizer()(source), namespaces)
+    removed.update(left_out)
     lines = []
-    for line in "".join(parts).split("\n"):
+    for line in shown.split("\n"):
         line = line.strip()
         if line.startswith(_LIST_ITEM):
             removed["list_items"] += 1
@@ -63,56 +98,71 @@ def plain_text(source: str, namespaces: dict[str, str], removed: collections.Cou
     return "\n".join(lines)
 
 
-def _render(code: Any, parts: list[str], namespaces: dict[str, str], removed: collections.Counter[str]) -> None:
-    for node in code.nodes:
-        kind = type(node).__name__
-        if kind == "Text":
-            parts.append(node.value)
-        elif kind == "Wikilink":
-            _render_link(node, parts, namespaces, removed)
-        elif kind == "Tag":
-            _render_tag(node, parts, namespaces, removed)
-        elif kind == "HTMLEntity":
-            parts.append(node.normalize())
-        elif kind == "ExternalLink":
-            if node.title is not None:
-                _render(node.title, parts, namespaces, removed)
-        elif kind == "Heading":
-            removed["headings"] += 1
-        elif kind == "Comment":
-            removed["comments"] += 1
-        else:  # a template, or an argument of one
-            removed["templates"] += 1
+@functools.cache
+def _tokenizer() -> Callable[[str], list[Any]]:
+    try:
+        from mwparserfromhell.parser._tokenizer import CTokenizer
+    except ImportError:  # where there is no wheel and no compiler
+        from mwparserfromhell.parser.tokenizer import Tokenizer as CTokenizer
+    return lambda source: CTokenizer().tokenize(source)
 
 
-def _render_link(node: Any, parts: list[str], namespaces: dict[str, str], removed: collections.Counter[str]) -> None:
-    title = str(node.title).strip()
+def _render(tokens: Iterable[Any], namespaces: dict[str, str]) -> tuple[str, list[str]]:
+    """Return what the tokens of a page show, and the kind of each thing that is left out of it."""
+    stack = [_Part("page")]
+    for token in tokens:
+        name = type(token).__name__
+        if name == "Text":
+            stack[-1].texts[-1].append(token["text"])
+        elif name in _OPENING:
+            stack.append(_Part(_OPENING[name], token))
+        elif name in _CLOSING:
+            part = stack.pop()
+            kind, shown = _shown(part, namespaces)
+            stack[-1].texts[-1].append(shown)
+            stack[-1].left_out += [kind] if kind else part.left_out
+        else:  # what separates two sections
+            stack[-1].texts.append([])
+            if name == "TagCloseOpen":
+                stack[-1].contents = len(stack[-1].texts) - 1
+            elif name in ("HTMLEntityNumeric", "HTMLEntityHex"):
+                stack[-1].texts[-1].append("#x" if name == "HTMLEntityHex" else "#")
+    return stack[0].text(0), stack[0].left_out
+
+
+def _shown(part: _Part, namespaces: dict[str, str]) -> tuple[str, str]:
+    """Return (what kind of thing is left out, if it is; what is shown otherwise)."""
+    if part.kind == "link":
+        return _shown_link(part, namespaces)
+    if part.kind == "element":
+        return _shown_element(part)
+    if part.kind == "address":
+        return "", part.text(1) if len(part.texts) > 1 else ""
+    if part.kind == "entity":
+        return "", html.unescape(f"&{part.text(-1)};")
+    return part.kind, ""
+
+
+def _shown_link(part: _Part, namespaces: dict[str, str]) -> tuple[str, str]:
+    title = part.text(0).strip()
     prefix = title.partition(":")[0].strip().lower().replace("_", " ")
-    kind = namespaces.get(prefix, "") if ":" in title else ""
-    if not kind and _FILE_NAME.match(title):  # by another of the names that a wiki has for files
-        kind = "files"
-    if kind:
-        removed[kind] += 1
-    elif node.text is not None:
-        _render(node.text, parts, namespaces, removed)
-    else:
-        parts.append(title.removeprefix(":"))
+    if ":" in title and (kind := namespaces.get(prefix)):
+        return kind, ""
+    if _FILE_NAME.match(title):  # by another of the names that a wiki has for files
+        return "files", ""
+    return "", part.text(1) if len(part.texts) > 1 else title.removeprefix(":")
 
 
-def _render_tag(node: Any, parts: list[str], namespaces: dict[str, str], removed: collections.Counter[str]) -> None:
-    name = str(node.tag).strip().lower()
-    if name in ("li", "dd", "dt") and node.wiki_markup:
-        parts.append(_LIST_ITEM)  # the item is the rest of the line
-    elif kind := _REMOVED_TAGS.get(name):
-        removed[kind] += 1
-    elif name == "br":
-        parts.append(" ")
-    else:
-        edge = "\n" if name in _BLOCK_TAGS else ""
-        parts.append(edge)
-        if node.contents is not None:
-            _render(node.contents, parts, namespaces, removed)
-        parts.append(edge)
+def _shown_element(part: _Part) -> tuple[str, str]:
+    name = part.text(0).strip().lower()
+    if name in ("li", "dd", "dt") and part.token.get("wiki_markup"):
+        return "", _LIST_ITEM  # the item is the rest of the line
+    if kind := _REMOVED_ELEMENTS.get(name):
+        return kind, ""
+    if name == "br":
+        return "", " "
+    edge = "\n" if name in _BLOCK_ELEMENTS else ""
+    return "", edge + (part.text(part.contents) if part.contents is not None else "") + edge
 
 
 def _tidied(line: str) -> str:
