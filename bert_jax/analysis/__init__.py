@@ -23,6 +23,8 @@ from bert_jax.analysis.probing.treebank_tasks import tagging_task
 from bert_jax.analysis.pruning.kept_layers import keep_layers
 from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
 from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
+from bert_jax.analysis.signal.initialisation import Initialisation, init
+from bert_jax.analysis.signal.signal_pictures import draw_initialisation, draw_positions
 from bert_jax.analysis.spelling.spelling_noise import SpellingNoise, noise
 from bert_jax.analysis.spelling.spelling_pictures import draw_noise, draw_task_noise
 from bert_jax.analysis.spelling.task_noise import TaskNoise, task_noise
@@ -34,6 +36,7 @@ from bert_jax.analysis.word_states.word_senses import SenseSimilarity, word_sens
 __all__ = [
     "AttentionMaps",
     "ContextSimilarity",
+    "Initialisation",
     "LayerIsotropy",
     "LayerProbes",
     "LayerSimilarity",
@@ -51,15 +54,18 @@ __all__ = [
     "cka",
     "draw_attention",
     "draw_context_similarity",
+    "draw_initialisation",
     "draw_layer_isotropy",
     "draw_layer_similarity",
     "draw_noise",
     "draw_probes",
+    "draw_positions",
     "draw_pruning",
     "draw_sense_similarity",
     "draw_sentence_correlation",
     "draw_task_noise",
     "fit_postprocess",
+    "init",
     "isotropy",
     "keep_layers",
     "make_task",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import types
 import typing
 from typing import Any
 
@@ -89,6 +90,8 @@ def _built(kind: Any, value: Any) -> Any:
     if kind is np.ndarray:
         return np.array(value, np.float64)
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # of something and None
+        return None if value is None else _built(next(part for part in parts if part is not type(None)), value)
     if origin is tuple:
         kinds = [parts[0]] * len(value) if parts[-1] is ... else parts
         return tuple(_built(*pair) for pair in zip(kinds, value, strict=True))

@@ -25,12 +25,14 @@ def run_analysis(name: str, words: list[str]) -> None:
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
     from bert_jax.commands.probe_analysis import run_probe
     from bert_jax.commands.pruning_analyses import run_prune
+    from bert_jax.commands.signal_analyses import run_init
     from bert_jax.commands.spelling_analyses import run_noise
     from bert_jax.commands.word_analyses import run_similarity
 
     runs = {
         "attention": run_attention,
         "cka": run_cka,
+        "init": run_init,
         "isotropy": run_isotropy,
         "probe": run_probe,
         "noise": run_noise,

@@ -7,12 +7,14 @@ from bert_jax.config.analyses.attention_options import AttentionConfig
 from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
 from bert_jax.config.analyses.probe_options import ProbeConfig
 from bert_jax.config.analyses.pruning_options import PruneConfig
+from bert_jax.config.analyses.signal_options import InitConfig
 from bert_jax.config.analyses.spelling_options import SpellingConfig
 from bert_jax.config.analyses.word_options import SimilarityConfig
 
 ANALYSES = {
     "attention": AttentionConfig,
     "cka": CkaConfig,
+    "init": InitConfig,
     "isotropy": IsotropyConfig,
     "probe": ProbeConfig,
     "noise": SpellingConfig,

@@ -1,0 +1,41 @@
+"""Options of the analysis of a model before its first step: init."""
+
+import dataclasses
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InitConfig:
+    """analyze init MODEL --output=DIR
+
+    Measure a model before its first step, and compare with theory: the norm of attention by the number of heads, states
+    and gradients by depth for post-norm and pre-norm, the similarity of positions, operations and memory by length.
+
+    MODEL is the name of a shipped configuration (bert_mini), a configuration file, or anything that bert_jax.load
+    opens, whose sizes are taken, and whose learned positions are compared with both starts.
+    """
+
+    output: str
+    """Directory for result.json and the pictures. Started again with the same sizes and options, the command takes the
+    result from there."""
+    heads: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Numbers of heads to compare; those that do not divide the hidden size are left out."""
+    lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
+    """Tokens of a sequence for the costs of a step; those that the model cannot read are left out."""
+    draws: int = 64
+    """Number of initializations for each number of heads; a 16th of it, and at least 2, for states and gradients."""
+    length: int = 64
+    """Tokens of a sequence in all other measurements."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+
+    def check(self) -> None:
+        """Raise a UserError if an option cannot work."""
+        if not self.output.strip():
+            raise UserError("output is empty; give the directory of the result")
+        if self.draws < 2:
+            raise UserError(f"draws={self.draws} must be at least 2, or there is no sampling error")
+        for name in ("heads", "lengths"):
+            if min(getattr(self, name), default=0) < 1:
+                raise UserError(f"{name} must be positive numbers, separated by commas, at least one")
