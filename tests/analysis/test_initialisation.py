@@ -97,7 +97,8 @@ def test_the_compiler_counts_the_operations_of_the_closed_form():
     assert found.lengths == (8, 32) and found.sequences == 2
     # XLA counts everything, the closed form products alone.
     assert ((found.flops / found.closed_flops > 1) & (found.flops / found.closed_flops < 1.06)).all()
-    assert (found.bytes > 0.5 * found.closed_bytes).all() and (found.bytes < 2 * found.closed_bytes).all()
+    # In short sequences what is not kept, such as gradients of the tables, weighs more than what is.
+    assert 0.7 < found.bytes[1] / found.closed_bytes[1] < 1.2 and found.bytes[0] < found.bytes[1]
     # Of the operations of 32 tokens, four times those of 8, and again four times what is quadratic.
     quadratic = found.attention_flops
     assert quadratic[1] == 16 * quadratic[0] == 3 * 2 * 2 * 2 * 128 * 32**2

@@ -152,7 +152,7 @@ def _one_draw(model: BertForPreTraining, length: int, batch_size: int, key: jax.
     def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         encoded = model.encode(params, ids, jnp.zeros_like(ids), jnp.ones_like(ids), collect=True)
         sums = loss_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], jnp.ones((batch_size, count)))
-        return sums.loss / sums.weight, encoded.hidden_states or ()
+        return jnp.asarray(sums.loss / sums.weight), encoded.hidden_states or ()
 
     gradients, states = jax.grad(loss, has_aux=True)(model.init(init_key))
     layers = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(gradients["encoder"])]

@@ -32,11 +32,12 @@ class PositionSimilarity:
 def position_similarity(config: ModelConfig, learned: np.ndarray | None = None, seed: int = 0) -> PositionSimilarity:
     """Return the cosines in both starts of the position table of `config`, and in a learned one [P, H]."""
     key = jax.random.key(seed)
-    tables = {"random": random_positions(config, key), "sinusoidal": sinusoidal_positions(config, key)}
+    starts = {"random": random_positions(config, key), "sinusoidal": sinusoidal_positions(config, key)}
+    tables = {name: np.asarray(table, np.float64) for name, table in starts.items()}
     if learned is not None:
         tables["learned"] = learned
     first = config.first_position
-    values = {name: np.asarray(table, np.float64)[first:] for name, table in tables.items()}
+    values = {name: np.asarray(table[first:], np.float64) for name, table in tables.items()}
     count = len(values["random"])
     rows = np.arange(count)[:: -(-count // MOST)]
     cosines = {name: _cosines(table) for name, table in values.items()}

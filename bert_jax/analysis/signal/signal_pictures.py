@@ -36,10 +36,10 @@ def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
     panels = figure.subplots(1, count + 1)
     for axes, table, matrix in zip(panels, result.tables, result.maps, strict=False):
         ends = (result.rows[0], result.rows[-1])
-        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-1.0, vmax=1.0, origin="lower", extent=(*ends, *ends))
+        axes.imshow(matrix, cmap="RdBu_r", vmin=-1.0, vmax=1.0, origin="lower", extent=(*ends, *ends))
         axes.set_title(table, loc="left")
         axes.set_xlabel("position")
-    figure.colorbar(image, ax=panels[count - 1], label="cosine", shrink=0.8)
+    figure.colorbar(panels[0].images[0], ax=panels[count - 1], label="cosine", shrink=0.8)
     for table, values in zip(result.tables, result.by_distance, strict=True):
         panels[-1].plot(values, label=table)
     panels[-1].plot(result.predicted, color="black", linestyle=":", label="sinusoids, closed form")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,19 +56,21 @@ def step_costs(
         compiled = _compiled(model, length, predictions, sequences)
         closed = training_flops(plain, model.parameters, length, predictions)
         kept = activation_bytes(plain, length, predictions, "none", 4)
-        costs = compiled.cost_analysis()["flops"] / sequences
-        memory = compiled.memory_analysis().temp_size_in_bytes / sequences
-        rows.append((costs, closed.total, closed.attention, memory, kept.total))
+        costs: Any = compiled.cost_analysis()
+        memory: Any = compiled.memory_analysis()
+        stated = costs["flops"] / sequences, memory.temp_size_in_bytes / sequences
+        rows.append((stated[0], closed.total, closed.attention, stated[1], kept.total))
         done()
-    return StepCosts(tuple(lengths), *np.array(rows, np.float64).T, sequences)
+    flops, products, quadratic, temporary, closed_bytes = np.array(rows, np.float64).T
+    return StepCosts(tuple(lengths), flops, products, quadratic, temporary, closed_bytes, sequences)
 
 
 def _compiled(model: BertForPreTraining, length: int, predictions: int, sequences: int) -> jax.stages.Compiled:
-    def loss(params, batch):
+    def loss(params: Any, batch: Any) -> jax.Array:
         encoded = model.encode(params, *(batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")))
         weights = jnp.ones((sequences, predictions))
         sums = loss_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
-        return sums.loss / sums.weight
+        return jnp.asarray(sums.loss / sums.weight)
 
     sizes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), length)
     sizes |= dict.fromkeys(("masked_positions", "masked_ids"), predictions)
