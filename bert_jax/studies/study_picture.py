@@ -29,7 +29,7 @@ def draw_study(study: Study, columns: list[Column]) -> "Figure":
     across = min(count, PER_ROW)
     down = -(-count // across)
     names = _on_axis(study)
-    height = 2.9 if names is None else 1.2 + 0.34 * len(study.arms)
+    height = 2.9 if names is not None else 1.0 + 0.32 * len(study.arms)
     figure = Figure(figsize=(3.6 * across + 1.4, height * down + 0.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = list(figure.subplots(down, across, squeeze=False).flat)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.json_form import flattened, from_dict, to_dict
 from bert_jax.config.studying import Arm, Study, StudyConfig
 from bert_jax.console.command_line import load_config, parse
 from bert_jax.errors import UserError
@@ -150,8 +150,13 @@ def _run(
 
 
 def _digest(config: Config) -> str:
-    """Return a name for the options of a pre-training, of sixteen hexadecimal digits."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:16]
+    """Return a name for the options of a pre-training, of sixteen hexadecimal digits.
+
+    Those at their defaults do not enter it, so that it stays the same when bert_jax gets another option.
+    """
+    defaults = flattened(to_dict(Config()))
+    chosen = {name: value for name, value in flattened(to_dict(config)).items() if value != defaults.get(name)}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def changed(config: Configured, options: Mapping[str, Any]) -> Configured:
