@@ -2,9 +2,9 @@
 
     bert-jax pretrain bert_study --data.path=STORE --workdir=WORKDIR
 
-Without dropout, because it sees its texts once. Wider initial weights, and positions as ALiBi's distances in eight
-heads: with learned positions a run this short ends on the plateau where a model knows frequencies and topics alone, and
-there is nothing to compare (docs/studies.md has both). One text per row, no pairs.
+Without dropout, because it sees its texts once. Wider initial weights, and rotary positions: with learned ones a
+run this short ends on the plateau where a model knows frequencies and topics alone, and there is nothing to compare
+(docs/studies.md has the figures). One text per row, no pairs.
 """
 
 from bert_jax.config import (
@@ -23,15 +23,15 @@ def get_config() -> Config:
         model=ModelConfig(
             hidden_size=128,
             num_layers=2,
-            num_heads=8,
+            num_heads=4,
             max_position_embeddings=128,
             hidden_dropout=0.0,
             attention_dropout=0.0,
             initializer_range=0.05,
-            positions="alibi",
+            positions="rope",
         ),
         data=DataConfig(sentence_pairs="none"),
-        phases=(PhaseConfig(steps=600, sequence_length=64, batch_size=32, learning_rate=2e-3, warmup_steps=60),),
+        phases=(PhaseConfig(steps=500, sequence_length=64, batch_size=32, learning_rate=2e-3, warmup_steps=50),),
         optimizer=OptimizerConfig(name="adamw"),
         checkpoint=CheckpointConfig(keep_last=1, keep_best=0),
         evaluation=EvaluationConfig(every_steps=0, sequences=1_024),

@@ -2,19 +2,18 @@
 
     bert-jax study depth --data.path=STORE --workdir=DIR
 
-The paper's models are 256 times as large in every arm, so that shapes, not sizes, stand beside each other: its 3, 6 and
-12 layers of 768 beside 1, 2 and 4 of 128; 12 heads become 8, and 3 heads 2; its widest, 12 layers of 1,024, is 4 of 192
-here.
+The arms stand beside the paper's by their shape, not by their size: its 3, 6 and 12 layers of 768 beside 1, 2 and 4 of
+128; its 12 heads beside 4, and 3 beside 1; its 12 layers of 1,024 beside 4 of 192.
 """
 
 from bert_jax.config.studying import Arm, Measure, Published, Study
 
 SHAPES = {  # layers, hidden size, heads
-    "2x128_8heads": (2, 128, 8),
-    "1x128_8heads": (1, 128, 8),
-    "2x128_2heads": (2, 128, 2),
-    "4x128_8heads": (4, 128, 8),
-    "4x192_12heads": (4, 192, 12),
+    "2x128_4heads": (2, 128, 4),
+    "1x128_4heads": (1, 128, 4),
+    "2x128_1head": (2, 128, 1),
+    "4x128_4heads": (4, 128, 4),
+    "4x192_6heads": (4, 192, 6),
 }
 
 
@@ -32,7 +31,7 @@ def get_study() -> Study:
         arms=tuple(
             Arm(
                 name=name,
-                label=f"{layers} × {size}, {heads} heads",
+                label=f"{layers} × {size}, {heads} head{'s' * (heads > 1)}",
                 options={"model.num_layers": layers, "model.hidden_size": size, "model.num_heads": heads},
             )
             for name, (layers, size, heads) in SHAPES.items()

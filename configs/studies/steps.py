@@ -9,7 +9,7 @@ decays to 0; the paper's are checkpoints of one run, whose rate is still high.
 from bert_jax.config.study_tasks import PARTS_OF_SPEECH
 from bert_jax.config.studying import Arm, Measure, Study
 
-STEPS = (150, 300, 600, 1_200, 2_400)
+STEPS = (125, 250, 500, 1_000, 2_000)
 
 
 def get_study() -> Study:
