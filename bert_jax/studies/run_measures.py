@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 import statistics
 from typing import Any
 
@@ -42,7 +41,7 @@ def run_measures(plan: StudyPlan, run: StudyRun) -> dict[str, dict[str, float]]:
 
 def own_evaluation(config: Config) -> dict[str, float]:
     """Return the held-out metrics at the last step of a pre-training; {} while it has not got there."""
-    rows = read_rows(pathlib.Path(config.workdir) / "metrics.jsonl")
+    rows = read_rows(epath.Path(config.workdir) / "metrics.jsonl")
     last = [row for row in rows if row.get("kind") == "evaluation" and row.get("step") == config.total_steps]
     return {name: value for name, value in last[-1].items() if isinstance(value, float)} if last else {}
 

@@ -43,6 +43,7 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
     Raises:
       UserError: something does not fit, and nothing has been run.
     """
+    hardware.initialize_distributed()  # must come before JAX is asked for devices
     plan = study_plan(study, options, given or Given())
     machine = str(hardware.hardware(list(jax.devices() if devices is None else devices)))
     if options.render:

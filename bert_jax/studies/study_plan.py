@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -42,7 +41,7 @@ class StudyPlan:
     """What a call of `bert-jax study` runs, in order."""
 
     study: Study
-    workdir: pathlib.Path
+    workdir: str
     base: Config
     """What all arms share."""
     runs: tuple[StudyRun, ...]
@@ -78,7 +77,7 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     }
     arms = {arm.name: _arm(base, tasks, arm) for arm in _chosen(study, options.arms)}
     runs = [_run(options, places, *arms[name], base.seed + number) for number in range(seeds) for name in arms]
-    return StudyPlan(study, pathlib.Path(options.workdir), base, tuple(runs))
+    return StudyPlan(study, options.workdir, base, tuple(runs))
 
 
 def _chosen(study: Study, names: tuple[str, ...]) -> list[Arm]:

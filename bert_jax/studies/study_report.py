@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 from etils import epath
 
 from bert_jax.checkpoints.workdir import write_json
@@ -21,7 +22,7 @@ Measured = dict[str, dict[str, dict[str, float]]]
 
 
 def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str:
-    """Write results.json, table.md and the picture into the work directory of the study; return the table.
+    """Write results.json, table.md and the picture into the work directory, on the first host; return the table.
 
     Args:
       plan: the runs, done or not.
@@ -35,6 +36,8 @@ def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str
     ]
     done = sum(is_done(plan, index, measured) for index in range(len(plan.runs)))
     table = study_table(plan.study, columns, failures, f"{done} of {len(plan.runs)} runs are done.")
+    if jax.process_index():
+        return table
     directory = epath.Path(plan.workdir)
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / "table.md", table.encode())

@@ -16,6 +16,7 @@ from bert_jax.config.shipped import shipped_studies
 from bert_jax.config.studying import Arm, Measure, Published, Study, StudyConfig, check_study
 from bert_jax.errors import UserError
 from bert_jax.studies import study_loop
+from bert_jax.studies.run_measures import measure_held_out
 from bert_jax.studies.study_file import Given, given_words, load_study
 from bert_jax.studies.study_loop import run_study
 from bert_jax.studies.study_plan import study_plan
@@ -102,6 +103,11 @@ def test_a_study_that_was_killed_and_failed_ends_as_one_that_nothing_stopped(stu
     # The arm with the base's masks is measured as it measures itself, the other one with masks that are not its own.
     assert found["few", 0]["held_out"] == found["few", 0]["own"]
     assert found["many", 0]["held_out"]["mlm_loss"] != found["many", 0]["own"]["mlm_loss"]
+    # Measured on that road, the first arm has what its own training measured.
+    plan = study_plan(study, StudyConfig(workdir=str(whole)), Given())
+    measure_held_out(plan.runs[0].config, plan.base, jax.devices()[:1])
+    (written,) = (whole / "runs/few").rglob("study_held_out.json")
+    assert json.loads(written.read_text())["metrics"] == pytest.approx(found["few", 0]["own"])
     assert "| 40 % |" in table and "| 84.5 |" in (whole / "table.md").read_text()
     assert "those of one seed" in table
 
