@@ -15,6 +15,8 @@ from bert_jax.analysis.layer_states.layer_pictures import (
 from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
 from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
 from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
+from bert_jax.analysis.mask_memory.mask_overfitting import MaskGap, mask_gap
+from bert_jax.analysis.mask_memory.mask_pictures import draw_mask_gap
 from bert_jax.analysis.probing.layer_probes import LayerProbes, TaskProbes, probe
 from bert_jax.analysis.probing.probe_pictures import draw_probes
 from bert_jax.analysis.probing.probing_task import ProbingTask, make_task
@@ -40,6 +42,7 @@ __all__ = [
     "LayerIsotropy",
     "LayerProbes",
     "LayerSimilarity",
+    "MaskGap",
     "ProbingTask",
     "Pruning",
     "RemovalCurve",
@@ -57,6 +60,7 @@ __all__ = [
     "draw_initialisation",
     "draw_layer_isotropy",
     "draw_layer_similarity",
+    "draw_mask_gap",
     "draw_noise",
     "draw_probes",
     "draw_positions",
@@ -69,6 +73,7 @@ __all__ = [
     "isotropy",
     "keep_layers",
     "make_task",
+    "mask_gap",
     "noise",
     "probe",
     "prune",

@@ -105,14 +105,23 @@ class WordScores:
 
 def word_scores(model: Any, masked: MaskedTexts, batch_size: int = 32) -> WordScores:
     """Return how well a PretrainedModel predicts the hidden tokens of some texts."""
-    loss, correct, count = 0.0, 0.0, 0.0
+    loss, correct, count = np.sum([scores.sum(axis=1) for scores in _scores(model, masked, batch_size)], axis=0)
+    return WordScores(float(loss / count), float(correct / count), int(count))
+
+
+def sequence_losses(model: Any, masked: MaskedTexts, batch_size: int = 32) -> np.ndarray:
+    """Return the mean cross-entropy, in nats, of the hidden tokens of each text, float64 [n]; NaN for one without."""
+    loss, _, count = np.concatenate(list(_scores(model, masked, batch_size)), axis=1)[:, : len(masked)]
+    return np.divide(loss, count, out=np.full(len(masked), np.nan), where=count > 0)
+
+
+def _scores(model: Any, masked: MaskedTexts, batch_size: int) -> Iterator[np.ndarray]:
+    """Yield, for each batch, float64 [3, B]: cross-entropy, correct predictions and predictions of each row."""
     for batch in masked.batches(batch_size):
         logits, targets = model.mlm_logits(batch), batch["masked_ids"]
-        weights = batch["masked_weights"]
+        weights = batch["masked_weights"].astype(np.float64)
         largest = logits.max(axis=-1, keepdims=True)
         total = np.log(np.exp(logits - largest).sum(axis=-1, dtype=np.float64)) + largest[..., 0]
         own = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        loss += float((weights * (total - own)).sum())
-        correct += float((weights * (logits.argmax(axis=-1) == targets)).sum())
-        count += float(weights.sum())
-    return WordScores(loss / count, correct / count, int(count))
+        correct = logits.argmax(axis=-1) == targets
+        yield np.stack([(weights * (total - own)).sum(axis=1), (weights * correct).sum(axis=1), weights.sum(axis=1)])

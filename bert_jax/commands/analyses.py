@@ -23,6 +23,7 @@ def run_analysis(name: str, words: list[str]) -> None:
     options.check()
     from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
+    from bert_jax.commands.mask_analyses import run_mask_gap
     from bert_jax.commands.probe_analysis import run_probe
     from bert_jax.commands.pruning_analyses import run_prune
     from bert_jax.commands.signal_analyses import run_init
@@ -35,6 +36,7 @@ def run_analysis(name: str, words: list[str]) -> None:
         "init": run_init,
         "isotropy": run_isotropy,
         "probe": run_probe,
+        "mask_gap": run_mask_gap,
         "noise": run_noise,
         "prune": run_prune,
         "similarity": run_similarity,

@@ -49,6 +49,7 @@ class Stream(enum.IntEnum):
     EDIT_LETTER = 29
     EDIT_ORDER = 30
     HIDDEN_WORD = 31
+    FRESH_MASKS = 32
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

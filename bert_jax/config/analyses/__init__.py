@@ -5,6 +5,7 @@ The docstring of an analysis is its help: its usage, then what it does. Its `che
 
 from bert_jax.config.analyses.attention_options import AttentionConfig
 from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
+from bert_jax.config.analyses.mask_options import MaskGapConfig
 from bert_jax.config.analyses.probe_options import ProbeConfig
 from bert_jax.config.analyses.pruning_options import PruneConfig
 from bert_jax.config.analyses.signal_options import InitConfig
@@ -16,8 +17,9 @@ ANALYSES = {
     "cka": CkaConfig,
     "init": InitConfig,
     "isotropy": IsotropyConfig,
-    "probe": ProbeConfig,
+    "mask_gap": MaskGapConfig,
     "noise": SpellingConfig,
+    "probe": ProbeConfig,
     "prune": PruneConfig,
     "similarity": SimilarityConfig,
 }

@@ -128,8 +128,11 @@ class Examples:
         """Return the examples at `positions` (int64 [B], any order, repeats allowed)."""
         return self.examples_at(*self.locate(positions))
 
-    def examples_at(self, epochs: np.ndarray, indices: np.ndarray) -> Batch:
-        """Return the examples `indices` (int64 [B]) of `epochs` (int64 [B])."""
+    def examples_at(self, epochs: np.ndarray, indices: np.ndarray, fresh: int | None = None) -> Batch:
+        """Return the examples `indices` (int64 [B]) of `epochs` (int64 [B]).
+
+        With a number `fresh`, 0 or more, they have masks that no epoch has, other ones for every number.
+        """
         rows, classes = padded_rows(self.rows(epochs, indices), self.sequence_length), None
         if self._class_last:
             rows, classes = with_class_last(rows)
@@ -145,6 +148,7 @@ class Examples:
         lengths = rows.lengths
         rounds = epochs % self.static_masks if self.static_masks else 0
         keys = bits(self.seed, Stream.MASKS, self._text_epoch(epochs), rounds, indices)
+        keys = keys if fresh is None else bits(keys, Stream.FRESH_MASKS, fresh)
         batch = {
             "token_type_ids": rows.token_type_ids,
             "attention_mask": (np.arange(self.sequence_length) < lengths[:, None]).astype(np.int32),
