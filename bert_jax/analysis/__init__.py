@@ -6,6 +6,16 @@
 from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps, attention
 from bert_jax.analysis.attention_weights.attention_page import attention_page
 from bert_jax.analysis.attention_weights.attention_pictures import draw_attention
+from bert_jax.analysis.head_behaviour.head_ablation import HeadAblation, head_ablation
+from bert_jax.analysis.head_behaviour.head_behaviour import HeadBehaviour, heads
+from bert_jax.analysis.head_behaviour.head_pictures import (
+    draw_head_ablation,
+    draw_head_clusters,
+    draw_head_relations,
+    draw_heads,
+)
+from bert_jax.analysis.head_behaviour.head_relations import HeadRelations, head_relations
+from bert_jax.analysis.head_behaviour.parsed_text import Mention, ParsedText, read_parsed
 from bert_jax.analysis.layer_states.layer_isotropy import LayerIsotropy, isotropy
 from bert_jax.analysis.layer_states.layer_pictures import (
     draw_layer_isotropy,
@@ -39,10 +49,15 @@ __all__ = [
     "AttentionMaps",
     "ContextSimilarity",
     "Initialisation",
+    "HeadAblation",
+    "HeadBehaviour",
+    "HeadRelations",
     "LayerIsotropy",
     "LayerProbes",
     "LayerSimilarity",
     "MaskGap",
+    "Mention",
+    "ParsedText",
     "ProbingTask",
     "Pruning",
     "RemovalCurve",
@@ -58,6 +73,10 @@ __all__ = [
     "draw_attention",
     "draw_context_similarity",
     "draw_initialisation",
+    "draw_head_ablation",
+    "draw_head_clusters",
+    "draw_head_relations",
+    "draw_heads",
     "draw_layer_isotropy",
     "draw_layer_similarity",
     "draw_mask_gap",
@@ -70,6 +89,9 @@ __all__ = [
     "draw_task_noise",
     "fit_postprocess",
     "init",
+    "head_ablation",
+    "head_relations",
+    "heads",
     "isotropy",
     "keep_layers",
     "make_task",
@@ -77,6 +99,7 @@ __all__ = [
     "noise",
     "probe",
     "prune",
+    "read_parsed",
     "read_probing_tasks",
     "sentence_correlation",
     "similarity",

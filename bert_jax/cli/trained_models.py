@@ -51,7 +51,7 @@ def fill_mask(arguments: list[str]) -> int:
 
 
 def analyze(arguments: list[str]) -> int:
-    """analyze cka|isotropy|similarity|attention|probe MODEL --input=FILE --output=DIR
+    """analyze cka|isotropy|similarity|attention|heads|probe MODEL --input=FILE --output=DIR
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 

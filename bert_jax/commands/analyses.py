@@ -22,6 +22,7 @@ def run_analysis(name: str, words: list[str]) -> None:
     options = parse(ANALYSES[name], given, *described(ANALYSES[name]))
     options.check()
     from bert_jax.commands.attention_analyses import run_attention  # --help answers without what computes
+    from bert_jax.commands.head_analyses import run_heads
     from bert_jax.commands.layer_analyses import run_cka, run_isotropy
     from bert_jax.commands.mask_analyses import run_mask_gap
     from bert_jax.commands.probe_analysis import run_probe
@@ -34,6 +35,7 @@ def run_analysis(name: str, words: list[str]) -> None:
         "attention": run_attention,
         "cka": run_cka,
         "init": run_init,
+        "heads": run_heads,
         "isotropy": run_isotropy,
         "probe": run_probe,
         "mask_gap": run_mask_gap,

@@ -16,7 +16,7 @@ from bert_jax.data.corpus.readers import find_sources
 from bert_jax.pretrained.model import PretrainedModel
 
 Result = typing.TypeVar("Result")
-NOT_IN_KEY = ("input", "other", "sts", "word", "senses", "task_data", "output", "batch_size")
+NOT_IN_KEY = ("input", "other", "sts", "word", "senses", "task_data", "trees", "output", "batch_size")
 """Options that a result does not follow from as they stand: files and models are in its key by their contents."""
 
 

@@ -100,7 +100,7 @@ class Bert(nnx.Module):
         below, lower, last = without_last(stack, self.encoder)
         x, collected = run_stack(below, lower, x, mask, keys[0], collect)
         decoded = self.mask_decoder(stack, last, x, mask, keys[1], texts)
-        x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.settings(stack.num_layers - 1))
+        x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.arguments(stack.num_layers - 1))
         return x, None if collected is None else [*collected, (x, weights)], decoded
 
     def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:

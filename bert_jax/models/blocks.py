@@ -11,6 +11,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.disentangled import DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.kernels.gated import gated
 from bert_jax.models.layers import dropout, make_norm
 from bert_jax.models.relative_positions import Rotary
 
@@ -49,6 +50,7 @@ class Block(nnx.Module):
         rotary: Rotary | None = None,
         attention_norm: bool = True,
         queries: jax.Array | None = None,
+        head_gates: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None).
 
@@ -63,12 +65,14 @@ class Block(nnx.Module):
           attention_norm: with pre-norm, whether this layer has one before its attention.
           queries: with disentangled attention and post-norm, the states that go through the layer in place of x, which
             gives keys and values only.
+          head_gates: [A], factors of what each head adds; None: nothing is multiplied.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         mask = mask if window is None else dataclasses.replace(mask, window=window)
         y = self.attention_norm(x) if self.pre_norm and attention_norm else x
         positions = rotary if self.relative is None else self.relative
         more = {} if queries is None else {"queries": queries}
+        attend = gated(attend, head_gates)
         y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)
         x = x if queries is None else queries
         x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")

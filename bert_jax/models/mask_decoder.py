@@ -44,10 +44,10 @@ class MaskDecoder(nnx.Module):
           texts: where positions restart; None: each row is one text.
         """
         keys = (None,) * PASSES if dropout_key is None else jax.random.split(dropout_key, PASSES)
-        settings = stack.settings(stack.num_layers - 1)
+        arguments = stack.arguments(stack.num_layers - 1)
 
         def look(queries: jax.Array, key: jax.Array | None, block: Layer, x: jax.Array) -> jax.Array:
-            return block(x, mask, key, stack.attend, False, queries=queries, **settings)[0]
+            return block(x, mask, key, stack.attend, False, queries=queries, **arguments)[0]
 
         look = with_remat(look, stack, scanned=False)
         table = self.position.table[...]

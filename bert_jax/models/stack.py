@@ -56,7 +56,7 @@ class Stack:
     shared: tuple[str, ...] = ()
     """Attributes of the block that are the same in all layers, such as "attention", while the others are each layer's
     own; with `sharing`, there are none."""
-    layer_inputs: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    layer_inputs: Mapping[str, np.ndarray | jax.Array] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
     layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
     """{argument of the block: its value in each layer, known when the program is compiled}, such as a window by which
@@ -83,6 +83,10 @@ class Stack:
     def settings(self, layer: int) -> dict[str, Any]:
         """Return the settings of one layer."""
         return {name: values[layer] for name, values in self.layer_settings.items()}
+
+    def arguments(self, layer: int) -> dict[str, Any]:
+        """Return the inputs and settings of one layer that is called by itself."""
+        return {name: values[layer] for name, values in self.layer_inputs.items()} | self.settings(layer)
 
 
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:

@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.config import ModelConfig
 from bert_jax.models.embeddings import Embedding
 from bert_jax.models.kernels.contract import AttentionKernel
+from bert_jax.models.kernels.gated import gated
 from bert_jax.models.layers import dropout, make_norm, truncated_normal
 from bert_jax.models.word_table import look_up
 from bert_jax.models.xlnet_attention import Relations, RelativeAttention
@@ -70,10 +71,15 @@ class TwoStreamBlock(nnx.Module):
         dropout_key: jax.Array | None,
         attend: AttentionKernel,
         collect: bool,
+        *,
+        head_gates: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map x [B, L + M, H] to (x [B, L + M, H], probabilities [B, A, L + M, L] if `collect`, else None)."""
+        """Map x [B, L + M, H] to (x [B, L + M, H], probabilities [B, A, L + M, L] if `collect`, else None).
+
+        `head_gates` is as in `Block`.
+        """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-        y, weights = self.attention(x, mask, keys[0], attend, collect)
+        y, weights = self.attention(x, mask, keys[0], gated(attend, head_gates), collect)
         x = self.attention_norm(checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum"))
         y = self.feed_forward(x)
         x = checkpoint_name(x + dropout(y, self.rate, keys[2]), "feed_forward_sum")

@@ -12,7 +12,6 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layers import Linear, like, truncated_normal
 from bert_jax.models.permutation import Permutation, hidden_unless
@@ -104,7 +103,7 @@ class RelativeAttention(nnx.Module):
         if permutation is None:
             return self.output(context), weights
         states, by_target = query[:, length:], self._by_target(query[:, length:], distance, relations, permutation)
-        found, more = xla.attention(self._with_bias(states), key, value, by_target, keys[1], self.rate, collect)
+        found, more = attend(self._with_bias(states), key, value, by_target, keys[1], self.rate, collect)
         output = self.output(jnp.concatenate([context, found], axis=1))
         return output, None if weights is None or more is None else jnp.concatenate([weights, more], axis=2)
 

@@ -273,6 +273,20 @@ class PretrainedModel:
         """
         return self._runner.mlm_logits(batch)
 
+    def mlm_losses(self, batch: Batch, head_gates: np.ndarray | None = None) -> np.ndarray:
+        """Return the losses of masked words in nats, float32 [B, M].
+
+        Args:
+          batch: as for `mlm_logits`, and masked_ids, int32 [B, M], the words to predict.
+          head_gates: factors, [N layers, A heads], of what each head adds to the output of its attention: 0 switches a
+            head off; None: 1. All gates of one shape run in one compiled program.
+        """
+        shape = self.config.num_layers, self.config.num_heads
+        gates = np.ones(shape) if head_gates is None else np.asarray(head_gates)
+        if gates.shape != shape:
+            raise UserError(f"head_gates has shape {gates.shape} and must have one entry per layer and head, {shape}")
+        return self._runner.mlm_losses(batch, gates.astype(np.float32))
+
     def next_sentence_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, 2], float32; class 0 is IsNext.
 

@@ -17,6 +17,7 @@ from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.head_gates import with_head_gates
 from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
@@ -37,6 +38,7 @@ class Runner:
         self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect",))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
+        self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
@@ -102,6 +104,11 @@ class Runner:
         positions = {"masked_positions": batch["masked_positions"]}
         return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
 
+    def mlm_losses(self, batch: Batch, head_gates: np.ndarray) -> np.ndarray:
+        """Return losses [B, M], float32, with what each head adds multiplied by its gate, [N, A]."""
+        self._network.require("mlm")
+        return host(batch, self.gated_losses(batch, head_gates=head_gates))
+
     def next_sentence_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, 2], float32."""
         self._network.require("pooler", "next_sentence")
@@ -153,6 +160,13 @@ def host(batch: Batch, output: Any) -> Any:
 def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) -> EncoderOutput:
     output = network.encode(params, *(batch[name] for name in INPUTS), collect=collect != "last")
     return output if collect == "attentions" else output._replace(attentions=None)
+
+
+def _gated_losses(network: BertForPreTraining, params: Any, batch: Any, head_gates: Any) -> jax.Array:
+    gated = with_head_gates(network, head_gates)
+    logits = (gated.hidden_logits if network.config.is_xlnet else gated.mlm_logits)(params, batch)
+    own = jnp.take_along_axis(logits, batch["masked_ids"][..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - own
 
 
 def _vectors(

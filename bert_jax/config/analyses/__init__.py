@@ -4,6 +4,7 @@ The docstring of an analysis is its help: its usage, then what it does. Its `che
 """
 
 from bert_jax.config.analyses.attention_options import AttentionConfig
+from bert_jax.config.analyses.head_options import HeadsConfig
 from bert_jax.config.analyses.layer_options import CkaConfig, IsotropyConfig
 from bert_jax.config.analyses.mask_options import MaskGapConfig
 from bert_jax.config.analyses.probe_options import ProbeConfig
@@ -16,6 +17,7 @@ ANALYSES = {
     "attention": AttentionConfig,
     "cka": CkaConfig,
     "init": InitConfig,
+    "heads": HeadsConfig,
     "isotropy": IsotropyConfig,
     "mask_gap": MaskGapConfig,
     "noise": SpellingConfig,

@@ -71,7 +71,8 @@ class AttentionKernel(Protocol):
         """Return the mean of the values for each position and, with `collect`, the probabilities that weigh them.
 
         Args:
-          query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D.
+          query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D. XLNet's second stream has
+            M queries for L keys, and always `kernels.xla.attention`.
           key: as `query`.
           value: as `query`.
           mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.

@@ -1,0 +1,1 @@
+"""What attention heads do over a corpus, and what they are worth."""
