@@ -51,12 +51,13 @@ def fill_mask(arguments: list[str]) -> int:
 
 
 def analyze(arguments: list[str]) -> int:
-    """analyze cka|isotropy|similarity|attention|heads|probe MODEL --input=FILE --output=DIR
+    """analyze NAME MODEL --input=FILE --output=DIR
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 
-    MODEL is anything that bert_jax.load opens. Each analysis has further options: `bert-jax analyze cka --help` lists
-    those of cka. The same command takes the result from DIR where it is there already.
+    NAME is an analysis. MODEL is anything that bert_jax.load opens. Each analysis has further options:
+    `bert-jax analyze cka --help` lists those of cka. The same command takes the result from DIR where it is there
+    already.
     """
     from bert_jax.config.analyses import ANALYSES
 

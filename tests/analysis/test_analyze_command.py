@@ -98,7 +98,7 @@ def test_a_result_comes_back_as_it_was_saved(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["pca", "MODEL"], "unknown analysis 'pca'; analyses: attention, cka, isotropy, "),
+        (["pca", "MODEL"], "unknown analysis 'pca'; analyses: attention, cka, heads, "),
         (["cka"], "MODEL comes first"),
         (["cka", "RUN", "--output=x"], "give the required --input"),
         (["cka", "RUN", "--input=nothing.txt", "--output=OUT"], "nothing.txt"),

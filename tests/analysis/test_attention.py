@@ -105,6 +105,9 @@ def test_a_browser_shows_the_chosen_head_and_the_shares_of_a_token(maps, tmp_pat
     shares = [re.sub("<[^>]*>", "", text).strip() for _, text in texts]
     assert shares[0] == "[CLS] 25.0 %" and shares[2] == "cat 75.0 %"
     assert shares[1] == "&lt;/script&gt;&lt;script&gt;document.title='broken'&lt;/script&gt;&lt;b&gt; 0.0 %"
+    strip = re.findall(r'<span title="([^"]*)" data-place="(\d)"[^>]* style="[^"]*rgba\(31, 95, 168, ([^)]*)\)', shown)
+    assert [share for share, *_ in strip] == ["25.0 %", "0.0 %", "75.0 %"]
+    assert max(float(shade) for *_, shade in strip) == 0.75
     assert len(re.findall("<line ", shown)) == 2  # of the token that the mouse is on, to those it attends to
     assert re.search(r'<canvas[^>]*data-layer="1" data-head="0"[^>]*class="chosen"', shown)
     assert len(re.findall("<canvas", shown)) == 4

@@ -18,6 +18,8 @@ select { font: inherit; padding: .1em .3em; }
 .views { display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start; }
 svg text { font: 13px ui-monospace, monospace; cursor: default; } svg text.second { fill: #7a3b00; }
 svg text.chosen { font-weight: 700; } svg .share { fill: #1f5fa8; } svg line { stroke: #1f5fa8; stroke-width: 2; }
+#strip { line-height: 2.1; max-width: 60em; } #strip span { padding: .15em .2em; border-radius: 3px; cursor: default; }
+#strip span.chosen { outline: 2px solid #c04a00; } #strip span.second { border-bottom: 2px solid #7a3b00; }
 .grid { display: grid; gap: 4px; } .grid span { color: #666; font-size: 12px; }
 .grid canvas { width: 72px; height: 72px; image-rendering: pixelated; cursor: pointer; border: 2px solid #ddd; }
 .grid canvas.chosen { border-color: #c04a00; }
@@ -64,9 +66,21 @@ function draw() {
     }
     text.addEventListener("mouseenter", () => { state.token = place; state.side = side; draw(); });
   });
+  strip(chosen);
   document.querySelectorAll(".grid canvas").forEach((each) => each.classList.toggle("chosen",
     each.dataset.layer === String(state.layer) && (state.head === mean || each.dataset.head === state.head)));
   byId("layer").value = state.layer; byId("head").value = state.head;
+}
+function strip(chosen) {
+  const from = state.side === "query" && state.token !== null ? state.token : 0, most = Math.max(...chosen[from]);
+  byId("strip").replaceChildren(...tokens.flatMap((token, place) => {
+    const made = document.createElement("span"), share = chosen[from][place];
+    made.textContent = token; made.title = `${(100 * share).toFixed(1)} %`; made.dataset.place = place;
+    made.style.backgroundColor = `rgba(31, 95, 168, ${(0.75 * share / most).toFixed(3)})`;
+    made.classList.toggle("chosen", place === from); made.classList.toggle("second", Boolean(segments[place]));
+    made.addEventListener("click", () => { state.token = place; state.side = "query"; draw(); });
+    return [made, " "];
+  }));
 }
 function small(layer, head) {
   const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
@@ -113,8 +127,11 @@ def attention_page(maps: AttentionMaps) -> str:
 <meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">
 <title>Attention of {html.escape(maps.model)}</title><style>{STYLE}</style></head>
 <body><h1>Attention of {html.escape(maps.model)}</h1>
-<p>Each token on the left attends to those on the right. Hover over one to see its shares; choose a map by a click.</p>
+<p>Each token on the left attends to those on the right. Hover over one to see its shares; choose a map by a click. The
+text below is shaded by the attention of its first token, [CLS] in a BERT, or of the one that you click or hover
+over.</p>
 <p><label>layer <select id="layer"></select></label><label>head <select id="head"></select></label></p>
+<p id="strip"></p>
 <div class="views"><svg id="lines" role="img" aria-label="attention"></svg><div class="grid" id="grid"></div></div>
 <script type="application/json" id="maps">{data}</script>
 <script nonce="{nonce}">{SCRIPT}</script>

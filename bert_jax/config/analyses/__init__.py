@@ -16,8 +16,8 @@ from bert_jax.config.analyses.word_options import SimilarityConfig
 ANALYSES = {
     "attention": AttentionConfig,
     "cka": CkaConfig,
-    "init": InitConfig,
     "heads": HeadsConfig,
+    "init": InitConfig,
     "isotropy": IsotropyConfig,
     "mask_gap": MaskGapConfig,
     "noise": SpellingConfig,
