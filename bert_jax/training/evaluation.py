@@ -48,7 +48,7 @@ class Evaluation:
     ):
         self.terms: tuple[Any, ...] = objective.terms
         self.mesh = mesh
-        self._parts = tuple(_Part.of(each, shares[each.name], config, phase, mesh) for each in held_out)
+        self._parts = tuple(Part.of(each, shares[each.name], config, phase, mesh) for each in held_out)
         self._step = Program(make_sums_step(objective, mesh, shardings, frozen), frozen)
 
     @property
@@ -95,7 +95,7 @@ class Evaluation:
             found.append(dict.fromkeys(predicting, sums))
         return self._metrics(found)
 
-    def _sums(self, part: "_Part", params: Any, signals: StopSignals | None, rates: Rates | None) -> dict[str, Sums]:
+    def _sums(self, part: "Part", params: Any, signals: StopSignals | None, rates: Rates | None) -> dict[str, Sums]:
         """Return the sums of each term over all sequences of one store."""
         totals: dict[str, Sums] = {}
         for batch in part.batches(self.mesh):
@@ -128,8 +128,8 @@ def _added(some: dict[str, Sums], others: dict[str, Sums]) -> dict[str, Sums]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    """The sequences of one store."""
+class Part:
+    """The sequences of one store that an evaluation reads."""
 
     name: str
     share: float
@@ -142,7 +142,7 @@ class _Part:
         return self.num_batches * self.batch_size
 
     @classmethod
-    def of(cls, held_out: HeldOut, share: float, config: Config, phase: Phase, mesh: Any) -> "_Part":
+    def of(cls, held_out: HeldOut, share: float, config: Config, phase: Phase, mesh: Any) -> "Part":
         alone = dataclasses.replace(phase, packed=False)  # one text per row, so that runs with and without compare
         examples = Examples(held_out.store, config, alone, split=held_out.split, seed=EVALUATION_SEED)
         rows = sharding.batch_parts(mesh)

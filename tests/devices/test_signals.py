@@ -19,7 +19,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.signals import Stopped, StopSignals
-from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.evaluation import Evaluation, Part
 
 # What a run is busy with for as long as the test wants; the number of seconds ends a process that nobody has ended.
 COMPILES = """
@@ -39,16 +39,16 @@ Checkpoints.restore = restore
 """
 EVALUATES = """
 import itertools, time
-from bert_jax.training.evaluation import Evaluation
-make = Evaluation._batches
-def batches(self):
-    first = next(make(self))
+from bert_jax.training.evaluation import Evaluation, Part
+make = Part.batches
+def batches(self, mesh):
+    first = next(make(self, mesh))
     print("evaluating", flush=True)
     for _ in range(36000):
         time.sleep(0.1)
         yield first
 Evaluation.unigram = lambda *unused: {"mlm_loss": 1.0, "perplexity": 2.7, "mlm_accuracy": 0.1}
-Evaluation._batches = batches
+Part.batches = batches
 """
 HANGS = EVALUATES.replace("        yield first", "    yield first")
 
@@ -146,17 +146,17 @@ def test_a_second_interrupt_quits_and_says_what_is_lost(config):
 def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, finished, monkeypatch, stopped_at):
     """Also the last one, after which no step is left to make; and no start makes it twice."""
     whole, evaluation = finished[0], finished[1].evaluation
-    make, evaluations = Evaluation._batches, itertools.count(1)
+    make, evaluations = Part.batches, itertools.count(1)
 
-    def interrupted(self):
-        first, second = make(self)
+    def interrupted(self, mesh):
+        first, second = make(self, mesh)
         yield first
         if next(evaluations) == stopped_at / 6:
             os.kill(os.getpid(), signal.SIGTERM)
         yield second
 
     with monkeypatch.context() as patch:
-        patch.setattr(Evaluation, "_batches", interrupted)
+        patch.setattr(Part, "batches", interrupted)
         patch.setattr(Evaluation, "unigram", lambda *unused: None)
         left = pretrain(config)
     assert (left.step, left.evaluation, left.exit_code) == (stopped_at, {}, 143)
