@@ -8,8 +8,9 @@ from typing import Any
 from etils import epath
 
 from bert_jax.analysis.saved_results import model_fingerprint, save_result, saved_result
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning.loop import finetune
 from bert_jax.pretrained.model import PretrainedModel

@@ -17,7 +17,7 @@ from bert_jax.analysis.task_scores import TaskScore
 from bert_jax.commands.analysis_results import print_files, saved_or_computed
 from bert_jax.commands.fine_tuned_scores import FineTunedScore
 from bert_jax.config.analyses.pruning_options import PruneConfig
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.pictures import write_pictures
-from bert_jax.analysis.spelling.spelling_noise import SpellingNoise, noise
+from bert_jax.analysis.spelling.noise_sums import SpellingNoise
+from bert_jax.analysis.spelling.spelling_noise import noise
 from bert_jax.analysis.spelling.spelling_pictures import draw_noise, draw_task_noise
 from bert_jax.analysis.spelling.task_noise import TaskNoise, task_noise
 from bert_jax.commands.analysis_results import print_files, saved_or_computed
 from bert_jax.config.analyses.spelling_options import SpellingConfig
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 

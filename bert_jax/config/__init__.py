@@ -6,6 +6,7 @@ Only the standard library is imported here, so that `--help` is instant.
 from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.faults import FaultsConfig
 from bert_jax.config.objectives import ObjectiveConfig
+from bert_jax.config.optimization import OptimizerConfig, ScheduleConfig
 from bert_jax.config.options import (
     CheckpointConfig,
     ComputeConfig,
@@ -14,9 +15,7 @@ from bert_jax.config.options import (
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
-    OptimizerConfig,
     PhaseConfig,
-    ScheduleConfig,
 )
 from bert_jax.config.phases import Phase, max_predictions, resolve_phases, resolve_stages, schedule_length, warmup_steps
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig

@@ -5,34 +5,32 @@ Errors name key, value and remedy.
 
 import dataclasses
 import math
-from typing import Any
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
-from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.faults import check_faults
 from bert_jax.config.mixtures import resolve_mixtures
+from bert_jax.config.model_checks import check_model
 from bert_jax.config.noise import check_noise
 from bert_jax.config.objective_checks import check_objective
-from bert_jax.config.recurrent_checks import check_recurrent
-from bert_jax.config.static_vectors_checks import check_static_vectors
+from bert_jax.config.ranges import need_positive, need_share
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
-    _check_model(config)
+    check_model(config)
     _check_data(config)
     check_objective(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
-    _positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
+    need_positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
     if "://" in config.checkpoint.local_path:
         raise UserError(
             f"checkpoint.local_path={config.checkpoint.local_path} must be a directory on each host's own disk; the "
             "--workdir may be on gs://"
         )
-    _positive(config.evaluation, "evaluation.", "sequences", "batch_size")
+    need_positive(config.evaluation, "evaluation.", "sequences", "batch_size")
     for name, value in (
         ("checkpoint.keep_best", config.checkpoint.keep_best),
         ("evaluation.every_steps", config.evaluation.every_steps),
@@ -41,8 +39,8 @@ def check(config: Config) -> Config:
     ):
         if value < 0:
             raise UserError(f"{name}={value} must not be negative")
-    _positive(config.data, "data.", "prefetch")
-    _positive(config, "", "log_every_steps")
+    need_positive(config.data, "data.", "prefetch")
+    need_positive(config, "", "log_every_steps")
     check_mesh(config.mesh)
     check_faults(config.faults)
     traced_steps(config.profile, config.total_steps)
@@ -54,105 +52,10 @@ def check(config: Config) -> Config:
     return config
 
 
-def _check_model(config: Config) -> None:
-    model = config.model
-    _positive(
-        model,
-        "model.",
-        "hidden_size",
-        "num_heads",
-        "max_position_embeddings",
-        "rope_theta",
-        "rope_scale",
-        "global_every",
-        "vocab_pad_multiple",
-        "layer_norm_epsilon",
-        "initializer_range",
-    )
-    if model.layer != "none":
-        _positive(model, "model.", "num_layers")
-    if model.vocab_size is not None and model.vocab_size < 6:
-        raise UserError(f"model.vocab_size={model.vocab_size} leaves no room for words beside the five special tokens")
-    if model.hidden_size % model.num_heads:
-        fits = [h for h in range(1, model.hidden_size + 1) if model.hidden_size % h == 0]
-        near = sorted(fits, key=lambda h: abs(h - model.num_heads))[:3]
-        raise UserError(
-            f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
-            f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
-        )
-    for name in ("intermediate_size", "embedding_size"):
-        if (value := getattr(model, name)) is not None and value < 1:
-            raise UserError(f"model.{name}={value} must be positive")
-    if config.data.sentence_pairs != "none" and model.type_vocab_size < 2:
-        raise UserError(
-            f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
-            "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none"
-        )
-    if config.data.sentence_pairs != "none" and not model.pair_head:
-        raise UserError(
-            f"model.pair_head=False but data.sentence_pairs={config.data.sentence_pairs!r} needs that head: set "
-            "model.pair_head=True or data.sentence_pairs=none"
-        )
-    if model.padding_id is not None and not 0 <= model.padding_id < model.max_position_embeddings - 1:
-        raise UserError(
-            f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
-            f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
-        )
-    _share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
-    _check_positions(config)
-    check_disentangled(model)
-    if model.layer == "lstm":
-        check_recurrent(config)
-    check_static_vectors(config)
-
-
-def _check_positions(config: Config) -> None:
-    """Check how tokens see each other: positions inside attention, windows, global tokens."""
-    model = config.model
-    for name in ("type_vocab_size", "global_tokens"):
-        if getattr(model, name) < 0:
-            raise UserError(f"model.{name}={getattr(model, name)} must not be negative")
-    if model.positions == "rope" and model.head_size % 2:
-        raise UserError(
-            f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
-            f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that makes "
-            "them even"
-        )
-    if model.rope_local_theta is not None and not 0 < model.rope_local_theta < math.inf:
-        raise UserError(f"model.rope_local_theta={model.rope_local_theta} must be positive, or None for rope_theta")
-    if not model.first_attention_norm and model.norm_position != "pre":
-        raise UserError(
-            "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
-            f"{model.norm_position}, which has no norm before an attention"
-        )
-    if not model.first_attention_norm and model.sharing != "none":
-        raise UserError(
-            f"model.first_attention_norm=False makes a first layer of its own, but with model.sharing={model.sharing} "
-            "layers share parameters; set model.sharing=none"
-        )
-    if model.local_window is None and model.global_tokens:
-        raise UserError(
-            f"model.global_tokens={model.global_tokens} needs model.local_window: without it every token sees "
-            "everything"
-        )
-    if model.local_window is None:
-        return
-    if not 0 < model.local_window < model.max_position_embeddings:
-        raise UserError(
-            f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
-            f"{model.max_position_embeddings - 1}; a longer window restricts nothing, which is model.local_window=None"
-        )
-    if model.global_tokens and any(phase.packed for phase in resolve_phases(config)):
-        raise UserError(
-            f"model.global_tokens={model.global_tokens} are at the start of a row, and packed rows hold several texts; "
-            "set data.packing=off"
-        )
-
-
 def _check_data(config: Config) -> None:
     masking = config.masking
-    _share(config.data, "data.", "held_out", "short_sequence_probability", below_one=True)
-    _share(masking, "masking.", "rate", "mask_share", "random_share", "span_continue")
+    need_share(config.data, "data.", "held_out", "short_sequence_probability", below_one=True)
+    need_share(masking, "masking.", "rate", "mask_share", "random_share", "span_continue")
     if masking.rate == 0:
         raise UserError("masking.rate=0 leaves nothing to predict; BERT uses 0.15")
     if masking.mask_share + masking.random_share > 1 + 1e-9:
@@ -160,7 +63,7 @@ def _check_data(config: Config) -> None:
             f"masking.mask_share={masking.mask_share} and masking.random_share={masking.random_share} add up to "
             "more than 1; the paper has 0.8 and 0.1"
         )
-    _positive(masking, "masking.", "span_max_words", "ngram_max")
+    need_positive(masking, "masking.", "span_max_words", "ngram_max")
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     check_noise(config.data.noise, "data.noise.")
@@ -182,7 +85,7 @@ def _check_data(config: Config) -> None:
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     prefix = f"phases.{index}."
-    _positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
+    need_positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
     if phase.sequence_length > config.model.longest_sequence:
         unused = "" if config.model.padding_id is None else f" less {config.model.padding_id + 1}, for padding_id"
         raise UserError(
@@ -238,8 +141,8 @@ def _check_ramp(prefix: str, phase: PhaseConfig) -> None:
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
     """Raise a UserError if a value is out of range."""
-    _positive(optimizer, "optimizer.", "epsilon")
-    _share(optimizer, "optimizer.", "beta1", "beta2", "momentum", "ema_decay", below_one=True)
+    need_positive(optimizer, "optimizer.", "epsilon")
+    need_share(optimizer, "optimizer.", "beta1", "beta2", "momentum", "ema_decay", below_one=True)
     for name in ("weight_decay", "clip_norm"):
         if not 0 <= getattr(optimizer, name) < math.inf:
             raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")
@@ -247,8 +150,8 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
 
 def check_schedule(schedule: ScheduleConfig) -> None:
     """Raise a UserError if a value is out of range or belongs to a different shape of the decay."""
-    _share(schedule, "schedule.", "final_fraction")
-    _positive(schedule, "schedule.", "power")
+    need_share(schedule, "schedule.", "final_fraction")
+    need_positive(schedule, "schedule.", "power")
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
     if schedule.cooldown != "linear" and not schedule.cooldown_steps:
@@ -272,19 +175,3 @@ def check_mesh(mesh: MeshConfig) -> None:
             )
     if list(sizes.values()).count(-1) > 1:
         raise UserError(f"mesh {sizes}: only one axis may be -1")
-
-
-def _positive(part: Any, prefix: str, *names: str) -> None:
-    for name in names:
-        value = getattr(part, name)
-        if not 0 < value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be positive")
-
-
-def _share(part: Any, prefix: str, *names: str, below_one: bool = False) -> None:
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value <= 1 or (below_one and value == 1):
-            raise UserError(
-                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
-            )

@@ -6,6 +6,7 @@ Only the standard library is imported here, as in `config.options`.
 import dataclasses
 from typing import Literal
 
+from bert_jax.config.corpus_cleaning import CleaningConfig
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 
 CorpusFormat = Literal[
@@ -64,6 +65,9 @@ class PrepareConfig:
     directory that holds one."""
     output: str
     """Directory of the token store to write."""
+    license: str = ""
+    """Licence of the text, such as "CC BY-SA 4.0", for the manifest and the card of `bert-jax describe`: one for all of
+    `input`, or one for each, with commas between. Empty: as a data set that `datasets` saved says of itself."""
     format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
     file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the text of a crawl (WET).
@@ -84,5 +88,13 @@ class PrepareConfig:
     letter)."""
     workers: int = 0
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
+    runner: Literal["local", "beam"] = "local"
+    """What does the work. local: processes on this machine. beam: a pipeline of Apache Beam, on this machine or on
+    Dataflow, Flink or Spark. The store has the same bytes either way."""
+    beam: tuple[str, ...] = ()
+    """Options of Apache Beam itself as NAME=VALUE, with runner=beam. On the command line each is a word of its own:
+    --beam.runner=DataflowRunner --beam.project=PROJECT. Without --beam.runner the pipeline runs on this machine."""
     bad_utf8: Literal["error", "replace"] = "error"
     """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
+    clean: CleaningConfig = CleaningConfig()
+    """What is repaired in the corpus and removed from it."""

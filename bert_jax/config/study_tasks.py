@@ -4,7 +4,8 @@ The directory that --task_data names holds ud/, the English-EWT treebank of Univ
 trained on and its test part measured, both are a few thousand sentences), and SST-2/ of GLUE.
 """
 
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 
 PARTS_OF_SPEECH = FinetuneConfig(
     task="ner",

@@ -50,6 +50,7 @@ class Stream(enum.IntEnum):
     EDIT_ORDER = 30
     HIDDEN_WORD = 31
     FRESH_MASKS = 32
+    DUPLICATES = 33
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> np.ndarray:

@@ -9,6 +9,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.store.store import Store
 from bert_jax.monitoring.frequent_sentences import FrequentSentence, frequent_sentences
+from bert_jax.monitoring.language_shares import LanguageShare, language_shares
 from bert_jax.monitoring.token_counts import TokenCounts, count_tokens
 
 SHARES = (1, 10, 25, 50, 75, 90, 99)
@@ -51,8 +52,14 @@ class CorpusCard:
     duplicated_tokens: int
     """Tokens in them."""
     frequent: list[FrequentSentence]
+    languages: list[LanguageShare] | None
+    """Languages of documents drawn at random; None if the library that tells them is not installed."""
+    cleaning: list[dict[str, Any]]
+    """As in manifest.json: what each step of the cleaning removed, with samples."""
+    removed: list[dict[str, Any]]
+    """As in manifest.json: what the sources held that is no text."""
     sources: list[dict[str, Any]]
-    """As in manifest.json: name, format, bytes, revision."""
+    """As in manifest.json: name, format, bytes, revision, licence, SHA-256."""
     files: list[dict[str, Any]]
     """As in manifest.json: name and SHA-256."""
     samples: list[str]
@@ -95,6 +102,9 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
         duplicated_documents=int(repeats.sum()),
         duplicated_tokens=int(documents[repeats].sum()),
         frequent=frequent,
+        languages=language_shares(store, seed),
+        cleaning=[to_dict(step) for step in store.manifest.cleaning],
+        removed=[to_dict(kind) for kind in store.manifest.removed],
         sources=[to_dict(source) for source in store.manifest.sources],
         files=[to_dict(file) for file in store.manifest.files],
         samples=_samples(store, samples, seed),

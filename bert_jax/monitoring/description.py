@@ -65,6 +65,7 @@ def tables(cards: list[CorpusCard]) -> list[Table]:
     made = [Table("What is in it", ["", *names], rows), Table("Lengths: percentiles", ["", *names], percentiles)]
     for card in cards:
         of_it = f" of {card.path}" if len(cards) > 1 else ""
+        made += [_languages(card, of_it), *_left_out(card, of_it)]
         frequent = [[f"{each.count:,}", f"{each.tokens:,}", each.text] for each in card.frequent]
         sources = [[str(value) for value in source.values()] for source in card.sources]
         files = [[file["name"], file["sha256"]] for file in card.files]
@@ -81,6 +82,32 @@ def tables(cards: list[CorpusCard]) -> list[Table]:
             ),
         ]
     return made
+
+
+def _languages(card: CorpusCard, of_it: str) -> Table:
+    found = card.languages or []
+    documents, tokens = sum(each.documents for each in found), sum(each.tokens for each in found)
+    rows = [
+        [each.language, f"{each.documents / documents:.1%}", f"{each.tokens / max(1, tokens):.1%}"] for each in found
+    ]
+    title = f"Languages of {documents:,} documents drawn at random{of_it}" if found else f"Languages{of_it}"
+    nothing = "They are told by py3langid: pip install 'bert_jax[corpora]'"
+    return Table(title, ["language", "documents", "tokens in them"], rows, nothing)
+
+
+def _left_out(card: CorpusCard, of_it: str) -> list[Table]:
+    """Return what the cleaning removed and what was no text, for a store that lacks anything of its sources."""
+    steps = [
+        [step["step"], *(f"{step[key]:,}" for key in ("documents", "paragraphs", "characters"))]
+        for step in card.cleaning
+    ]
+    samples = [[step["step"], sample] for step in card.cleaning for sample in step["samples"]]
+    kinds = [[kind["source"], kind["what"], f"{kind['number']:,}"] for kind in card.removed]
+    head = ["step", "documents", "paragraphs", "characters"]
+    shown = Table("Samples", ["step", "beginning"], samples)
+    cleaning = Table(f"Removed and changed by the cleaning{of_it}", head, steps, folded=(shown,))
+    no_text = Table(f"Left out as no text{of_it}", ["source", "what", "number"], kinds)
+    return [table for table in (cleaning, no_text) if table.rows]
 
 
 def figures(cards: list[CorpusCard]) -> dict[str, dict[str, Any]]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.data.store.store import Store
-from bert_jax.monitoring.token_counts import text_hashes
+from bert_jax.monitoring.token_counts import block_end, text_hashes
 
-_BLOCK = 1 << 17  # sentences at once
+_BLOCK = 1 << 17  # starts of sentences at once
 _BUCKETS = 1 << 22
 
 
@@ -60,5 +60,9 @@ def _hashed(store: Store) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number of the first sentence of each block, and a hash of each of its sentences."""
     for first in range(0, store.num_sentences, _BLOCK):
         starts = store.sentence_starts(np.arange(first, min(first + _BLOCK, store.num_sentences) + 1))
-        tokens = store.tokens(np.arange(starts[0], starts[-1]))
-        yield first, text_hashes(tokens, starts - starts[0])
+        begin = 0
+        while begin < len(starts) - 1:
+            end = block_end(starts, begin)
+            tokens = store.tokens(np.arange(starts[begin], starts[end]))
+            yield first + begin, text_hashes(tokens, starts[begin : end + 1] - starts[begin])
+            begin = end

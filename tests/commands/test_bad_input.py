@@ -1,9 +1,7 @@
 """Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written."""
 
-import dataclasses
 import fcntl
 import json
-import logging
 import os
 import pathlib
 import shlex
@@ -15,12 +13,12 @@ import pytest
 import small_corpus
 from one_device import pretrain_by_words
 from processes import SECONDS, one_device
+from refused_commands import Case, refused, snapshot
 
 from bert_jax import cli
 from bert_jax.files import unsealed
 
 PARTS = ("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents")
-UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +75,6 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
 
 def run(*words: str) -> None:
     assert cli._run(["bert-jax", *words]) == 0
-
-
-def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
-    """Contents of every file below `place` by name; None for a directory."""
-    return {
-        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
-        for path in sorted(place.rglob("*"))
-        if path.name not in UNCHECKED
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A command, `@` standing for the directory with its inputs, and what its one line must say."""
-
-    name: str
-    command: str
-    says: tuple[str, ...]
 
 
 PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
@@ -207,6 +187,33 @@ CASES = [
         f"{PRETRAIN} --data.path=@/few_store --data.held_out=0.9",
         ("data.held_out=0.9", "3 documents"),
     ),
+    Case(
+        "weights that sum to nothing",
+        f"{PRETRAIN} --data.path= --data.mixture=@/store=0,@/few_store=0",
+        ("the weights add up to nothing", "at least one store a positive weight"),
+    ),
+    Case(
+        "budgets that sum to nothing",
+        f"{PRETRAIN} --data.path= --data.mixture=@/store=0M,@/few_store=0M",
+        ("the weights add up to nothing",),
+    ),
+    Case(
+        "a phase whose weights sum to nothing",
+        f"{PRETRAIN} --data.path= --data.mixture=@/store=1 --phases.0.mixture=@/store=0",
+        ("phases.0.mixture=", "the weights add up to nothing"),
+    ),
+    Case(
+        "a mixture with a store that is none",
+        f"{PRETRAIN} --data.path= --data.mixture=@/store=1,@/nothing=1",
+        ("nothing is not a token store", "bert-jax prepare"),
+    ),
+    Case(
+        "a mixture of two vocabularies",
+        f"{PRETRAIN} --data.path= --data.mixture=@/store=1,@/other_store=1",
+        ("other_store was prepared with a vocabulary different from that of", "--vocab"),
+    ),
+    Case("describe no store", "describe @/nothing --output=@/card.html", ("nothing is not a token store",)),
+    Case("describe a cut store", "describe @/cut_store --output=@/card.html", ("has 100 bytes", "copy it again")),
     Case("no --data.path", f"{PRETRAIN} --data.path=", ("--data.path is missing", "bert-jax prepare")),
     Case("no --workdir", "pretrain @/config.json", ("--workdir is missing", "checkpoints")),
     # Options.
@@ -314,15 +321,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_one_line_and_nothing_written(case, place, capfd, caplog):
-    before = snapshot(place)
-    capfd.readouterr()
-    status = cli._run(["bert-jax", *(word.replace("@", str(place)) for word in case.command.split())])
-    error = capfd.readouterr().err
-    assert status == 2, error
-    assert error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1, error
-    assert not [words for words in case.says if words not in error], error
-    assert snapshot(place) == before
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    refused(case, place, capfd, caplog)
 
 
 def test_a_second_writer_is_refused_by_the_name_of_the_first(place, capfd):
@@ -353,7 +352,14 @@ def test_a_store_that_is_being_written_is_left_alone(place, capfd):
     assert {name for name in before if not name.startswith("busy")} == set(snapshot(place))
 
 
-@pytest.mark.parametrize("name", ["not UTF-8", "a mesh for other devices", "evaluate on another vocabulary"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "not UTF-8",
+        "a mesh for other devices",
+        pytest.param("evaluate on another vocabulary", marks=pytest.mark.slow),
+    ],
+)
 def test_the_libraries_add_no_line_of_their_own(name, place):
     """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
     case = next(case for case in CASES if case.name == name)

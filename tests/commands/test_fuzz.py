@@ -27,7 +27,7 @@ CASES = [
     ("tf1", 0, 300),
 ]
 """2,100 cases: what is damaged, the first case, and how many."""
-SAMPLE = 25  # cases of each in the core tests; tf1 needs TensorFlow to be written
+SAMPLE = 10  # cases of each in the core tests; tf1 needs TensorFlow to be written
 LONGEST_MESSAGE = 1_500
 
 

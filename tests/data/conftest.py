@@ -1,10 +1,19 @@
-"""A vocabulary of letters, for the tests that prepare a corpus."""
+"""What the tests of `prepare` share: a vocabulary of letters, blocks and shards that small texts fill."""
 
 import pytest
 from letter_corpus import VOCABULARY
+
+from bert_jax.data.corpus import text_blocks
+from bert_jax.data.store import writer as store_writer
 
 
 @pytest.fixture
 def vocab(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     return str(tmp_path / "vocab.txt")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)

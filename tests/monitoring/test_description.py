@@ -1,18 +1,23 @@
 import collections
 import json
+import os
 import re
+import types
 
 import numpy as np
 import pytest
+from hand_made_store import hand_made, unverified
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax import cli
 from bert_jax.config.watching import DescribeConfig
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
+from bert_jax.monitoring import token_counts
 from bert_jax.monitoring.corpus_card import SHARES, corpus_card
 from bert_jax.monitoring.description import run_describe
 from bert_jax.monitoring.frequent_sentences import frequent_sentences
+from bert_jax.monitoring.token_counts import count_tokens, text_hashes
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,40 @@ def test_figures_are_those_of_a_plain_count(synthetic, store):
     assert card.token_shares[100] == sum(count for _, count in counts.most_common(100)) / synthetic.num_tokens
     assert card.frequencies[:3].tolist() == [count for _, count in counts.most_common(3)]
     assert (card.duplicated_documents, card.duplicated_tokens) == (2, 30)
+
+
+def test_figures_do_not_depend_on_how_much_is_read_at_once(store, monkeypatch):
+    whole = corpus_card(store, "here")
+    monkeypatch.setattr(token_counts, "BLOCK_TOKENS", 64)  # most documents are longer
+    pieces = corpus_card(store, "here")
+    np.testing.assert_array_equal(count_tokens(store).hashes, hashes_of_whole_documents(store))
+    assert (pieces.duplicated_documents, pieces.frequent) == (whole.duplicated_documents, whole.frequent)
+    np.testing.assert_array_equal(pieces.frequencies, whole.frequencies)
+
+
+def hashes_of_whole_documents(store):
+    tokens = store.tokens(np.arange(store.num_tokens))
+    return text_hashes(tokens, store.document_tokens)
+
+
+@pytest.mark.skipif(
+    not os.environ.get("BERT_JAX_LARGE_STORE"), reason="two minutes of a core; set BERT_JAX_LARGE_STORE=1"
+)
+def test_a_store_beyond_32_bits_has_a_card(tmp_path):
+    """More than 2^31 tokens and 2^32 bytes, in a sparse file: all zeros but for two documents behind these."""
+    size, sentence, document = (1 << 31) + (1 << 20), 1 << 14, 1 << 18
+    sentences, last = np.arange(0, size, sentence), range(size - 2 * document, size)
+    ids = dict.fromkeys(last[: 2 * sentence], 7) | dict.fromkeys(last[-document:][:sentence], 8)
+    documents = np.arange(0, len(sentences), document // sentence)
+    store = unverified(hand_made(tmp_path / "store", [(size, ids, sentences, documents)], hashed=False))
+    store.tokenizer = lambda: types.SimpleNamespace(decode=lambda ids: " ".join(map(str, ids[:3])))
+    card = corpus_card(store, "large")
+    assert card.counts["tokens"] == size > 1 << 31
+    assert card.frequencies[:3].tolist() == [size - 3 * sentence, 2 * sentence, sentence]
+    assert card.duplicated_documents == len(documents) - 3
+    assert card.duplicated_tokens == (len(documents) - 3) * document
+    assert [(each.text, each.count) for each in card.frequent] == [("0 0 0", len(sentences) - 3), ("7 7 7", 2)]
+    assert card.document_histogram.sum() == len(documents) and card.sentence_lengths.tolist() == [sentence] * 7
 
 
 def test_frequent_sentences_are_those_of_a_plain_count(synthetic, store):

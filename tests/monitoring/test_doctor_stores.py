@@ -118,7 +118,7 @@ def test_masks(small_store, most, expected):
 
 def test_one_pass_counts_what_a_loop_counts(tmp_path, monkeypatch):
     """In blocks that end within a shard, against the definition; equal documents have equal hashes, others do not."""
-    monkeypatch.setattr("bert_jax.monitoring.token_counts._BLOCK", 5_000)
+    monkeypatch.setattr("bert_jax.monitoring.token_counts.BLOCK_TOKENS", 5_000)
     documents = [*random_documents(100), [3, 4], [4, 3], [3, 4]]
     store = SyntheticStore(documents)
     starts = store.document_tokens

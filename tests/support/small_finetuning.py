@@ -10,8 +10,9 @@ from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts

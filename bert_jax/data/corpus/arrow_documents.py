@@ -51,6 +51,15 @@ def saved_dataset(directory: epath.Path) -> list[epath.Path] | None:
     return files
 
 
+def licence(directory: epath.Path) -> str:
+    """Return the licence that `dataset_info.json` of a saved data set names, "" if there is none."""
+    described = directory / "dataset_info.json"
+    if not (directory / "state.json").exists() or not described.exists():
+        return ""
+    named = read_object(described, "save the data set again").get("license")
+    return named.strip() if isinstance(named, str) else ""
+
+
 def documents(name: str, format: str, text_field: str, start: int) -> Iterator[tuple[str, float]]:
     """Yield (text of a row, share of the rows or bytes read by then) from row `start` on.
 

@@ -64,22 +64,37 @@ def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error"
             yield from piece
 
 
-def find_sources(input: str, format: str = "auto") -> list[Source]:
+def find_sources(input: str, format: str = "auto", license: str = "") -> list[Source]:
     """Resolve `--input` into its sources, in the order given, each file once.
 
     Raises:
       UserError: nothing matches (the message names glob and directory), all files are empty, a prefix contradicts
-        `format`, or a TFDS data set is unknown.
+        `format`, a TFDS data set is unknown, or `license` has neither one licence nor one for each item of `input`.
     """
     items = [item.strip() for item in input.split(",") if item.strip()]
     if not items:
         raise UserError(
             "input is empty; give files, directories, globs, tfds:name or docs: (the embedded documentation)"
         )
-    sources = {source.name: source for item in items for source in _find(item, format)}
+    licences = _licences(license, items)
+    sources = {
+        source.name: dataclasses.replace(source, license=licence or source.license)
+        for item, licence in zip(items, licences, strict=True)
+        for source in _find(item, format)
+    }
     if all(source.format in FILE_FORMATS and not source.bytes for source in sources.values()):
         raise UserError(f"the corpus is empty: {input} is {len(sources)} file{'s' * (len(sources) > 1)} of 0 bytes")
     return list(sources.values())
+
+
+def _licences(license: str, items: list[str]) -> list[str]:
+    given = [licence.strip() for licence in license.split(",")]
+    if len(given) not in (1, len(items)):
+        raise UserError(
+            f"license={license!r} has {len(given)} licences, and input names {len(items)} "
+            f"source{'s' * (len(items) > 1)}; give one for all, or one for each, with commas between"
+        )
+    return given * len(items) if len(given) == 1 else given
 
 
 def _find(item: str, format: str) -> Iterator[Source]:
@@ -94,8 +109,9 @@ def _find(item: str, format: str) -> Iterator[Source]:
     elif prefix:
         raise UserError(f"input={item!r} contradicts format={format}; leave the format out")
     else:
+        licence = arrow_documents.licence(epath.Path(item).expanduser())
         for path in _files(item):
-            yield _describe_file(path, format)
+            yield dataclasses.replace(_describe_file(path, format), license=licence)
 
 
 def _files(item: str) -> list[epath.Path]:

@@ -30,7 +30,7 @@ class Source:
     """A file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does.
 
     `wrap_column`: column at which its lines are wrapped if the lines of a paragraph are to be joined; 0: they stay as
-    they are.
+    they are. `license`: licence of its text, "" if not known.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Source:
     bytes: int
     revision: str
     wrap_column: int = 0
+    license: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.data.corpus.parsing import parse_block
-from bert_jax.data.corpus.sentences import SentenceSplitter
+from bert_jax.data.cleaning.step_record import StepRecord, merged
+from bert_jax.data.corpus.sentences import SentenceSplitter, make_splitter
 from bert_jax.data.corpus.text_blocks import Block
-from bert_jax.data.corpus.wrapping import join_lines
-from bert_jax.data.store.manifest import dtype_for
+from bert_jax.data.duplicates.removals import NOTHING, BlockRemovals
+from bert_jax.data.store.block_text import TextReader
+from bert_jax.data.store.manifest import Options, dtype_for
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 MAX_SENTENCE_CHARACTERS = 20_000
 """Longer sentences are cut, and the cuts counted: no model reads a sentence of thousands of tokens at once."""
@@ -24,12 +25,13 @@ class EncodedBlock:
 
     tokens: np.ndarray  # [tokens] uint16 or uint32
     sentence_lengths: np.ndarray  # [sentences] int64: number of tokens of each, never 0
-    piece_lengths: np.ndarray  # [pieces] int64: number of sentences of each; only the first may be 0
+    piece_lengths: np.ndarray  # [pieces] int64: number of sentences of each; only those of the first and last may be 0
     text_bytes: int
     unknown_tokens: int
     cut_sentences: int
     replaced_characters: int
     removed: dict[str, int]  # number of each kind of thing in the source that is no text
+    cleaning: tuple[StepRecord, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,20 +40,19 @@ class Encoder:
 
     tokenizer: Tokenizer
     split: SentenceSplitter
-    text_field: str = "text"
-    bad_utf8: str = "error"
+    read: TextReader
 
-    def __call__(self, block: Block) -> EncodedBlock:
-        """Encode one block without the sentences and documents that have no token.
+    def __call__(self, block: Block, duplicates: BlockRemovals = NOTHING) -> EncodedBlock:
+        """Encode one block without its duplicates, and without the sentences and documents that have no token.
 
         Raises:
           UserError: see `parse_block`; or an id is beyond the vocabulary, so tokenizer and vocabulary disagree.
         """
-        text = parse_block(block, self.text_field, self.bad_utf8)
-        pieces, cuts = [], 0
-        for lines in text.pieces:
-            if block.source.wrap_column:
-                lines = join_lines(lines, block.source.wrap_column)
+        text = self.read(block)
+        pieces, cuts, records = [], 0, text.records
+        for number, lines in enumerate(text.pieces):
+            lines, removed = duplicates.remaining(number, lines)
+            records += removed
             sentences = self.split(lines)
             pieces.append([part for sentence in sentences for part in _cut(sentence)])
             cuts += len(pieces[-1]) - len(sentences)
@@ -60,7 +61,7 @@ class Encoder:
         owners = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
         piece_lengths = np.bincount(owners[lengths > 0], minlength=len(pieces))
         kept = piece_lengths > 0
-        kept[0] = True
+        kept[[0, -1]] = True  # the next block may go on with the last, or with what is gone
         return EncodedBlock(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
@@ -70,6 +71,7 @@ class Encoder:
             cut_sentences=cuts,
             replaced_characters=text.replaced,
             removed=text.removed,
+            cleaning=merged(records),
         )
 
     def _encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +85,16 @@ class Encoder:
             arrays.append(flat.astype(dtype))
             lengths.append(counts)
         return np.concatenate(arrays), np.concatenate(lengths)
+
+
+def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
+    """Return what turns blocks into ids.
+
+    Raises:
+      UserError: see `TextReader`.
+    """
+    splitter = make_splitter(options.sentences, options.language)
+    return Encoder(load_tokenizer(tokenizer_directory), splitter, TextReader(options))
 
 
 def _batches(sentences: list[str]):

@@ -3,6 +3,7 @@
 `manifest.json` may come from anywhere, so it is checked like any other input.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -11,12 +12,15 @@ import re
 
 from etils import epath
 
+from bert_jax.config.corpus_cleaning import CleaningConfig
 from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.data.cleaning.step_record import StepRecord
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, unsealed
 
 VERSION = 1
 PARTS = ("tokens", "sentences", "documents")
+_ORIGIN = ("sources", "options", "removed", "cleaning")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,10 @@ class SourceRecord:
     revision: str
     wrap_column: int = 0
     """Column at which its lines were wrapped; those of a paragraph are joined. 0: every line is as it was."""
+    license: str = ""
+    """Licence of its text, as it was given to `prepare` or is in the description of a data set; "" if not known."""
+    sha256: str = ""
+    """Hash of the file; "" for what is no file of the machine that made the store."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,9 @@ class Options:
     language: str
     text_field: str
     bad_utf8: str
+    clean: CleaningConfig = CleaningConfig()
+    evaluation_rows: str = ""
+    """SHA-256 of the rows of words that clean.decontaminate removes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,12 +117,19 @@ class Manifest:
     """Name and SHA-256 of every file."""
     removed: tuple[Removed, ...] = ()
     """What was left out of the sources, by source and kind."""
+    cleaning: tuple[StepRecord, ...] = ()
+    """What the steps of the cleaning removed and changed."""
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the contents, without their origin (paths, dates)."""
-        content = {key: value for key, value in to_dict(self).items() if key not in ("sources", "options", "removed")}
+        content = {key: value for key, value in to_dict(self).items() if key not in _ORIGIN}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def removals(counts: collections.Counter[tuple[str, str]]) -> tuple[Removed, ...]:
+    """Return counts by (source, kind of thing) as the manifest has them: sorted, without zeros."""
+    return tuple(Removed(source=source, what=what, number=n) for (source, what), n in sorted(counts.items()) if n)
 
 
 def shard_file(index: int, part: str) -> str:

@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
+from bert_jax.data.cleaning.step_record import StepRecord
 from bert_jax.data.corpus.text_blocks import Position
 from bert_jax.data.store import writer as store_writer
 from bert_jax.data.store.manifest import VERSION, Options, Removed, SourceRecord, TokenizerRecord, dtype_for
@@ -21,9 +22,13 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 
 PROGRESS = "progress.json"
+BEAM = "beam"
+"""Directory in the output that a pipeline of Apache Beam works in."""
+DUPLICATES = "duplicates"
+"""Directory in the output that the search for duplicates works in."""
 LOCK = "prepare.lock"
 _OWN_FILES = re.compile(
-    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock(\.partial)?|tokenizer|"
+    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock(\.partial)?|tokenizer|beam|duplicates|"
     r"shard-\d{5,}\.(tokens|sentences|documents)"
 )
 
@@ -47,6 +52,7 @@ class Progress:
     position: Position = Position()
     writer: WriterState = WriterState()
     removed: tuple[Removed, ...] = ()
+    cleaning: tuple[StepRecord, ...] = ()
 
 
 def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
@@ -135,6 +141,12 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
 
 def write_progress(directory: pathlib.Path, progress: Progress) -> None:
     write_atomically(directory / PROGRESS, json.dumps(sealed(to_dict(progress))).encode())
+
+
+def forget_progress(directory: pathlib.Path) -> None:
+    """Remove what a finished store does not need."""
+    shutil.rmtree(directory / DUPLICATES, ignore_errors=True)
+    (directory / PROGRESS).unlink(missing_ok=True)
 
 
 def clear(directory: pathlib.Path) -> None:

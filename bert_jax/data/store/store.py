@@ -11,8 +11,11 @@ A directory:
 A document is in one shard. All positions in the interface of this module are 64-bit positions in the whole store.
 """
 
+import concurrent.futures
 import functools
 import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +24,33 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 _COUNTED = 1 << 22  # tokens whose ids are counted at once
+_FETCHED_AT_ONCE = 8  # files of a remote store
+
+
+class ShardArrays(Sequence[np.ndarray]):
+    """The memory maps of a part of a store, one per shard, each made when it is first needed."""
+
+    def __init__(self, make: Callable[[int], np.ndarray], number: int):
+        self._make = make
+        self._maps: list[np.ndarray | None] = [None] * number
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        self.open([index])
+        return self._maps[index]
+
+    def open(self, indices: Iterable[int]) -> None:
+        """Make some of the maps, several at once where files have to be fetched."""
+        missing = [index for index in indices if self._maps[index] is None]
+        if not missing:
+            return
+        with concurrent.futures.ThreadPoolExecutor(min(len(missing), _FETCHED_AT_ONCE)) as pool:
+            for index, array in zip(missing, pool.map(self._make, missing), strict=True):
+                self._maps[index] = array
 
 
 class Store:
@@ -35,7 +65,11 @@ class Store:
       arrays: for each part (tokens, sentences, documents) one memory map per shard.
     """
 
-    def __init__(self, path: pathlib.Path, manifest: Manifest):
+    def __init__(self, path: pathlib.Path, manifest: Manifest, fetch_shard: Callable[[int, str], None] | None = None):
+        """Open the files in `path`: all of them now or, with `fetch_shard`, each when it is first read.
+
+        `fetch_shard`: is called before the file of a shard, given by number and part, is opened.
+        """
         self.path: pathlib.Path = path
         self.manifest: Manifest = manifest
         self.num_tokens: int = manifest.counts.tokens
@@ -45,16 +79,17 @@ class Store:
         self.fingerprint: str = manifest.fingerprint
         self._token_starts = np.cumsum([0, *(shard.tokens for shard in manifest.shards)], dtype=np.int64)
         self._sentence_starts = np.cumsum([0, *(shard.sentences for shard in manifest.shards)], dtype=np.int64)
-        dtypes = {
-            "tokens": np.dtype(manifest.dtype),
-            "sentences": np.dtype(np.uint64),
-            "documents": np.dtype(np.uint64),
+        self.arrays: dict[str, ShardArrays] = {
+            part: ShardArrays(functools.partial(self._map, part, fetch_shard), len(manifest.shards)) for part in PARTS
         }
-        self.arrays: dict[str, list[np.ndarray]] = {
-            part: [self._map(index, part, dtypes[part]) for index in range(len(manifest.shards))] for part in PARTS
-        }
+        if fetch_shard is None:
+            for part in PARTS:
+                self.arrays[part].open(range(len(manifest.shards)))
 
-    def _map(self, index: int, part: str, dtype: np.dtype) -> np.ndarray:
+    def _map(self, part: str, fetch_shard: Callable[[int, str], None] | None, index: int) -> np.ndarray:
+        if fetch_shard:
+            fetch_shard(index, part)
+        dtype = np.dtype(self.manifest.dtype if part == "tokens" else np.uint64)
         path = self.path / shard_file(index, part)
         expected = getattr(self.manifest.shards[index], part) * dtype.itemsize
         size = path.stat().st_size if path.is_file() else None
@@ -131,8 +166,10 @@ class Store:
         if len(maps) == 1:
             return np.asarray(maps[0][indices])
         shards = np.searchsorted(starts, indices, side="right") - 1
-        result = np.empty(indices.shape, maps[0].dtype)
-        for shard in np.unique(shards):
+        needed = np.unique(shards)
+        maps.open(needed.tolist())
+        result = np.empty(indices.shape, maps[int(needed[0]) if needed.size else 0].dtype)
+        for shard in needed.tolist():
             here = shards == shard
             result[here] = maps[shard][indices[here] - starts[shard]]
         return result

@@ -39,11 +39,10 @@ def verify(store: Store) -> None:
     """
     directory, manifest = store.path, store.manifest
     try:
-        states = [(directory / file.name).stat() for file in manifest.files]
-        record = cache_directory() / "verified" / _digest(manifest, states)
-        if os.path.isfile(record):
+        record = VerificationRecord(manifest, [directory / file.name for file in manifest.files])
+        if record.exists():
             return
-        changed = _changed(directory, manifest.files, [state.st_size for state in states])
+        changed = _changed(directory, manifest.files, [state.st_size for state in record.states])
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; prepare or copy the store again") from None
     if changed:
@@ -52,14 +51,34 @@ def verify(store: Store) -> None:
             f"{directory}: the content of {', '.join(changed[:5])}{more} is not what `bert-jax prepare` wrote; "
             "delete the store and prepare or copy it again"
         )
-    _check_boundaries(store)
-    if time.time_ns() - max(state.st_ctime_ns for state in states) > SETTLED_NANOSECONDS:
-        _write(record)
+    for index in range(len(manifest.shards)):
+        for part in ("sentences", "documents"):
+            check_boundaries(directory, manifest, index, part, store.arrays[part][index])
+    record.write()
 
 
-def _digest(manifest: Manifest, states: list[os.stat_result]) -> str:
-    files = [(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for state in states]
-    return hashlib.sha256(repr((manifest.fingerprint, files)).encode()).hexdigest()
+class VerificationRecord:
+    """That some files of a store have been verified, in the state in which they are now."""
+
+    def __init__(self, manifest: Manifest, files: list[pathlib.Path]):
+        self.states: list[os.stat_result] = [file.stat() for file in files]
+        states = [(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in self.states]
+        digest = hashlib.sha256(repr((manifest.fingerprint, states)).encode()).hexdigest()
+        self._path = cache_directory() / "verified" / digest
+
+    def exists(self) -> bool:
+        """Return whether it was written, so that the files need not be hashed again."""
+        return os.path.isfile(self._path)
+
+    def write(self) -> None:
+        """Write it, unless a file is so young that its times would not show a change."""
+        if time.time_ns() - max(state.st_ctime_ns for state in self.states) <= SETTLED_NANOSECONDS:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch()
+        except OSError:  # no cache: the store is hashed again next time
+            pass
 
 
 def _changed(directory: pathlib.Path, files: tuple[FileRecord, ...], sizes: list[int]) -> list[str]:
@@ -91,15 +110,18 @@ def _is_first_host() -> bool:
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
-def _check_boundaries(store: Store) -> None:
-    """Check the boundaries: the hashes prove that the files are those of the manifest, but not who wrote that."""
-    for index, shard in enumerate(store.manifest.shards):
-        for part, end in (("sentences", shard.tokens), ("documents", shard.sentences)):
-            if not _are_starts(store.arrays[part][index], end):
-                raise UserError(
-                    f"{store.path}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
-                    "delete the store and prepare or copy it again"
-                )
+def check_boundaries(directory: pathlib.Path, manifest: Manifest, index: int, part: str, starts: np.ndarray) -> None:
+    """Check the boundaries of a shard: hashes prove that a file is that of the manifest, but not who wrote that.
+
+    Raises:
+      UserError: `starts`, the `part` (sentences or documents) of shard `index`, are not boundaries.
+    """
+    end = getattr(manifest.shards[index], "tokens" if part == "sentences" else "sentences")
+    if not _are_starts(starts, end):
+        raise UserError(
+            f"{directory}: the {part} of shard {index} do not begin at 0 and ascend to below {end:,}; "
+            "delete the store and prepare or copy it again"
+        )
 
 
 def _are_starts(starts: np.ndarray, end: int) -> bool:
@@ -111,11 +133,3 @@ def _are_starts(starts: np.ndarray, end: int) -> bool:
         and starts[-1] < end
         and all((piece[1:] > piece[:-1]).all() for piece in pieces)
     )
-
-
-def _write(record: pathlib.Path) -> None:
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.touch()
-    except OSError:  # no cache: the store is hashed again next time
-        pass

@@ -1,4 +1,4 @@
-"""Encodes a stream of blocks in several processes; the results are in order and a bounded number is in progress."""
+"""Applies a function to a stream of tasks in several processes; a bounded number is in progress."""
 
 import collections
 import concurrent.futures
@@ -7,54 +7,58 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from bert_jax.data.corpus.sentences import make_splitter
-from bert_jax.data.corpus.text_blocks import Block
-from bert_jax.data.store.encoding import EncodedBlock, Encoder
-from bert_jax.data.store.manifest import Options
-from bert_jax.tokenization.tokenizer import load_tokenizer
+Task = TypeVar("Task", bound=tuple[Any, ...])
+Result = TypeVar("Result")
 
-_encoder: Encoder  # one per worker process
+_function: Callable[..., Any]  # one per worker process
 
 
-def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
-    splitter = make_splitter(options.sentences, options.language)
-    return Encoder(load_tokenizer(tokenizer_directory), splitter, options.text_field, options.bad_utf8)
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def encoded_blocks(
-    blocks: Iterable[Block], tokenizer_directory: str, options: Options, workers: int
-) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Yield every block with its encoding, in the order of `blocks`; a single worker is this process."""
+def in_order(
+    tasks: Iterable[Task], make: Callable[..., Callable[..., Result]], arguments: tuple[Any, ...], workers: int
+) -> Iterator[tuple[Task, Result]]:
+    """Yield every task with its result, in order; a single worker is this process.
+
+    Args:
+      tasks: the arguments of each call.
+      make: what each worker calls with `arguments` to get the function that it applies to tasks.
+      arguments: those of `make`.
+      workers: number of processes.
+    """
     if workers == 1:
-        encoder = make_encoder(tokenizer_directory, options)
-        for block in blocks:
-            yield block, encoder(block)
+        function = make(*arguments)
+        for task in tasks:
+            yield task, function(*task)
         return
     pool = concurrent.futures.ProcessPoolExecutor(  # spawn: the parent may hold threads (TensorFlow, tokenizers)
-        workers, multiprocessing.get_context("spawn"), _start_worker, (tokenizer_directory, options)
+        workers, multiprocessing.get_context("spawn"), _start_worker, (make, arguments)
     )
     under_way: collections.deque[Any] = collections.deque()
     try:
-        for block in blocks:
-            under_way.append((block, pool.submit(_encode, block)))
+        for task in tasks:
+            under_way.append((task, pool.submit(_call, *task)))
             if len(under_way) > 2 * workers:
-                block, future = under_way.popleft()
-                yield block, future.result()
-        for block, future in under_way:
-            yield block, future.result()
+                task, future = under_way.popleft()
+                yield task, future.result()
+        for task, future in under_way:
+            yield task, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(tokenizer_directory: str, options: Options) -> None:
-    global _encoder
+def _start_worker(make: Callable[..., Callable[..., Any]], arguments: tuple[Any, ...]) -> None:
+    global _function
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers itself
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encoder = make_encoder(tokenizer_directory, options)
+    _function = make(*arguments)
 
 
 def _end_with_parent() -> None:
@@ -64,5 +68,5 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _encode(block: Block) -> EncodedBlock:
-    return _encoder(block)
+def _call(*task: Any) -> Any:
+    return _function(*task)

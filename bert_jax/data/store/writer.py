@@ -46,7 +46,7 @@ class StoreWriter:
 
     def append(self, block: EncodedBlock, continues: bool) -> None:
         """Append a block; `continues`: its first piece belongs to the last document of the previous block."""
-        if not continues and self.state.tokens >= SHARD_TOKENS:
+        if begins_shard(self.state.tokens, continues):
             self._next_shard()
         state = self.state
         pieces = block.piece_lengths
@@ -141,6 +141,11 @@ class StoreWriter:
             sentences=0,
             documents=0,
         )
+
+
+def begins_shard(tokens: int, continues: bool) -> bool:
+    """Return whether a block begins a new shard after `tokens` in the present one; `continues` as in `append`."""
+    return not continues and tokens >= SHARD_TOKENS
 
 
 def counts(state: WriterState) -> Counts:

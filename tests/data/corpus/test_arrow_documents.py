@@ -67,7 +67,6 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, name):
 
 def test_the_store_is_the_same_for_any_number_of_workers_and_that_of_json_lines(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr("bert_jax.data.store.prepare.BLOCK_BYTES", 2000)
     WRITERS["a.parquet"](TABLE, tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     stores = []

@@ -60,7 +60,6 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
 
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
-    monkeypatch.setattr("bert_jax.data.store.prepare.BLOCK_BYTES", 300)
     path = write(tmp_path / "a.wet.gz")
     for workers in (1, 2):
         run(path, vocab, tmp_path / f"by_{workers}", workers=workers)

@@ -35,7 +35,6 @@ def test_articles_are_their_paragraphs(tmp_path, monkeypatch, name, block_bytes)
 
 def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path, dump, vocab, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 3000)
-    monkeypatch.setattr("bert_jax.data.store.prepare.BLOCK_BYTES", 3000)
     for workers in (1, 2):
         run(dump, vocab, tmp_path / f"by_{workers}", workers=workers, sentences="split", language="de")
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")

@@ -148,7 +148,6 @@ def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab
     stores = []
     for workers, block_bytes in ((1, 1 << 20), (1, 2000), (2, 5000)):
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
-        monkeypatch.setattr(prepare, "BLOCK_BYTES", block_bytes)
         run(tmp_path, "book.txt", text, f"store{block_bytes}", workers=workers)
         store = open_store(tmp_path / f"store{block_bytes}")
         stores.append(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from letter_corpus import VOCABULARY, contents, random_documents, run, write_corpus
 from processes import wait_until
+from written_sources import written
 
 from bert_jax.data.corpus import documentation
 from bert_jax.data.store import encoding, progress
@@ -134,10 +135,10 @@ KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import text_blocks
-from bert_jax.data.store import prepare, writer
-text_blocks.BLOCK_BYTES = prepare.BLOCK_BYTES = 1000
+from bert_jax.data.store import local_run, prepare, writer
+text_blocks.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
-prepare.RECORD_SECONDS = 0
+local_run.RECORD_SECONDS = 0
 if __name__ == "__main__":
     corpus, vocab, output = sys.argv[1:]
     prepare.run_prepare(PrepareConfig(input=corpus, vocab=vocab, output=output, sentences="lines", workers=2))
@@ -145,9 +146,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "dump.xml.bz2", "a.parquet"])
 def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
-    corpus = write_corpus(tmp_path / name, random_documents(1500))
+    corpus = written(tmp_path / name, random_documents(1500))
     (tmp_path / "killed.py").write_text(KILLED)
     output = tmp_path / "store"
     process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), corpus, vocab, str(output)])

@@ -1,6 +1,5 @@
 """Random access over shards and beyond 32 bits; nothing that a manifest says is believed."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -10,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-from etils import epath
+from cloud_bucket import bucket
 from hand_made_store import VOCABULARY, edited, hand_made, prepared, unverified
 
 from bert_jax.data.store.access import open_store
@@ -141,22 +140,8 @@ def test_a_size_that_is_not_the_vocabulary_s_is_noticed(tmp_path, vocab_size):
         open_store(path).tokenizer()
 
 
-@contextlib.contextmanager
-def bucket(directory):
-    """gs:// paths lead into a local directory."""
-    local = epath.gpath._PREFIX_TO_BACKEND[None]
-
-    class Bucket(type(local)):
-        def __getattribute__(self, name):
-            method = getattr(local, name)
-            return lambda path, *args, **options: method(str(path).replace("gs://", f"{directory}/"), *args, **options)
-
-    original = epath.gpath._GPath._backend
-    epath.gpath._GPath._backend = property(lambda path: Bucket() if path._uri_scheme == "gs" else original.fget(path))
-    try:
-        yield
-    finally:
-        epath.gpath._GPath._backend = original
+def files_in(directory):
+    return {path.name for path in directory.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
 def test_remote_stores_are_made_and_copied_once(tmp_path, monkeypatch):
@@ -165,18 +150,42 @@ def test_remote_stores_are_made_and_copied_once(tmp_path, monkeypatch):
     with bucket(tmp_path / "cloud"):
         remote = prepared(tmp_path, "gs://bucket/store")
         assert not any((tmp_path / "home").rglob("*.tokens"))
-        store = open_store(remote, str(cache))
-        assert [path.name for path in cache.iterdir()] == [store.fingerprint]
+        store, local = open_store(remote, str(cache)), open_store(prepared(tmp_path))
+        assert [path.name for path in cache.iterdir()] == [store.fingerprint] == [local.fingerprint]
+        assert store.tokenizer().tokens == VOCABULARY
+        assert store.tokens(np.arange(store.num_tokens)).tolist() == local.tokens(np.arange(local.num_tokens)).tolist()
+        assert store.document_tokens.tolist() == local.document_tokens.tolist()
         shutil.rmtree(tmp_path / "cloud" / "bucket" / "store" / "tokenizer")
-        assert open_store(remote, str(cache)).tokenizer().tokens == VOCABULARY
-        assert open_store(remote, str(cache)).fingerprint == open_store(prepared(tmp_path)).fingerprint
+        (tmp_path / "cloud" / "bucket" / "store" / "shard-00000.tokens").unlink()
+        again = open_store(remote, str(cache))
+        assert again.tokenizer().tokens == VOCABULARY
+        assert again.tokens(np.arange(store.num_tokens)).tolist() == local.tokens(np.arange(local.num_tokens)).tolist()
         (store.path / "shard-00000.tokens").write_bytes(bytes(16))
         with pytest.raises(UserError, match=f"{store.fingerprint}: the content of shard-00000.tokens .* delete"):
-            open_store(remote, str(cache))
+            open_store(remote, str(cache)).tokens(np.arange(2))
         shutil.rmtree(cache)
         with pytest.raises(UserError, match="cannot copy gs://bucket/store"):
             open_store(remote, str(cache))
-        assert list(cache.iterdir()) == []
+        assert not files_in(cache)
+
+
+def test_files_of_a_remote_store_are_copied_when_they_are_needed(tmp_path):
+    shards = [(10, {0: 11}, [0, 4], [0]), (20, {5: 12}, [0, 5], [0]), (30, {9: 13}, [0, 9, 20], [0, 1])]
+    hand_made(tmp_path / "cloud" / "bucket" / "store", shards)
+    with bucket(tmp_path / "cloud"):
+        store = open_store("gs://bucket/store", str(tmp_path / "cache"))
+        assert not {name for name in files_in(tmp_path / "cache") if name.startswith("shard")}
+        assert (store.num_tokens, store.num_sentences, store.num_documents) == (60, 7, 4)
+        assert store.tokens(np.array([15, 29])).tolist() == [12, 0]
+        assert files_in(tmp_path / "cache") == {"shard-00001.tokens"}
+        assert store.sentence_starts(np.array([4, 5])).tolist() == [30, 39]
+        assert store.document_sentences.tolist() == [0, 2, 4, 5, 7]
+        assert files_in(tmp_path / "cache") == {
+            "shard-00001.tokens",
+            "shard-00002.sentences",
+            *(f"shard-0000{number}.documents" for number in range(3)),
+        }
+        assert store.tokens(np.array([[39], [0]])).tolist() == [[13], [11]]
 
 
 def test_a_copy_that_arrives_damaged_is_refused(tmp_path):
@@ -184,6 +193,7 @@ def test_a_copy_that_arrives_damaged_is_refused(tmp_path):
         remote = prepared(tmp_path, "gs://bucket/store")
         path = tmp_path / "cloud" / "bucket" / "store" / "shard-00000.tokens"
         path.write_bytes(bytes(path.stat().st_size))
+        store = open_store(remote, str(tmp_path / "cache"))
         with pytest.raises(UserError, match="content of shard-00000.tokens"):
-            open_store(remote, str(tmp_path / "cache"))
-        assert list((tmp_path / "cache").iterdir()) == []
+            store.tokens(np.arange(2))
+        assert "shard-00000.tokens" not in files_in(tmp_path / "cache")

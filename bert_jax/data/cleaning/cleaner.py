@@ -1,0 +1,114 @@
+"""What a document looks like after cleaning: its steps, in order."""
+
+import dataclasses
+
+from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.data.cleaning import c4_rules, gopher_rules
+from bert_jax.data.cleaning.contamination import Contamination
+from bert_jax.data.cleaning.evaluation_texts import evaluation_files, read_texts
+from bert_jax.data.cleaning.step_record import StepRecord, record
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """The paragraphs of a document that stay, none if it goes in whole, and what the steps did to it."""
+
+    lines: list[str]
+    records: list[StepRecord]
+
+
+class Cleaner:
+    """Cleans documents; calling it has no side effect, and depends on the document and the options alone.
+
+    A document that is longer than a block of the corpus is judged by parts.
+    """
+
+    def __init__(self, clean: CleaningConfig, language: str):
+        """Read the evaluation sets, if there are any; `language`: that of the rules about words."""
+        self.clean, self.english = clean, language == "en"
+        self.contamination = read_contamination(clean)
+        self._steps = [
+            step
+            for step, wanted in (
+                (self._repair, clean.unicode == "repair"),
+                (self._identify, bool(clean.languages)),
+                (self._judge_by_c4, "c4" in clean.quality),
+                (self._judge_by_gopher, "gopher" in clean.quality),
+                (self._decontaminate, self.contamination is not None),
+                (self._cut_contacts, clean.contacts == "remove"),
+            )
+            if wanted
+        ]
+
+    def __call__(self, lines: list[str]) -> Cleaned:
+        """Clean the paragraphs of one document or of a part of one."""
+        records: list[StepRecord] = []
+        for step in self._steps:
+            if not lines:
+                break
+            lines = step(lines, records)
+        return Cleaned(lines, records)
+
+    def _repair(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        import ftfy
+
+        repaired = [ftfy.fix_text(line).replace("\n", " ") for line in lines]
+        return _changed("unicode", lines, repaired, records)
+
+    def _identify(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        from bert_jax.data.cleaning.languages import language_of
+
+        language = language_of(lines)
+        return lines if language in self.clean.languages else _removed(f"languages.{language}", lines, records)
+
+    def _judge_by_c4(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        kept, gone, rule = c4_rules.clean_page(lines)
+        if rule:
+            return _removed(f"quality.c4.{rule}", lines, records)
+        for name, removed in gone.items():
+            records += [record(f"quality.c4.{name}", line, paragraphs=1, characters=len(line)) for line in removed]
+        return kept
+
+    def _judge_by_gopher(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        rule = gopher_rules.broken_rule(lines, self.english)
+        return _removed(f"quality.gopher.{rule}", lines, records) if rule else lines
+
+    def _decontaminate(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        assert self.contamination is not None
+        shared = self.contamination.shared(lines)
+        if shared.all():
+            return _removed("decontaminate", lines, records)
+        gone = [line for line, hit in zip(lines, shared, strict=True) if hit]
+        records += [record("decontaminate", line, paragraphs=1, characters=len(line)) for line in gone]
+        return [line for line, hit in zip(lines, shared, strict=True) if not hit]
+
+    def _cut_contacts(self, lines: list[str], records: list[StepRecord]) -> list[str]:
+        from bert_jax.data.cleaning.contacts import without_contacts
+
+        return _changed("contacts", lines, [without_contacts(line, self.clean.phone_region) for line in lines], records)
+
+
+def read_contamination(clean: CleaningConfig) -> Contamination | None:
+    """Return the rows of words of the evaluation sets, None without any.
+
+    Raises:
+      UserError: a file does not exist or cannot be read; see evaluation_texts.py.
+    """
+    if not clean.decontaminate:
+        return None
+    files = evaluation_files(clean.decontaminate)
+    return Contamination((text for file in files for text in read_texts(file)), clean.overlap)
+
+
+def _removed(step: str, lines: list[str], records: list[StepRecord]) -> list[str]:
+    """Record that a document goes in whole, and return what is left of it."""
+    records.append(record(step, " ".join(lines), documents=1, characters=sum(map(len, lines))))
+    return []
+
+
+def _changed(step: str, lines: list[str], changed: list[str], records: list[StepRecord]) -> list[str]:
+    """Record which paragraphs were changed; return those of which something is left."""
+    for before, after in zip(lines, changed, strict=True):
+        if before != after:
+            records.append(record(step, before, paragraphs=1, characters=max(len(before) - len(after), 0)))
+    return [line for line in changed if line.strip()]

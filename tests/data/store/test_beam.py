@@ -1,0 +1,247 @@
+"""A pipeline of Apache Beam makes the same bytes as the processes of this machine, whatever happens on the way."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from cloud_bucket import bucket
+from letter_corpus import contents, random_documents, run, write_corpus
+from processes import wait_until
+
+from bert_jax.data.store import beam_steps
+from bert_jax.data.store.beam_steps import BlockSize, planned_shards
+from bert_jax.data.store.encoded_block_files import block_file, read_block, read_if_whole, write_block
+from bert_jax.data.store.encoding import Encoder
+from bert_jax.errors import UserError
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Files of several formats, among them one with nothing but blank lines."""
+    write_corpus(tmp_path / "a.txt", random_documents(100))
+    write_corpus(tmp_path / "b.txt.gz", random_documents(100, seed=1))
+    (tmp_path / "c.txt").write_text("one sentence of a very long line. " * 500)
+    (tmp_path / "d.txt").write_text("\n\n \n")
+    records = [{"text": "\n".join(lines)} for lines in random_documents(30, seed=2)]
+    (tmp_path / "e.jsonl").write_text("\n".join(map(json.dumps, records)))
+    return f"{tmp_path}/*.txt*,{tmp_path}/e.jsonl"
+
+
+@pytest.mark.parametrize("sentences", ["lines", "split"])
+def test_the_store_is_that_of_the_local_runner(tmp_path, vocab, small_blocks, corpus, sentences):
+    manifest = run(corpus, vocab, tmp_path / "local", sentences=sentences)
+    assert len(manifest.shards) > 2
+    assert run(corpus, vocab, tmp_path / "beam", sentences=sentences, runner="beam") == manifest
+    assert contents(tmp_path / "beam") == contents(tmp_path / "local")
+
+
+def test_several_processes_make_the_same_store(tmp_path, vocab, corpus):
+    write_corpus(tmp_path / "f.txt", random_documents(4000, seed=3))  # more than a block
+    manifest = run(corpus, vocab, tmp_path / "local")
+    assert run(corpus, vocab, tmp_path / "beam", runner="beam", workers=2) == manifest
+    assert contents(tmp_path / "beam") == contents(tmp_path / "local")
+
+
+def test_what_is_left_out_is_counted_alike(tmp_path, vocab, small_blocks):
+    book = "\n".join(
+        [
+            "*** START OF THE PROJECT GUTENBERG EBOOK X ***",
+            *["Some words of it.", ""] * 9,
+            "*** END OF THE PROJECT",
+            "x",
+        ]
+    )
+    for name in "ab":
+        (tmp_path / f"{name}.book").write_text(f"Title: {name}\n\n{book}")
+    manifest = run(tmp_path / "*.book", vocab, tmp_path / "local", format="gutenberg", sentences="split")
+    assert manifest.removed
+    run(tmp_path / "*.book", vocab, tmp_path / "beam", format="gutenberg", sentences="split", runner="beam")
+    assert contents(tmp_path / "beam") == contents(tmp_path / "local")
+
+
+def test_blocks_in_any_order_are_laid_out_as_the_writer_does(monkeypatch):
+    monkeypatch.setattr("bert_jax.data.store.writer.SHARD_TOKENS", 10)
+    sizes = [
+        BlockSize(source=0, offset=0, end=5, continues=False, tokens=9),
+        BlockSize(source=0, offset=5, end=9, continues=False, tokens=9),
+        BlockSize(source=0, offset=9, end=20, continues=True, tokens=4),  # stays, for it continues a document
+        BlockSize(source=2, offset=0, end=7, continues=False, tokens=0),
+        BlockSize(source=2, offset=7, end=8, continues=False, tokens=1),
+    ]
+    random.Random(0).shuffle(sizes)
+    plans = list(planned_shards(sizes))
+    assert [plan.blocks for plan in plans] == [
+        ((0, 0, False), (0, 5, False), (0, 9, True)),
+        ((2, 0, False), (2, 7, False)),
+    ]
+    with pytest.raises(UserError, match="source number 1 has changed"):
+        list(planned_shards(size for size in sizes if (size.source, size.offset) != (0, 5)))
+
+
+@contextlib.contextmanager
+def counted(patch):
+    """A list of the blocks that are encoded."""
+    encoded, original = [], Encoder.__call__
+    patch.setattr(
+        Encoder, "__call__", lambda self, block, *rest: encoded.append(block.start) or original(self, block, *rest)
+    )
+    yield encoded
+
+
+def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corpus, monkeypatch, capsys):
+    run(corpus, vocab, tmp_path / "local")
+    with monkeypatch.context() as patch, counted(patch) as blocks:
+        write = beam_steps.write_block
+
+        def break_off(file, block):
+            if len(blocks) > 20:
+                raise OSError(28, "No space left on device")
+            write(file, block)
+
+        patch.setattr(beam_steps, "write_block", break_off)
+        with pytest.raises(UserError, match="No space left on device.*the same command resumes") as error:
+            run(corpus, vocab, tmp_path / "beam", runner="beam")
+        assert "\n" not in str(error.value) and not (tmp_path / "beam" / "manifest.json").exists()
+    with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
+        run(corpus, vocab, tmp_path / "beam", runner="beam", sentences="split")
+    with pytest.raises(UserError, match="begun with --runner=beam"):
+        run(corpus, vocab, tmp_path / "beam")
+    damaged = sorted((tmp_path / "beam" / "beam").rglob("*.npz"))[3]
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    with monkeypatch.context() as patch, counted(patch) as again:
+        run(corpus, vocab, tmp_path / "beam", runner="beam")
+    assert "resuming" in capsys.readouterr().out
+    with monkeypatch.context() as patch, counted(patch) as whole:
+        run(corpus, vocab, tmp_path / "anew", runner="beam")
+    assert len(again) == len(whole) - 20 + 1  # the damaged one
+    for name in ("beam", "anew"):
+        assert contents(tmp_path / name) == contents(tmp_path / "local")
+
+
+def test_a_block_comes_back_from_its_file_as_it_was(tmp_path, vocab, small_blocks, corpus, monkeypatch):
+    kept = {}
+    monkeypatch.setattr(
+        beam_steps, "write_block", lambda file, block: (kept.update({file: block}), write_block(file, block))
+    )
+    monkeypatch.setattr(beam_steps.RecordShards, "process", lambda *_: 1 / 0)
+    with pytest.raises(UserError, match="division by zero"):
+        run(corpus, vocab, tmp_path / "beam", runner="beam")
+    assert len(kept) > 20
+    for file, block in kept.items():
+        back, block = dataclasses.asdict(read_block(file)), dataclasses.asdict(block)
+        assert back.keys() == block.keys()
+        for name, value in block.items():
+            assert getattr(back[name], "dtype", None) == getattr(value, "dtype", None)
+            assert (back[name] == value).all() if hasattr(value, "all") else back[name] == value
+    assert read_if_whole(block_file(tmp_path, 0, 0), read_block) is None
+
+
+def test_remote_outputs(tmp_path, vocab, small_blocks, corpus):
+    run(corpus, vocab, tmp_path / "local")
+    with bucket(tmp_path / "cloud"):
+        run(corpus, vocab, "gs://bucket/store", runner="beam")
+        (tmp_path / "bad.txt").write_bytes(b"\xff")
+        with pytest.raises(UserError, match="is not UTF-8"):
+            run(tmp_path / "bad.txt", vocab, "gs://bucket/other", runner="beam")
+    assert contents(tmp_path / "cloud" / "bucket" / "store") == contents(tmp_path / "local")
+    assert not list((tmp_path / "cloud" / "bucket").rglob("other/*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
+    (tmp_path / "a.txt").write_bytes(b"good text\n\n" * 500 + b"\xff")
+    (tmp_path / "b.jsonl").write_text('{"text": "good"}\n{"other": "bad"}\n')
+    for name, match in (("a.txt", "a.txt: byte 5500 "), ("b.jsonl", "b.jsonl:2: no field 'text'")):
+        with pytest.raises(UserError, match=match) as error:
+            run(tmp_path / name, vocab, tmp_path / "store", workers=workers, runner="beam")
+        assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        (
+            {"runner": "local", "beam": ("project=p",)},
+            "--beam.project=p is an option of Apache Beam; give --runner=beam",
+        ),
+        ({"beam": ("projct=p",)}, "no option 'projct'; perhaps you meant --beam.project"),
+        ({"beam": ("num_workers=many",)}, "--num_workers: invalid int value: 'many'"),
+        ({"beam": ("runner=Sparkle",)}, "beam.runner=Sparkle cannot be used: Unexpected pipeline runner"),
+        ({"beam": ("runner=DataflowRunner",)}, "input=.*a.txt is on this machine, where Dataflow's workers are not"),
+        ({"beam": ("runner=FlinkRunner",), "workers": 4}, "workers=4 is for this machine; tell FlinkRunner"),
+    ],
+    ids=["local", "unknown", "type", "runner", "paths", "workers"],
+)
+def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
+    corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
+    with pytest.raises(UserError, match=match) as error:
+        run(corpus, vocab, tmp_path / "store", **{"runner": "beam", "workers": 0, **options})
+    assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
+
+
+def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find(name))
+    with pytest.raises(UserError, match=r"runner=beam needs apache_beam, which is not installed; .*bert_jax\[beam\]"):
+        run(tmp_path / "a.txt", vocab, tmp_path / "store", runner="beam")
+
+
+def test_a_corpus_without_text(tmp_path, vocab):
+    (tmp_path / "blank.txt").write_text(" \n\u200b\n\n\ufeff\0\r\n")
+    with pytest.raises(UserError, match="holds no text"):
+        run(tmp_path / "blank.txt", vocab, tmp_path / "store", runner="beam")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_begun_on_this_machine_is_left_to_it(tmp_path, vocab):
+    corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "progress.json").write_text("{}")
+    with pytest.raises(UserError, match="begun with --runner=local"):
+        run(corpus, vocab, tmp_path / "store", runner="beam")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["progress.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
+def test_kill_and_run_again(tmp_path, vocab):
+    corpus = write_corpus(tmp_path / "a.txt", random_documents(40_000))
+    run(corpus, vocab, tmp_path / "local")
+    command = [
+        sys.executable,
+        "-m",
+        "bert_jax",
+        "prepare",
+        f"--input={corpus}",
+        f"--vocab={vocab}",
+        "--sentences=lines",
+    ]
+    command += [f"--output={tmp_path / 'beam'}", "--runner=beam", "--workers=2"]
+    process = subprocess.Popen(command)
+    wait_until(lambda: len(list(tmp_path.rglob("*.npz"))) > 3, lambda: process.poll() is None)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "beam" / "manifest.json").exists()
+    wait_until(lambda: not any(map(alive, children)), said=lambda: "a worker outlived its parent")
+    run(corpus, vocab, tmp_path / "beam", runner="beam", workers=2)
+    assert contents(tmp_path / "beam") == contents(tmp_path / "local")
+
+
+def alive(process: str) -> bool:
+    return pathlib.Path(f"/proc/{process}").exists()
+
+
+def test_options_of_the_guide_exist():
+    guide = (pathlib.Path(__file__).parents[3] / "docs" / "beam.md").read_text()
+    names = set(re.findall(r"--beam\.(\w+)=", guide))
+    assert len(names) > 5 and names <= {"NAME", *PipelineOptions([]).get_all_options()}
