@@ -27,9 +27,10 @@ from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
 from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
 from bert_jax.analysis.mask_memory.mask_overfitting import MaskGap, mask_gap
 from bert_jax.analysis.mask_memory.mask_pictures import draw_mask_gap
-from bert_jax.analysis.probing.layer_probes import LayerProbes, TaskProbes, probe
+from bert_jax.analysis.probing.layer_probes import LayerProbes, probe
 from bert_jax.analysis.probing.probe_pictures import draw_probes
 from bert_jax.analysis.probing.probing_task import ProbingTask, make_task
+from bert_jax.analysis.probing.task_probes import TaskProbes
 from bert_jax.analysis.probing.task_reading import read_probing_tasks
 from bert_jax.analysis.probing.treebank_tasks import tagging_task
 from bert_jax.analysis.pruning.kept_layers import keep_layers
@@ -37,7 +38,8 @@ from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
 from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
 from bert_jax.analysis.signal.initialisation import Initialisation, init
 from bert_jax.analysis.signal.signal_pictures import draw_initialisation, draw_positions
-from bert_jax.analysis.spelling.spelling_noise import SpellingNoise, noise
+from bert_jax.analysis.spelling.noise_sums import SpellingNoise
+from bert_jax.analysis.spelling.spelling_noise import noise
 from bert_jax.analysis.spelling.spelling_pictures import draw_noise, draw_task_noise
 from bert_jax.analysis.spelling.task_noise import TaskNoise, task_noise
 from bert_jax.analysis.task_scores import TaskScore

@@ -5,8 +5,8 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.noise import NoiseConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks.families import family, main_metric

@@ -13,7 +13,8 @@ from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.workdir import WorkDirectory, write_json
 from bert_jax.config import FaultsConfig
 from bert_jax.config.changes import FINETUNING
-from bert_jax.config.finetuning import FinetuneConfig, check_finetune
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.json_form import first_lines, to_dict
 from bert_jax.devices import hardware, peers, sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache

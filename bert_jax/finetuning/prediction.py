@@ -15,8 +15,9 @@ from rich.console import Console
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.workdir import read_json, write_json
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskOptions
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.predicting import PredictConfig, check_predict
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.batching import evaluation_batches, padded, round_up
 from bert_jax.data.sequences.features import Features
 from bert_jax.devices import sharding

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import FinetuneConfig, check_finetune
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.json_form import flattened, from_dict, to_dict
 from bert_jax.config.studying import Arm, Study, StudyConfig
 from bert_jax.console.command_line import load_config, parse

@@ -7,7 +7,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.task_options import GLUE, TaskDataConfig, TaskOptions
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 

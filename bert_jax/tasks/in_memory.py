@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks.sentence_examples import Record
 from bert_jax.tasks.text import text_files

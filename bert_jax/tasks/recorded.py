@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks.glue.facts import GLUE_TASKS

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.errors import UserError

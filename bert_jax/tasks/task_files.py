@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import tfds_examples
 

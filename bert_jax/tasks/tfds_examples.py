@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.data.corpus import tfds_documents
 from bert_jax.errors import UserError
 

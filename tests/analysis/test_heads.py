@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from families_with_heads import families, model_of
+from families_with_heads import WINDOWS, families, model_of
 from loaded_model import SMALL, loaded
 from pretrained_model import TOKENIZER, stored_model, write_workdir
 from scipy.spatial.distance import jensenshannon
@@ -20,6 +20,7 @@ from bert_jax.analysis.head_behaviour.head_statistics import MEASURES, HeadSums,
 from bert_jax.analysis.head_behaviour.parsed_text import Mention, ParsedText, read_parsed
 from bert_jax.analysis.masked_words import mask_words
 from bert_jax.errors import UserError
+from bert_jax.models.kernels import windowed
 
 TEXTS = ["the cat sat on the mat .", "a big dog ran", "birds , cats", "the old tree"] * 3
 TREE = """# text = the cats sat .
@@ -121,6 +122,21 @@ def test_models_of_every_family_attend_by_probabilities_and_states_are_those_of_
             real = int(mask.sum())
             np.testing.assert_allclose(layer[row, :, :real].sum(axis=-1), 1.0, atol=1e-5)
             assert not layer[row, :, :real, real:].any()
+
+
+def test_maps_belong_to_the_states_of_attention_that_was_computed_by_blocks(monkeypatch):
+    by_blocks = []
+
+    def attention(*args):
+        by_blocks.append(args[0].shape[1])
+        return windowed_attention(*args)
+
+    windowed_attention = windowed.attention
+    monkeypatch.setattr(windowed, "attention", attention)
+    config = dataclasses.replace(SMALL, max_position_embeddings=128, **WINDOWS)
+    model = loaded(stored_model(config, ("pooler", "mlm", "next_sentence")))
+    result = heads(model, ["the cat sat on the mat . " * 16], ablation_texts=0, progress=False)
+    assert by_blocks and min(by_blocks) > 96 and result.map_error < 1e-5
 
 
 def test_the_ablation_is_the_paired_difference_of_losses(model):

@@ -6,9 +6,9 @@ from scipy.optimize import approx_fprime
 from sklearn.linear_model import LogisticRegression
 
 from bert_jax.analysis.probing import linear_probe
-from bert_jax.analysis.probing.layer_probes import probe_task
 from bert_jax.analysis.probing.linear_probe import fit, standardized
 from bert_jax.analysis.probing.probing_task import control_labels, divided, joined, make_task
+from bert_jax.analysis.probing.task_probes import probe_task
 
 
 def states(layers: int, examples: int, spans: int = 1, size: int = 6, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,8 @@ from etils import epath
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.collapse import collapsed, ignores_input

@@ -12,8 +12,8 @@ from small_finetuning import MODEL, Killed, run_config, sentences
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.finetuning import benchmark_files, loop, training
 from bert_jax.formats.opening import open_stored, place

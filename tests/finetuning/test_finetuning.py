@@ -16,8 +16,10 @@ from small_finetuning import MODEL, assert_same_weights, run_config, sentences, 
 import bert_jax
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.predicting import PredictConfig
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction, training

@@ -20,7 +20,7 @@ from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
 
 
-@pytest.mark.parametrize("end", ["death", "signal"])
+@pytest.mark.parametrize("end", ["death", pytest.param("signal", marks=pytest.mark.slow)])
 def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretrained, tmp_path, monkeypatch, end):
     """Ended in the second epoch of the second run; every weight and metric equals the uninterrupted command's."""
     config, expected = two_seeds
@@ -56,7 +56,7 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
 
 
 @pytest.mark.parametrize(
-    "batch", [1, 3, 5]
+    "batch", [1, pytest.param(3, marks=pytest.mark.slow), 5]
 )  # the first of dev after an epoch, after the next, for the files of predictions
 def test_a_signal_during_predictions_is_answered_between_two_batches(
     two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch

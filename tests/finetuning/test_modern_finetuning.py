@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pytest
 from modern_model import MODERN
 from one_device import finetune
 from small_finetuning import run_config, write
@@ -12,6 +13,7 @@ import bert_jax
 from bert_jax.formats.conversion import convert
 
 
+@pytest.mark.slow
 def test_a_modern_encoder_is_fine_tuned_and_exported(tmp_path):
     model = dataclasses.replace(
         MODERN, hidden_size=32, num_layers=4, num_heads=2, initializer_range=0.1, max_position_embeddings=32

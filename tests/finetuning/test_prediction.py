@@ -13,8 +13,9 @@ from pretrained_model import CONFIG
 from task_models import LABELS, write_model
 
 from bert_jax.config import MeshConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.predicting import InputFormConfig, PredictConfig
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.finetuning import prediction
 

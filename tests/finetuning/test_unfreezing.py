@@ -11,7 +11,7 @@ from one_device import finetune
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, weights
 
 from bert_jax.config import HeadConfig, ModelConfig, ScheduleConfig
-from bert_jax.config.finetuning import check_finetune
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.models.bert_parameters import bert_parameters

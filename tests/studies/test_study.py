@@ -10,10 +10,11 @@ from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
 from bert_jax.config import EvaluationConfig, PhaseConfig
-from bert_jax.config.finetuning import TaskDataConfig, task_defaults
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.shipped import shipped_studies
 from bert_jax.config.studying import Arm, Measure, Published, Study, StudyConfig, check_study
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.studies import study_loop
 from bert_jax.studies.run_measures import measure_held_out
@@ -64,23 +65,23 @@ def figures(workdir: pathlib.Path) -> dict:
     return {(each["arm"], each["seed"]): each["metrics"] for each in results["runs"]}
 
 
-def test_a_study_that_was_killed_and_failed_ends_as_one_that_nothing_stopped(study, tmp_path, monkeypatch, capsys):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert run(study, whole) == 0
-
-    with monkeypatch.context() as patch:
+@pytest.fixture(scope="module")
+def broken(study, tmp_path_factory) -> pathlib.Path:
+    """A study that was killed after its first pre-training, failed in its second, and was resumed after each."""
+    workdir = tmp_path_factory.mktemp("broken") / "work"
+    with pytest.MonkeyPatch.context() as patch:
 
         def killed(*_, **__):
             raise KeyboardInterrupt
 
-        patch.setattr(study_loop, "finetune", killed)  # after the first pre-training
+        patch.setattr(study_loop, "finetune", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(study, broken)
-    checkpoint = next((broken / "runs/few/seed_0/pretraining/checkpoints").glob("step_*"))
+            run(study, workdir)
+    checkpoint = next((workdir / "runs/few/seed_0/pretraining/checkpoints").glob("step_*"))
     before = checkpoint.stat().st_mtime_ns
-    assert not (broken / "runs/many").exists()
+    assert not (workdir / "runs/many").exists()
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         really = study_loop.pretrain
 
         def failing(config, devices):
@@ -89,35 +90,45 @@ def test_a_study_that_was_killed_and_failed_ends_as_one_that_nothing_stopped(stu
             return really(config, devices)
 
         patch.setattr(study_loop, "pretrain", failing)
-        assert run(study, broken) == 1  # and the other arm is there all the same
-    table = (broken / "table.md").read_text()
+        assert run(study, workdir) == 1  # and the other arm is there all the same
+    table, found = (workdir / "table.md").read_text(), figures(workdir)
     assert "1 of 2 runs are done" in table and "Failed: many, seed 0: out of memory" in table
-    assert figures(broken)["few", 0] == figures(whole)["few", 0] and figures(broken)["many", 0] == {}
+    assert found["few", 0].keys() == {"held_out", "own", "topics"} and found["many", 0] == {}
 
-    assert run(study, broken) == 0
-    assert figures(broken) == figures(whole)
+    assert run(study, workdir) == 0
+    assert figures(workdir)["few", 0] == found["few", 0]
     assert checkpoint.stat().st_mtime_ns == before  # nothing was trained twice
-    assert (broken / "table.md").read_text() == (whole / "table.md").read_text()
-    assert (whole / "picture.png").read_bytes().startswith(b"\x89PNG")
-    found = figures(whole)
+    return workdir
+
+
+def test_a_study_that_was_killed_and_failed_is_resumed_to_its_table(study, broken, capsys):
+    found, table = figures(broken), (broken / "table.md").read_text()
+    assert (broken / "picture.png").read_bytes().startswith(b"\x89PNG")
     # The arm with the base's masks is measured as it measures itself, the other one with masks that are not its own.
     assert found["few", 0]["held_out"] == found["few", 0]["own"]
     assert found["many", 0]["held_out"]["mlm_loss"] != found["many", 0]["own"]["mlm_loss"]
-    # Measured on that road, the first arm has what its own training measured.
+    assert "| 40 % |" in table and "| 84.5 |" in table and "those of one seed" in table
+
+    (broken / "table.md").unlink()
+    assert run(study, broken, render=True) == 0
+    assert (broken / "table.md").read_text() == table
+    longer = Given(pretraining=("--steps=7",))
+    with pytest.raises(UserError, match=r"arm few: .*holds a run with other settings \(phases.0.steps: 6 → 7\)"):
+        run(study, broken, given=longer)
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_it_ends_as_one_that_nothing_stopped(study, broken, tmp_path):
+    whole = tmp_path / "whole"
+    assert run(study, whole) == 0
+    assert figures(broken) == figures(whole)
+    assert (broken / "table.md").read_text() == (whole / "table.md").read_text()
+    # Measured as if its masks were not the base's, the first arm has what its own training measured.
     plan = study_plan(study, StudyConfig(workdir=str(whole)), Given())
     measure_held_out(plan.runs[0].config, plan.base, jax.devices()[:1])
     (written,) = (whole / "runs/few").rglob("study_held_out.json")
-    assert json.loads(written.read_text())["metrics"] == pytest.approx(found["few", 0]["own"])
-    assert "| 40 % |" in table and "| 84.5 |" in (whole / "table.md").read_text()
-    assert "those of one seed" in table
-
-    (whole / "table.md").unlink()
-    assert run(study, whole, render=True) == 0
-    assert (whole / "table.md").read_text() == (broken / "table.md").read_text()
-    longer = Given(pretraining=("--steps=7",))
-    with pytest.raises(UserError, match=r"arm few: .*holds a run with other settings \(phases.0.steps: 6 → 7\)"):
-        run(study, whole, given=longer)
-    capsys.readouterr()
+    assert json.loads(written.read_text())["metrics"] == pytest.approx(figures(whole)["few", 0]["own"])
 
 
 @pytest.mark.parametrize(

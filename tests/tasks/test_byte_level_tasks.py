@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from byte_level_vocabulary import byte_level
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.tasks import ner, squad
 from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.squad import windows

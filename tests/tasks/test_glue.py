@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import GLUE, TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import families, glue, tfds_examples
 from bert_jax.tasks.glue import glue_files

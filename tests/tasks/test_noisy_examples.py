@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, check_finetune
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.noise import NoiseConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice, ner
 from bert_jax.tasks.choice.choice_files import Question

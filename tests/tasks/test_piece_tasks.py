@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from family_pieces import FILES, OPTIONS
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.tasks import ner, squad
 from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.squad import answer_spans, windows

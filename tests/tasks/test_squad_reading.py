@@ -11,7 +11,7 @@ import pytest
 from squad_tokenizer import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
 from bert_jax.tasks import squad

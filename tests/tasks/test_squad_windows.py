@@ -8,7 +8,7 @@ import pytest
 from google_tokenization import google_basic
 from squad_tokenizer import TOKENIZER
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import answer_spans

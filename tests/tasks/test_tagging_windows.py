@@ -9,7 +9,7 @@ import pytest
 from tagged_words import FOUR_COLUMNS, PIECES, TOKENIZER, load, one_hot
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.data.sequences.batching import padded
 from bert_jax.models.crf import without_edges
 from bert_jax.models.task import BertForTask

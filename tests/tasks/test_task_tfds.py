@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue, text, tfds_examples
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.finetuning_checks import check_finetune
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import families, text, tfds_examples
 from bert_jax.tasks import table_rows as rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.tasks import choice, sentence_examples
 from bert_jax.tasks.choice.choice_files import Question

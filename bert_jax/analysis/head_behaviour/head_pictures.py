@@ -41,7 +41,7 @@ def draw_head_clusters(result: HeadBehaviour) -> "Figure":
     clusters = result.clusters.astype(int)
     for cluster in range(clusters.max() + 1):
         points = result.points[clusters == cluster]
-        axes.scatter(points[:, 0], points[:, 1], s=40, label=f"cluster {cluster + 1}: {len(points)} heads")
+        axes.scatter(points[:, 0], points[:, 1], s=40, label=f"cluster {cluster + 1} ({len(points)})")
     for number, (x, y) in enumerate(result.points):
         if len(result.points) <= LARGEST:
             label = f"{number // heads + 1}-{number % heads + 1}"

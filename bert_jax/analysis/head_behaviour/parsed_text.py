@@ -8,11 +8,12 @@ import dataclasses
 import os
 import re
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.analysis.tree_columns import HEAD, RELATION, heads_of
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks.ner import conll
 
-_HEAD, _RELATION, _MORE = 7, 8, 10  # columns of CoNLL-U
+_MORE = 10  # the last column of CoNLL-U
 _BRACKET = re.compile(r"\((?P<begun>[^()\-\[|]+)[^()]*(?P<single>\))?|(?P<ended>[^()\-\[|]+)[^()]*\)")
 
 
@@ -50,19 +51,12 @@ def read_parsed(file: str | os.PathLike[str]) -> list[ParsedText]:
     """
     if not os.fspath(file).endswith(".conllu"):
         raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (unpack one that is compressed)")
-    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (_HEAD, _RELATION, _MORE)]
+    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (HEAD, RELATION, _MORE)]
     return [_parsed(*sentences) for sentences in zip(*columns, strict=True)]
 
 
 def _parsed(sentence: conll.Sentence, related: conll.Sentence, marked: conll.Sentence) -> ParsedText:
-    heads = []
-    for word, (head, place) in enumerate(zip(sentence.need_tags(), sentence.places, strict=True)):
-        if not (head.isascii() and head.isdigit()) or int(head) > len(sentence.words) or int(head) == word + 1:
-            raise UserError(
-                f"{place}: the head {head!r} of {sentence.words[word]!r} must be the number of another of the "
-                f"{len(sentence.words)} words, or 0 for the root"
-            )
-        heads.append(int(head) - 1)
+    heads = heads_of(sentence)
     relations = tuple(relation.partition(":")[0] for relation in related.need_tags())
     return ParsedText(sentence.words, tuple(heads), relations, _mentions(marked.need_tags(), heads))
 

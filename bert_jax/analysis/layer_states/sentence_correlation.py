@@ -10,7 +10,7 @@ from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.layer_states.postprocess_fitting import postprocess_matrix
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import WINDOW, VectorKind, counted_texts, layer_vectors
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.models.postprocessing import KINDS
 from bert_jax.pretrained.model import PretrainedModel

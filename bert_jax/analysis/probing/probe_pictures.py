@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_jax.analysis.pictures import new_figure, plain_frame, short_path
-from bert_jax.analysis.probing.layer_probes import LayerProbes, TaskProbes
+from bert_jax.analysis.probing.layer_probes import LayerProbes
+from bert_jax.analysis.probing.task_probes import TaskProbes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 
 from bert_jax.analysis.probing.probing_task import ProbingTask, make_task
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.analysis.tree_columns import HEAD, RELATION, heads_of
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks.ner import conll
 
 Part = Literal["train", "dev", "test"]
 Spans = list[tuple[int, int]]
-_HEAD, _RELATION = 7, 8  # columns of CoNLL-U
 CONLL_2003 = {"pos": 2, "chunk": 3, "entity": 4}
 
 
@@ -57,14 +57,14 @@ def tree_tasks(file: str, part: Part = "train", seed: int = 0) -> list[ProbingTa
     Raises:
       UserError: the file cannot be read, or its heads make no tree. Names file and line.
     """
-    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (_HEAD, _RELATION)]
+    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (HEAD, RELATION)]
     texts, arcs, relations, depths = [], [], [], []
     random = np.random.default_rng(seed)
     for number, (sentence, related) in enumerate(zip(*columns, strict=True)):
         words = sentence.words
         text, spans = spaced(words)
         texts.append(text)
-        heads = _heads(sentence)
+        heads = heads_of(sentence)
         depths += [
             (number, (span,), float(depth), word)
             for span, depth, word in zip(spans, _depths(sentence, heads), words, strict=True)
@@ -91,19 +91,6 @@ def spaced(words: Sequence[str]) -> tuple[str, Spans]:
     """Return the words with a space between them, and the (start, end) characters of each."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return " ".join(words), [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
-
-
-def _heads(sentence: conll.Sentence) -> list[int]:
-    """Return the place of each word's head, -1 for the root."""
-    found = []
-    for word, (head, place) in enumerate(zip(sentence.need_tags(), sentence.places, strict=True)):
-        if not head.isascii() or not head.isdigit() or int(head) > len(sentence.words) or int(head) == word + 1:
-            raise UserError(
-                f"{place}: the head {head!r} of {sentence.words[word]!r} must be the number of another of the "
-                f"{len(sentence.words)} words, or 0 for the root"
-            )
-        found.append(int(head) - 1)
-    return found
 
 
 def _depths(sentence: conll.Sentence, heads: list[int]) -> list[int]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_jax.analysis.pictures import new_figure, plain_frame, short_path
-from bert_jax.analysis.spelling.spelling_noise import SpellingNoise
+from bert_jax.analysis.spelling.noise_sums import SpellingNoise
 from bert_jax.analysis.spelling.task_noise import TaskNoise
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def draw_task_noise(result: TaskNoise) -> "Figure":
     """Return the score and the lengths of the sequences over the rate of errors."""
     panels = {
         result.metric: {"": result.score},
-        "Pieces per sequence": {"": result.pieces},
+        "Pieces per example": {"": result.pieces},
         "Share of the unknown piece": {"": result.unknown},
     }
     return _over_rates(result.rates, panels, f"{short_path(result.model)}: {result.examples:,} examples")

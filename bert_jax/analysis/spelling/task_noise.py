@@ -7,8 +7,8 @@ import numpy as np
 
 from bert_jax.analysis.spelling.spelling_noise import RATES, spelling_noises
 from bert_jax.analysis.task_scores import TaskScore
-from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.noise import EDITS
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.pretrained.model import PretrainedModel
 
@@ -22,7 +22,7 @@ class TaskNoise:
     score: np.ndarray
     """float64 [R]: main metric of the task."""
     pieces: np.ndarray
-    """float64 [R]: mean number of pieces of a sequence, special tokens included, as far as the model reads."""
+    """float64 [R]: mean number of pieces per example, special tokens included, as far as the model reads."""
     unknown: np.ndarray
     """float64 [R]: share of the unknown piece among them."""
     metric: str
@@ -67,10 +67,10 @@ def task_noise(
     with progress_bar("rates", len(noises), visible=progress) as move_to:
         for number, each in enumerate(noises):
             noisy = clean.with_noise(model, each, seed)
-            ids = noisy.input_ids()
+            ids = np.concatenate(noisy.input_ids())
             scores.append(noisy(model))
-            pieces.append(np.mean([len(row) for row in ids]))
-            unknown.append(np.mean(np.concatenate(ids) == model.need_tokenizer().unk_id))
+            pieces.append(len(ids) / clean.examples)
+            unknown.append(np.mean(ids == model.need_tokenizer().unk_id))
             move_to(number + 1)
     return TaskNoise(
         rates=np.array([each.rate for each in noises]),

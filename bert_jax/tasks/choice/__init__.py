@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.errors import UserError

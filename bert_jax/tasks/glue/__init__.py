@@ -7,7 +7,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks import scores, sentence_examples, task_files, tfds_examples

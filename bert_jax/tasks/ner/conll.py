@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks.ner import entities
 from bert_jax.tasks.table_rows import read_text

@@ -8,7 +8,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.files import write_atomically
 from bert_jax.tasks.squad import metric
 from bert_jax.tasks.squad.answer_spans import Prediction, predict

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.tasks.squad.reading import Examples
 from bert_jax.tasks.squad.windows import SpanFeatures, has_most_context, read
 

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files, tfds_examples
 from bert_jax.tasks.table_rows import read_text

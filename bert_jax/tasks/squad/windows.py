@@ -10,7 +10,7 @@ import unicodedata
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.data.ordering import permute
 from bert_jax.data.randomness import Stream
 from bert_jax.data.sequences.features import Features

@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import table_rows
 from bert_jax.tasks.sentence_examples import Record
