@@ -29,9 +29,10 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the 
         ScheduleConfig,
         TrainVocabConfig,
     )
-    from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+    from bert_jax.config.finetuning import FinetuneConfig, task_defaults
     from bert_jax.config.predicting import InputFormConfig, PredictConfig
     from bert_jax.config.presets import model_config
+    from bert_jax.config.task_options import TaskDataConfig, TaskOptions
     from bert_jax.data.examples.examples import Examples
     from bert_jax.data.store.access import open_store
     from bert_jax.data.store.prepare import run_prepare as prepare
@@ -68,8 +69,8 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "PrepareConfig": "config",
     "PretrainedModel": "pretrained.model",
     "ScheduleConfig": "config",
-    "TaskDataConfig": "config.finetuning",
-    "TaskOptions": "config.finetuning",
+    "TaskDataConfig": "config.task_options",
+    "TaskOptions": "config.task_options",
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
     "UserError": "errors",

@@ -12,7 +12,7 @@ import pathlib
 import sys
 import time
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import windows as squad_windows
 from bert_jax.tokenization.tokenizer import load_tokenizer

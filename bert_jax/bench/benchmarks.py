@@ -17,7 +17,8 @@ from bert_jax.config.benchmarking import (
     check_turns,
 )
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
+from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.console.command_line import divided, load_config, parse, positional
 from bert_jax.console.help import described, usage
 from bert_jax.errors import UserError

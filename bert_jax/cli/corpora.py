@@ -1,5 +1,6 @@
 """Commands on text: vocabularies, the token store, and what the model sees of it."""
 
+import dataclasses
 import itertools
 
 from bert_jax.console.command_line import parse, positional
@@ -37,13 +38,18 @@ def extend_vocab(arguments: list[str]) -> int:
 
 
 def prepare(arguments: list[str]) -> int:
-    """prepare --input=CORPUS --vocab=VOCAB --output=STORE
+    """prepare --input=CORPUS --vocab=VOCAB --output=STORE [--runner=beam --beam.NAME=VALUE …]
 
     Tokenize a corpus once into a token store, which every pre-training run reads.
+
+    NAME is an option of Apache Beam, which takes VALUE.
     """
     from bert_jax.config import PrepareConfig
 
-    options = parse(PrepareConfig, arguments, *described(prepare))
+    prefix = "--beam."
+    options = parse(PrepareConfig, [word for word in arguments if not word.startswith(prefix)], *described(prepare))
+    beam = tuple(word.removeprefix(prefix) for word in arguments if word.startswith(prefix))
+    options = dataclasses.replace(options, beam=(*options.beam, *beam))
     from bert_jax.data.store.prepare import run_prepare
 
     run_prepare(options)

@@ -81,7 +81,9 @@ def finetune(arguments: list[str]) -> int:
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
     --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME.
     """
-    from bert_jax.config.finetuning import TASKS, FinetuneConfig, check_finetune, task_defaults
+    from bert_jax.config.finetuning import FinetuneConfig, task_defaults
+    from bert_jax.config.finetuning_checks import check_finetune
+    from bert_jax.config.task_options import TASKS
 
     task, options = positional(arguments, usage(finetune), "TASK")
     default = task_defaults(task) if task else FinetuneConfig()

@@ -66,9 +66,9 @@ follow() {
   [ "$from" -gt 0 ] || from=1
   {
     tail --lines=+"$from" --follow log &
+    trap 'kill $!' EXIT      # also if the directory disappears, or awk would wait for more
     flock --shared lock true # when the run has ended
     sleep 1
-    kill $!
   } | awk -v number="$from" '{ print number++ "\t" $0; fflush() }'
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.lengths import Uncut
 from bert_jax.data.sequences.text_batches import as_features

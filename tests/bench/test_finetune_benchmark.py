@@ -14,7 +14,8 @@ from bert_jax import cli
 from bert_jax.bench import finetune_benchmark
 from bert_jax.bench.contestants import started, take_turns
 from bert_jax.config.benchmarking import FinetuneBenchConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
 

@@ -83,7 +83,11 @@ def rename(path):
 
 @pytest.mark.parametrize(
     "lost_at, lose, left",
-    [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
+    [
+        (4, delete_when_saved, [8, 12]),
+        pytest.param(4, rename, [8, 12], marks=pytest.mark.slow),
+        (12, rename, [12]),
+    ],
     ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"],
 )
 def test_a_directory_lost_during_a_run_is_whole_at_its_end(

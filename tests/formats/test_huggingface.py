@@ -29,7 +29,10 @@ from bert_jax.formats.safetensors_files import FileTensor
 
 @pytest.mark.parametrize(
     "name, activation",
-    [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "base" else case for case in random_bert.CASES],
+    [
+        pytest.param(*case, marks=pytest.mark.slow) if case[0] in ("base", "mini") else case
+        for case in random_bert.CASES
+    ],
 )
 def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):
     """Our float32 is as close to PyTorch's float64 as PyTorch's float32 is: 32 samples and the norm of each array."""

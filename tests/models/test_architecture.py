@@ -105,7 +105,9 @@ def assert_gradients_close(actual, expected):
         np.testing.assert_allclose(actual[path], leaf, rtol=1e-4, atol=2e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("own, other_way", [("attention", SCAN), ("feed_forward", SCAN_AGAIN)])
+@pytest.mark.parametrize(
+    "own, other_way", [("attention", SCAN), pytest.param("feed_forward", SCAN_AGAIN, marks=pytest.mark.slow)]
+)
 def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own, other_way):
     """The gradient of a shared array is the sum of those of its copies in a model that shares nothing."""
     common = {"attention": "feed_forward", "feed_forward": "attention"}[own]
@@ -128,7 +130,8 @@ def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradien
 
 
 @pytest.mark.parametrize(
-    "architecture, sharing, other_way", [(shared, (0, 1, 0), SCAN_AGAIN), (all_shared, (0, 0, 0), SCAN)]
+    "architecture, sharing, other_way",
+    [(shared, (0, 1, 0), SCAN_AGAIN), pytest.param(all_shared, (0, 0, 0), SCAN, marks=pytest.mark.slow)],
 )
 def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(architecture, sharing, other_way):
     params, loss, gradient = loss_and_gradient(architecture, LOOP)

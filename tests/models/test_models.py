@@ -165,7 +165,14 @@ def plain_road():
 
 @pytest.mark.parametrize(
     "layers, remat",
-    [("loop", "sel"), ("loop", "full"), ("scan", "none"), ("scan", "sel"), ("scan", "dots"), ("scan", "full")],
+    [
+        pytest.param("loop", "sel", marks=pytest.mark.slow),
+        ("loop", "full"),
+        ("scan", "none"),
+        ("scan", "sel"),
+        pytest.param("scan", "dots", marks=pytest.mark.slow),
+        pytest.param("scan", "full", marks=pytest.mark.slow),
+    ],
 )
 def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
     params, batch, key, (loss, gradient) = plain_road

@@ -73,7 +73,7 @@ def test_in_float32_the_product_is_the_plain_one():
     assert text[0] == text[1]
 
 
-@pytest.mark.parametrize("block", [7, 20, 50, 53, 100])
+@pytest.mark.parametrize("block", [7, pytest.param(20, marks=pytest.mark.slow), 50, 53, 100])
 def test_word_losses_and_their_gradients_equal_numpy(block):
     words, rows, size = 53, 60, 16
     x, table, bias, factor = random_arrays((9, size), (rows, size), (rows,), (9,))
@@ -147,7 +147,7 @@ def test_gradients_of_biases_as_products_are_float32_sums_of_what_was_given(shap
     np.testing.assert_array_equal(y, np.broadcast_to(jnp.asarray(bias, jnp.bfloat16), y.shape))
 
 
-@pytest.mark.parametrize("padded", [1, 16])
+@pytest.mark.parametrize("padded", [pytest.param(1, marks=pytest.mark.slow), 16])
 def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
     config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
     key = jax.random.key(3)

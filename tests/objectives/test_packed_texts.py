@@ -53,8 +53,17 @@ def unpacked(batch):
     return alone, rows
 
 
-@pytest.mark.parametrize("unit", ["token", "whole_word", "span"])
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
+CORE = {("nsp", "token"), ("sop", "span"), ("none", "whole_word")}  # each kind of pairs and each unit of masks once
+
+
+@pytest.mark.parametrize(
+    "sentence_pairs, unit",
+    [
+        pytest.param(pairs, unit, marks=[] if (pairs, unit) in CORE else [pytest.mark.slow])
+        for pairs in PAIRS
+        for unit in ("token", "whole_word", "span")
+    ],
+)
 def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective, sentence_pairs, unit):
     batch = make_examples(store, sentence_pairs=sentence_pairs, unit=unit, packing="on").batch(np.arange(6))
     alone, rows = unpacked(batch)

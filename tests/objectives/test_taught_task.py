@@ -71,7 +71,9 @@ def by_hand(kind, batch, ours, theirs, temperature):
     return total, sum(weight for *_, weight in rows)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("regression", "span") else kind for kind in HEADS]
+)
 def test_the_scores_of_a_teacher_are_learned_beside_the_labels(kind):
     student, teacher = BertForTask(STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)
     params, theirs, batch = random_params(student, 1), random_params(teacher, 2), make_batch(kind)

@@ -13,7 +13,7 @@ import sys
 import threading
 
 import pytest
-from processes import wait_until
+from processes import SECONDS, wait_until
 
 from bert_jax import cli
 from bert_jax.pods import queued_resource, restarts, tpu
@@ -70,9 +70,9 @@ def cloud(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOUD", str(place))
     monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
     for module, name, seconds in (
-        (queued_resource, "POLL_SECONDS", 0.0),
+        (queued_resource, "POLL_SECONDS", 0.05),
         (restarts, "FIRST_SECONDS", 0.0),
-        (tpu, "LOOK_SECONDS", 0.0),
+        (tpu, "LOOK_SECONDS", 0.05),
         (tpu, "SETTLE_SECONDS", 0.5),
     ):
         monkeypatch.setattr(module, name, seconds)
@@ -86,6 +86,19 @@ def launch(tmp_path):
     (tmp_path / "bert_jax-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
     wheel = f"--wheel={tmp_path / 'bert_jax-0.1.0-py3-none-any.whl'}"
     return lambda *words: cli._run(["bert-jax", *COMMAND.split(), *RUN, wheel, *words])
+
+
+def test_following_a_worker_whose_directory_disappears_ends(tmp_path, monkeypatch):
+    """Its lock cannot be opened then, and nothing writes to its log any more."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "flock").write_text("#!/bin/sh\nexit 66\n")
+    (tmp_path / "bin" / "flock").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    shutil.copy(pathlib.Path(tpu.__file__).with_name("worker.sh"), tmp_path)
+    (tmp_path / "log").write_text("a line\n")
+    words = ["bash", tmp_path / "worker.sh", "follow", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 66 and done.stdout in ("", "1\ta line\n")
 
 
 SET_UP = ["create", "scp", "install", "start"]

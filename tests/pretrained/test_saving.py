@@ -14,8 +14,9 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.checkpoints.run_directory import open_pretraining
 from bert_jax.config import ComputeConfig, Config, HeadConfig
-from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored

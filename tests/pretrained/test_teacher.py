@@ -12,7 +12,8 @@ from task_models import write_model
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.task_options import TaskOptions
 from bert_jax.config.teachers import DistillationConfig, TaskDistillationConfig, check_task_distillation
 from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding

@@ -5,6 +5,7 @@ import functools
 import pathlib
 
 import numpy as np
+import pytest
 from one_device import pretrain
 
 from bert_jax.checkpoints.record import read_record
@@ -41,6 +42,7 @@ def objective(_, config):
     return default_objective(BertForPreTraining(config.model, config.compute, architecture=architecture), config)
 
 
+@pytest.mark.slow
 def test_pretrain_trains_evaluates_and_saves_it(small_store, tmp_path):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=3, num_heads=2, max_position_embeddings=32),

@@ -49,6 +49,7 @@ def test_evaluation_is_that_of_runs_without(small_store, tmp_path):
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_devices_and_micro_batches_share_the_rows_of_one_batch(small_store, finished, tmp_path):
     config = packed_config(small_store, tmp_path / "four")
     config = dataclasses.replace(config, phases=(dataclasses.replace(PHASE, micro_batches=2),))

@@ -49,7 +49,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
     },
     "an optimizer": {
-        "config/options.py": [
+        "config/optimization.py": [
             ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
             ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),
         ],
@@ -72,7 +72,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask(',
             )
         ],
-        "config/finetuning.py": [('GLUE = ("cola",', 'GLUE = ("place", "cola",')],
+        "config/task_options.py": [('GLUE = ("cola",', 'GLUE = ("place", "cola",')],
         "finetuning/results_table.py": [
             ('METRICS = {\n    "mnli"', 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"')
         ],

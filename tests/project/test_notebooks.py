@@ -38,9 +38,9 @@ def workdir(small_store, tmp_path_factory) -> pathlib.Path:
 
 
 def runnable() -> list:
-    """Fine-tuning compiles two whole training steps."""
+    """All notebooks; the core tests run the one that compiles least."""
     return [
-        pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if file.stem.startswith("finetune") else [])
+        pytest.param(file, id=file.stem, marks=[] if file.stem == "to_hugging_face" else [pytest.mark.slow])
         for file in NOTEBOOKS
     ]
 

@@ -38,7 +38,13 @@ def reference():
 
 @pytest.mark.parametrize(
     "mesh",
-    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), CUBE, MeshConfig(data=4, fsdp=2), MeshConfig(slice=2, fsdp=2)],
+    [
+        MeshConfig(data=8),
+        MeshConfig(data=1, fsdp=8),
+        CUBE,
+        pytest.param(MeshConfig(data=4, fsdp=2), marks=pytest.mark.slow),
+        MeshConfig(slice=2, fsdp=2),
+    ],
     ids=lambda mesh: f"{mesh.slice}x{mesh.data}x{mesh.fsdp}x{mesh.tensor}",
 )
 def test_every_mesh_gives_the_losses_of_one_device_with_dropout(mesh, reference):
