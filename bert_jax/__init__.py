@@ -34,8 +34,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the 
     from bert_jax.config.presets import model_config
     from bert_jax.config.task_options import TaskDataConfig, TaskOptions
     from bert_jax.data.examples.examples import Examples
+    from bert_jax.data.preparation.prepare import run_prepare as prepare
     from bert_jax.data.store.access import open_store
-    from bert_jax.data.store.prepare import run_prepare as prepare
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
@@ -82,7 +82,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "model_config": "config.presets",
     "open_store": "data.store.access",
     "predict": "finetuning.prediction:run_predict",
-    "prepare": "data.store.prepare:run_prepare",
+    "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
     "task_defaults": "config.finetuning",
     "train_vocab": "tokenization.learning:run_train_vocab",

@@ -105,7 +105,7 @@ def small_store(tmp_path_factory) -> pathlib.Path:
     import small_corpus
 
     from bert_jax.config import PrepareConfig, TrainVocabConfig
-    from bert_jax.data.store.prepare import run_prepare
+    from bert_jax.data.preparation.prepare import run_prepare
     from bert_jax.tokenization.learning import run_train_vocab
 
     place = tmp_path_factory.mktemp("small")

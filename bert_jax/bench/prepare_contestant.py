@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import from_dict
-from bert_jax.data.store.prepare import run_prepare
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

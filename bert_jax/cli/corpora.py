@@ -50,7 +50,7 @@ def prepare(arguments: list[str]) -> int:
     options = parse(PrepareConfig, [word for word in arguments if not word.startswith(prefix)], *described(prepare))
     beam = tuple(word.removeprefix(prefix) for word in arguments if word.startswith(prefix))
     options = dataclasses.replace(options, beam=(*options.beam, *beam))
-    from bert_jax.data.store.prepare import run_prepare
+    from bert_jax.data.preparation.prepare import run_prepare
 
     run_prepare(options)
     return 0

@@ -72,7 +72,7 @@ def run_demo(options: DemoConfig) -> int:
     if (store / "manifest.json").exists():
         console.print(f"{store} exists already")
     else:
-        from bert_jax.data.store.prepare import run_prepare
+        from bert_jax.data.preparation.prepare import run_prepare
 
         run_prepare(PrepareConfig(input="docs:", vocab=str(vocab), output=str(store)))
 

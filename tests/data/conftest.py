@@ -4,7 +4,7 @@ import pytest
 from letter_corpus import VOCABULARY
 
 from bert_jax.data.corpus import text_blocks
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import writer as store_writer
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from synthetic_store import MASK, VOCAB_SIZE, SyntheticStore, random_documents, 
 from bert_jax import cli
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.watching import DoctorConfig
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.monitoring.doctor import check_store
 from bert_jax.monitoring.store_checks import example_checks
 from bert_jax.monitoring.token_counts import count_tokens

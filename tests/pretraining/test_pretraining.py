@@ -26,8 +26,8 @@ from bert_jax.config import (
     PrepareConfig,
 )
 from bert_jax.data.examples.examples import Examples
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining

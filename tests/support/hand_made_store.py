@@ -8,7 +8,7 @@ from etils import epath
 
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.store import prepare
+from bert_jax.data.preparation import prepare
 from bert_jax.data.store.manifest import (
     Counts,
     FileRecord,

@@ -5,7 +5,7 @@ import random
 import string
 
 from bert_jax.config import PrepareConfig
-from bert_jax.data.store import prepare
+from bert_jax.data.preparation import prepare
 
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), "."]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]

@@ -10,8 +10,8 @@ import pytest
 from bert_jax.config import PrepareConfig, TrainVocabConfig
 from bert_jax.data.corpus.readers import read_documents
 from bert_jax.data.examples.documents import Documents
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.errors import UserError
 from bert_jax.tokenization.extension import ExtendVocabConfig, extend, find_words, run_extend_vocab
 from bert_jax.tokenization.learning import run_train_vocab, train_vocab

@@ -11,7 +11,7 @@ from bert_jax.data.cleaning.cleaner import Cleaner
 from bert_jax.data.cleaning.contacts import without_contacts
 from bert_jax.data.cleaning.languages import language_of
 from bert_jax.data.cleaning.step_record import SAMPLES, merged, record
-from bert_jax.data.store import local_run
+from bert_jax.data.preparation import local_run
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 

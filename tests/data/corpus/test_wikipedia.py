@@ -53,7 +53,7 @@ def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path
 
 
 def test_an_interrupted_preparation_counts_once(tmp_path, dump, vocab, monkeypatch):
-    from bert_jax.data.store import writer
+    from bert_jax.data.preparation import writer
 
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 3000)
     run(dump, vocab, tmp_path / "whole")

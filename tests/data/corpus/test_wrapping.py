@@ -13,8 +13,8 @@ import small_corpus
 
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import text_blocks, wrapping
-from bert_jax.data.store import prepare
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import prepare
+from bert_jax.data.preparation import writer as store_writer
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 

@@ -8,7 +8,7 @@ from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
 
 from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.store import beam_duplicates, duplicate_search, local_run
+from bert_jax.data.preparation import beam_duplicates, duplicate_search, local_run
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 

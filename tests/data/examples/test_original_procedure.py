@@ -10,8 +10,8 @@ from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import PrepareConfig
 from bert_jax.data.examples.epoch_report import epoch_report
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.data.store.token_rows import Rows
 
 

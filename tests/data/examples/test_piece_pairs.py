@@ -6,8 +6,8 @@ import small_corpus
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.data.examples.examples import Examples
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.errors import UserError
 from bert_jax.tokenization.learning import run_train_vocab
 

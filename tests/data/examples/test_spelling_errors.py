@@ -13,9 +13,9 @@ from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.data.character_edits import edited_words
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.pipeline import batches
+from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.access import open_store
-from bert_jax.data.store.prepare import run_prepare
 from bert_jax.errors import UserError
 from bert_jax.tokenization.learning import run_train_vocab
 

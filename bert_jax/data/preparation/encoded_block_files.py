@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.data.cleaning.step_record import StepRecord
-from bert_jax.data.store.encoding import EncodedBlock
+from bert_jax.data.preparation.encoding import EncodedBlock
 from bert_jax.errors import UserError
 
 Result = TypeVar("Result")

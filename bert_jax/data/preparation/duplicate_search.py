@@ -21,11 +21,11 @@ from bert_jax.data.duplicates.corpus_search import find_duplicates
 from bert_jax.data.duplicates.minhash import Banding, banding_for
 from bert_jax.data.duplicates.record_files import RecordCounts, RecordWriter, are_there, read_table, remove_records
 from bert_jax.data.duplicates.removals import FILES, Removals
-from bert_jax.data.store.block_text import TextReader
+from bert_jax.data.preparation.block_text import TextReader
+from bert_jax.data.preparation.progress import DUPLICATES, MadeFrom
+from bert_jax.data.preparation.request import Request
+from bert_jax.data.preparation.workers import in_order
 from bert_jax.data.store.manifest import VERSION, FileRecord, Options, hash_file
-from bert_jax.data.store.progress import DUPLICATES, MadeFrom
-from bert_jax.data.store.request import Request
-from bert_jax.data.store.workers import in_order
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 

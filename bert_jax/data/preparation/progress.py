@@ -15,9 +15,9 @@ from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.json_form import differences, from_dict, to_dict
 from bert_jax.data.cleaning.step_record import StepRecord
 from bert_jax.data.corpus.text_blocks import Position
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import writer as store_writer
+from bert_jax.data.preparation.writer import WriterState
 from bert_jax.data.store.manifest import VERSION, Options, Removed, SourceRecord, TokenizerRecord, dtype_for
-from bert_jax.data.store.writer import WriterState
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 

@@ -17,8 +17,8 @@ from processes import wait_until
 from written_sources import written
 
 from bert_jax.data.corpus import documentation
-from bert_jax.data.store import encoding, progress
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import encoding, progress
+from bert_jax.data.preparation import writer as store_writer
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 
@@ -135,7 +135,7 @@ KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
 from bert_jax.data.corpus import text_blocks
-from bert_jax.data.store import local_run, prepare, writer
+from bert_jax.data.preparation import local_run, prepare, writer
 text_blocks.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
 local_run.RECORD_SECONDS = 0

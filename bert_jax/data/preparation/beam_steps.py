@@ -21,12 +21,12 @@ from etils import epath
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.cleaning.step_record import StepRecord, merged
 from bert_jax.data.corpus.text_blocks import Block, Source, read_blocks
-from bert_jax.data.store.beam_duplicates import FoundDuplicates
-from bert_jax.data.store.beam_work import Work, telling
-from bert_jax.data.store.encoded_block_files import block_file, read_block, read_if_whole, write_block
-from bert_jax.data.store.encoding import make_encoder
+from bert_jax.data.preparation.beam_duplicates import FoundDuplicates
+from bert_jax.data.preparation.beam_work import Work, telling
+from bert_jax.data.preparation.encoded_block_files import block_file, read_block, read_if_whole, write_block
+from bert_jax.data.preparation.encoding import make_encoder
+from bert_jax.data.preparation.writer import StoreWriter, WriterState, begins_shard
 from bert_jax.data.store.manifest import Removed, Shard, removals
-from bert_jax.data.store.writer import StoreWriter, WriterState, begins_shard
 from bert_jax.errors import UserError
 from bert_jax.files import sealed, write_atomically
 

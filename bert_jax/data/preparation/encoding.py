@@ -8,7 +8,7 @@ from bert_jax.data.cleaning.step_record import StepRecord, merged
 from bert_jax.data.corpus.sentences import SentenceSplitter, make_splitter
 from bert_jax.data.corpus.text_blocks import Block
 from bert_jax.data.duplicates.removals import NOTHING, BlockRemovals
-from bert_jax.data.store.block_text import TextReader
+from bert_jax.data.preparation.block_text import TextReader
 from bert_jax.data.store.manifest import Options, dtype_for
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer

@@ -10,13 +10,13 @@ from etils import epath
 
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.cleaning.step_record import StepRecord
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import writer as store_writer
+from bert_jax.data.preparation.preparation_report import description
+from bert_jax.data.preparation.progress import MadeFrom, clear, forget_progress, refuse_difference
+from bert_jax.data.preparation.source_hashes import with_hashes, without_hashes
+from bert_jax.data.preparation.writer import WriterState
 from bert_jax.data.store.access import open_store
 from bert_jax.data.store.manifest import VERSION, FileRecord, Manifest, Removed, dtype_for, hash_file, read_manifest
-from bert_jax.data.store.preparation_report import description
-from bert_jax.data.store.progress import MadeFrom, clear, forget_progress, refuse_difference
-from bert_jax.data.store.source_hashes import with_hashes, without_hashes
-from bert_jax.data.store.writer import WriterState
 from bert_jax.files import cache_directory, sealed, write_atomically
 
 

@@ -19,14 +19,14 @@ from bert_jax.data.cleaning.step_record import StepRecord, merged
 from bert_jax.data.corpus import text_blocks
 from bert_jax.data.corpus.text_blocks import Block, Position
 from bert_jax.data.duplicates.removals import NOTHING, BlockRemovals, Removals
-from bert_jax.data.store.duplicate_search import find_removals, remaining_blocks
-from bert_jax.data.store.encoding import make_encoder
+from bert_jax.data.preparation.duplicate_search import find_removals, remaining_blocks
+from bert_jax.data.preparation.encoding import make_encoder
+from bert_jax.data.preparation.progress import BEAM, Progress, clear, owned, resume, write_progress
+from bert_jax.data.preparation.publication import make_manifest, publish, working_directory
+from bert_jax.data.preparation.request import Request, no_text
+from bert_jax.data.preparation.workers import cores, in_order
+from bert_jax.data.preparation.writer import StoreWriter, WriterState
 from bert_jax.data.store.manifest import Manifest, Removed, dtype_for, removals
-from bert_jax.data.store.progress import BEAM, Progress, clear, owned, resume, write_progress
-from bert_jax.data.store.publication import make_manifest, publish, working_directory
-from bert_jax.data.store.request import Request, no_text
-from bert_jax.data.store.workers import cores, in_order
-from bert_jax.data.store.writer import StoreWriter, WriterState
 from bert_jax.errors import UserError
 
 RECORD_SECONDS = 10.0

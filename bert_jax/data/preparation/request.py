@@ -13,8 +13,8 @@ from bert_jax.data.corpus import wrapping
 from bert_jax.data.corpus.readers import find_sources, read_lines
 from bert_jax.data.corpus.sentences import make_splitter
 from bert_jax.data.corpus.text_blocks import Source
+from bert_jax.data.preparation.progress import MadeFrom
 from bert_jax.data.store.manifest import Options, SourceRecord, TokenizerRecord
-from bert_jax.data.store.progress import MadeFrom
 from bert_jax.errors import UserError, need_cloud_storage, need_extra
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 

@@ -6,8 +6,8 @@ import random
 import pytest
 from letter_corpus import VOCABULARY, contents, random_documents, run, write_corpus
 
-from bert_jax.data.store import progress
-from bert_jax.data.store import writer as store_writer
+from bert_jax.data.preparation import progress
+from bert_jax.data.preparation import writer as store_writer
 from bert_jax.errors import UserError
 
 

@@ -18,7 +18,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from bert_jax.config import PrepareConfig
-from bert_jax.data.store.workers import cores
+from bert_jax.data.preparation.workers import cores
 from bert_jax.errors import UserError
 
 HERE = "DirectRunner"

@@ -17,10 +17,10 @@ from bert_jax.data.duplicates.block_records import BlockRecords
 from bert_jax.data.duplicates.corpus_search import find_duplicates
 from bert_jax.data.duplicates.record_files import RecordWriter, read_table
 from bert_jax.data.duplicates.removals import FILES, NOTHING, BlockRemovals, Removals
-from bert_jax.data.store.beam_work import Work, telling
-from bert_jax.data.store.duplicate_search import banding_of, make_recorder
-from bert_jax.data.store.encoded_block_files import block_file, read_arrays, read_if_whole, write_arrays
-from bert_jax.data.store.progress import DUPLICATES
+from bert_jax.data.preparation.beam_work import Work, telling
+from bert_jax.data.preparation.duplicate_search import banding_of, make_recorder
+from bert_jax.data.preparation.encoded_block_files import block_file, read_arrays, read_if_whole, write_arrays
+from bert_jax.data.preparation.progress import DUPLICATES
 
 
 class RecordBlocks(apache_beam.DoFn):

@@ -18,16 +18,16 @@ from etils import epath
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.data.cleaning.step_record import StepRecord, merged
 from bert_jax.data.corpus.text_blocks import Source
-from bert_jax.data.store import beam_steps
-from bert_jax.data.store.beam_duplicates import FindDuplicates, RecordBlocks
-from bert_jax.data.store.beam_pipeline import quiet
-from bert_jax.data.store.beam_steps import WrittenShard
-from bert_jax.data.store.beam_work import FAILURES, Work
+from bert_jax.data.preparation import beam_steps
+from bert_jax.data.preparation.beam_duplicates import FindDuplicates, RecordBlocks
+from bert_jax.data.preparation.beam_pipeline import quiet
+from bert_jax.data.preparation.beam_steps import WrittenShard
+from bert_jax.data.preparation.beam_work import FAILURES, Work
+from bert_jax.data.preparation.progress import BEAM, PROGRESS, MadeFrom, owned, refuse_difference
+from bert_jax.data.preparation.publication import make_manifest, working_directory, write_manifest
+from bert_jax.data.preparation.request import Request, no_text
+from bert_jax.data.preparation.writer import WriterState
 from bert_jax.data.store.manifest import Manifest, Removed, dtype_for, removals
-from bert_jax.data.store.progress import BEAM, PROGRESS, MadeFrom, owned, refuse_difference
-from bert_jax.data.store.publication import make_manifest, working_directory, write_manifest
-from bert_jax.data.store.request import Request, no_text
-from bert_jax.data.store.writer import WriterState
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sealed, unsealed, write_atomically
 

@@ -17,10 +17,10 @@ from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
-from bert_jax.data.store import beam_steps
-from bert_jax.data.store.beam_steps import BlockSize, planned_shards
-from bert_jax.data.store.encoded_block_files import block_file, read_block, read_if_whole, write_block
-from bert_jax.data.store.encoding import Encoder
+from bert_jax.data.preparation import beam_steps
+from bert_jax.data.preparation.beam_steps import BlockSize, planned_shards
+from bert_jax.data.preparation.encoded_block_files import block_file, read_block, read_if_whole, write_block
+from bert_jax.data.preparation.encoding import Encoder
 from bert_jax.errors import UserError
 
 
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_counted_alike(tmp_path, vocab, small_blocks):
 
 
 def test_blocks_in_any_order_are_laid_out_as_the_writer_does(monkeypatch):
-    monkeypatch.setattr("bert_jax.data.store.writer.SHARD_TOKENS", 10)
+    monkeypatch.setattr("bert_jax.data.preparation.writer.SHARD_TOKENS", 10)
     sizes = [
         BlockSize(source=0, offset=0, end=5, continues=False, tokens=9),
         BlockSize(source=0, offset=5, end=9, continues=False, tokens=9),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.store.encoding import EncodedBlock
+from bert_jax.data.preparation.encoding import EncodedBlock
 from bert_jax.data.store.manifest import PARTS, Counts, FileRecord, Shard, hash_file, shard_file
 
 SHARD_TOKENS = 1 << 28
