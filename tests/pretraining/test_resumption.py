@@ -19,11 +19,13 @@ from bert_jax.config import (
     CheckpointConfig,
     ComputeConfig,
     Config,
+    DataConfig,
     EvaluationConfig,
     MeshConfig,
     PhaseConfig,
 )
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.noise import NoiseConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 
@@ -59,13 +61,22 @@ def wait_for_row(config: Config, step: int, process: subprocess.Popen):
     wait_until(reached, lambda: process.poll() is None, lambda: log_of(config).read_text())
 
 
-@pytest.mark.parametrize("loader", ["plain", pytest.param("tf.data", marks=pytest.mark.slow)])
-def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader):
+@pytest.mark.parametrize(
+    "loader, noise",
+    [
+        ("plain", 0.0),
+        pytest.param("tf.data", 0.0, marks=pytest.mark.slow),
+        pytest.param("plain", 0.1, marks=pytest.mark.slow),
+    ],
+)
+def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise):
     """kill -9 at an arbitrary moment; all losses and metrics of the resumed run equal the uninterrupted run's exactly.
 
-    The uninterrupted run uses the plain loader, the killed one may use tf.data: their batches are equal too.
+    The uninterrupted run uses the plain loader, the killed one may use tf.data: their batches are equal too. Spelling
+    errors in the training text are drawn anew by the resumed run.
     """
     changes = {
+        "data": DataConfig(path=str(small_store), held_out=0.1, loader="plain", noise=NoiseConfig(rate=noise)),
         "compute": ComputeConfig(),  # unrolled, as usual
         "phases": (PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
         "evaluation": EvaluationConfig(every_steps=15, sequences=64, batch_size=32),
