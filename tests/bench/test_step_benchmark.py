@@ -31,6 +31,7 @@ def bench(*words) -> int:
     return cli._run(["bert-jax", "bench", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, capsys):
     output, variant = tmp_path / "step.json", "model.num_layers=2 NOTHING=1"
     options = ("--phase=1", "--batch_size=8", "--padding=0.25", f"--variant={variant}", f"--output={output}")

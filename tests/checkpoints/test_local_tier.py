@@ -278,7 +278,13 @@ def crash_after(monkeypatch, step: int) -> None:
     monkeypatch.setattr(Metrics, "write", patched)
 
 
-@pytest.mark.parametrize("every", [100, 4], ids=["without a checkpoint", "beside checkpoints"])
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(100, marks=pytest.mark.slow, id="without a checkpoint"),
+        pytest.param(4, id="beside checkpoints"),
+    ],
+)
 def test_a_run_that_crashed_resumes_from_its_last_local_save(
     finished, small_store, tmp_path, monkeypatch, capsys, every
 ):
@@ -300,6 +306,7 @@ def test_a_run_that_crashed_resumes_from_its_last_local_save(
     assert list((tmp_path / "local").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_only_saves_were_local_and_are_lost_begins_again(small_store, tmp_path, monkeypatch, caplog):
     local = CheckpointConfig(every_steps=100, local_path=str(tmp_path / "local"), local_every_steps=3, keep_best=0)
     config = run_config(small_store, tmp_path / "run", checkpoint=local)

@@ -84,7 +84,7 @@ def rename(path):
 @pytest.mark.parametrize(
     "lost_at, lose, left",
     [
-        (4, delete_when_saved, [8, 12]),
+        pytest.param(4, delete_when_saved, [8, 12], marks=pytest.mark.slow),
         pytest.param(4, rename, [8, 12], marks=pytest.mark.slow),
         (12, rename, [12]),
     ],
@@ -147,6 +147,7 @@ def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, 
     assert contents(work).keys() == before.keys() and (work / "runs" / name / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):
     """They were those of the first epoch, and the second is no better."""
     work = tmp_path / "work"

@@ -81,6 +81,7 @@ OWN = {"commit", "versions"}
 """What results.json says of the program that wrote it."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_of_fine_tuning_is_resumed(place):
     """To the figures of the same command of the earlier version that nothing interrupted."""
     whole = json.loads((place / "finetuned/results.json").read_text())

@@ -72,6 +72,7 @@ def test_the_next_process_loads_what_the_first_has_compiled(model, tmp_path):
     assert compiled == values == again == once_more
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_cache(model, tmp_path):
     with concurrent.futures.ThreadPoolExecutor() as threads:
         one, other = threads.map(lambda name: run(model, tmp_path / "cache", name), ["one.npz", "other.npz"])
@@ -80,6 +81,7 @@ def test_two_processes_share_a_cache(model, tmp_path):
     assert after["misses"] == 0 and values == one[1] and said == ""
 
 
+@pytest.mark.slow
 def test_a_directory_of_the_user_is_used_and_one_that_cannot_be_is_no_error(model, tmp_path):
     found, _, _ = run(model, tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))
     assert found["before"] == found["directory"] == str(tmp_path / "own") and list((tmp_path / "own").glob("*-cache"))

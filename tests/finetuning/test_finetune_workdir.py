@@ -94,6 +94,7 @@ def test_other_names_of_the_same_test_examples_are_other_predictions(pretrained)
     assert data.test_fingerprint() != other.test_fingerprint() and data.fingerprint() == other.fingerprint()
 
 
+@pytest.mark.slow
 def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, caplog):
     config = run_config(pretrained, tmp_path / "work", epochs=1, seeds=2)
     chosen = finetune(config).results["chosen"]["run"]

@@ -102,6 +102,7 @@ def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
     assert f"{cut} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
     """The record says so, and that the model reads single texts; a directory from before both records is resumed."""
     data = TaskDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
@@ -126,7 +127,10 @@ def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained,
         finetune(dataclasses.replace(config, data=dataclasses.replace(data, dev_share=0.5)))
 
 
-@pytest.mark.parametrize("select, accuracy, collapsed", [("best", 1.0, None), ("last", 0.5, "the same to everything")])
+@pytest.mark.parametrize(
+    "select, accuracy, collapsed",
+    [pytest.param("best", 1.0, None, marks=pytest.mark.slow), ("last", 0.5, "the same to everything")],
+)
 def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch, select, accuracy, collapsed):
     found = iter(
         [({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")]

@@ -20,7 +20,8 @@ from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
 
 
-@pytest.mark.parametrize("end", ["death", pytest.param("signal", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["death", "signal"])
 def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretrained, tmp_path, monkeypatch, end):
     """Ended in the second epoch of the second run; every weight and metric equals the uninterrupted command's."""
     config, expected = two_seeds

@@ -132,13 +132,10 @@ def test_the_layers_that_a_scan_goes_over():
     assert repeating(bert_architecture(PUBLISHED_LARGE, FLOAT32).stack) == (1, 3, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, remats",
-    [
-        ("whole rounds", ("sel",)),
-        pytest.param("left over", ("none", "full"), marks=pytest.mark.slow),
-        pytest.param("no pattern", ("none", "full"), marks=pytest.mark.slow),
-    ],
+    [("whole rounds", ("sel",)), ("left over", ("none", "full")), ("no pattern", ("none", "full"))],
 )
 def test_scan_and_loop_and_what_they_compute_again_give_one_model(name, remats):
     params, loss, slopes = losses(PATTERNS[name], ComputeConfig(dtype="float32", layers="loop"))

@@ -30,6 +30,7 @@ def finished(small_store, tmp_path_factory):
     return config
 
 
+@pytest.mark.slow
 def test_resume_is_bit_identical(small_store, finished, tmp_path, capsys):
     config = packed_config(small_store, tmp_path / "cut")
     pretrain(config, devices=jax.devices()[:1])

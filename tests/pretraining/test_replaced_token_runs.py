@@ -112,6 +112,7 @@ def two_steps(store, workdir, embeddings: str) -> Config:
     return config
 
 
+@pytest.mark.slow
 def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, tmp_path):
     config = two_steps(small_store, tmp_path / "run", "disentangled")
     model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")

@@ -99,9 +99,8 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise)
     assert rows(config.workdir, "evaluation") == rows(uninterrupted.workdir, "evaluation")
 
 
-@pytest.mark.parametrize(
-    "number, code", [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
     config = run_config(
         small_store,
@@ -119,6 +118,7 @@ def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
     assert load(config.workdir).history["step"] == last
 
 
+@pytest.mark.slow
 def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
     phases = (
         PhaseConfig(steps=4, sequence_length=16, batch_size=16, learning_rate=1e-3, warmup_steps=1),
@@ -156,6 +156,7 @@ def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
         assert rows(cut.workdir) == rows(whole.workdir)
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_store, tmp_path, monkeypatch):
     """Its step is saved first, and the next start makes that evaluation, at that phase's length, before it trains."""
     phases = (
@@ -192,6 +193,7 @@ def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_stor
     ]
 
 
+@pytest.mark.slow
 def test_the_mesh_may_change_between_starts(small_store, tmp_path):
     """Saved on a mesh of 8 × 1 × 1, resumed on 2 × 2 × 2: one device's losses up to the order of float32 sums."""
     kept = CheckpointConfig(every_steps=4, keep_last=5, keep_best=0)

@@ -77,6 +77,7 @@ def assert_as_expected(config, expected):
     assert "skipped" not in position(config, 4)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_behind_batches_that_are_not_finite(small_store, tmp_path, expected):
     config = config_of(small_store, tmp_path / "run")
     assert pretrain(config, objective=poison(config)).step == 10
@@ -89,6 +90,7 @@ def test_a_run_goes_on_behind_batches_that_are_not_finite(small_store, tmp_path,
     ]
 
 
+@pytest.mark.slow
 def test_a_run_goes_back_to_a_local_save_that_is_newer_than_the_checkpoint(small_store, tmp_path, expected):
     kept = CheckpointConfig(
         every_steps=3, keep_last=20, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=4
@@ -105,10 +107,8 @@ class Death(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param("deleting", marks=pytest.mark.slow), "restored", pytest.param("stepping", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["deleting", "restored", "stepping"])
 def test_a_run_that_dies_around_a_rollback_becomes_the_same(small_store, tmp_path, monkeypatch, expected, moment):
     config = config_of(small_store, tmp_path / "run")
 
@@ -142,6 +142,7 @@ def test_a_run_that_dies_around_a_rollback_becomes_the_same(small_store, tmp_pat
     assert len(happened(config, "start")) == 2 and happened(config, "rollback")[-1]["to_step"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_among_skipped_steps_counts_on(small_store, tmp_path, monkeypatch, expected):
     """SIGTERM arrives as the first step is skipped: the state that is saved then is not one to go back to."""
     config = config_of(small_store, tmp_path / "run")

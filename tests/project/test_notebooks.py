@@ -37,15 +37,8 @@ def workdir(small_store, tmp_path_factory) -> pathlib.Path:
     return place
 
 
-def runnable() -> list:
-    """All notebooks; the core tests run the one that compiles least."""
-    return [
-        pytest.param(file, id=file.stem, marks=[] if file.stem == "to_hugging_face" else [pytest.mark.slow])
-        for file in NOTEBOOKS
-    ]
-
-
-@pytest.mark.parametrize("file", runnable())
+@pytest.mark.slow
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebooks_run(file, workdir, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", compiler_flags())  # one device, as a user of a laptop has
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")

@@ -44,6 +44,7 @@ def test_the_store_is_that_of_the_local_runner(tmp_path, vocab, small_blocks, co
     assert contents(tmp_path / "beam") == contents(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_several_processes_make_the_same_store(tmp_path, vocab, corpus):
     write_corpus(tmp_path / "f.txt", random_documents(4000, seed=3))  # more than a block
     manifest = run(corpus, vocab, tmp_path / "local")

@@ -146,7 +146,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "dump.xml.bz2", "a.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.txt", "a.txt.gz", "a.parquet")),
+        "dump.xml.bz2",
+    ],
+)
 def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     corpus = written(tmp_path / name, random_documents(1500))
     (tmp_path / "killed.py").write_text(KILLED)
