@@ -5,7 +5,7 @@
 Shape of BERT-base with the paper's recipe for large, which has none for base: batch 8,192, peak 4e-4, warm-up 40,000 of
 500,000 steps, linear decay, Adam epsilon 1e-6, weight decay 0.01, dropout 0.1, K = 6. 116,750,336 parameters with
 32,000 pieces (bert-jax info xlnet_base --model.vocab_size=32000).
-Where this differs from the paper: no memory of the text before (its mem_len is 384), no second copy of the data that
+Where this differs from the paper: no memory in training (its mem_len is 384), no second copy of the data that
 runs backwards (bi_data), rows of one text instead of two of which half do not belong together, one order for the whole
 row instead of one for each half, and dropout where BERT has it (not on encodings of distances and after the last
 layer).

@@ -73,13 +73,14 @@ class TwoStreamBlock(nnx.Module):
         collect: bool,
         *,
         head_gates: jax.Array | None = None,
+        memory: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map x [B, L + M, H] to (x [B, L + M, H], probabilities [B, A, L + M, L] if `collect`, else None).
+        """Map x [B, L + M, H] to (x [B, L + M, H], probabilities [B, A, L + M, K] if `collect`, else None).
 
-        `head_gates` is as in `Block`.
+        `head_gates` is as in `Block`, and `memory` as in `RelativeAttention`.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-        y, weights = self.attention(x, mask, keys[0], gated(attend, head_gates), collect)
+        y, weights = self.attention(x, mask, keys[0], gated(attend, head_gates), collect, memory)
         x = self.attention_norm(checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum"))
         y = self.feed_forward(x)
         x = checkpoint_name(x + dropout(y, self.rate, keys[2]), "feed_forward_sum")

@@ -1,10 +1,12 @@
 """Attention of XLNet: scores of content, distance and segments (Dai et al. 2019, Yang et al. 2019), in two streams.
 
 The states of a row are those of its L tokens and, in pre-training, those of M targets after them: the content stream h
-and the query stream g of the paper. Both have the same parameters, and see the states of tokens only.
+and the query stream g of the paper. Both have the same parameters, and see the states of tokens only: those of the K
+keys, which are the row's own and, before them, those of a memory (`models.segment_memory`).
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,39 +25,60 @@ class Relations:
     """What every layer knows of the tokens beside their states."""
 
     mask: AttentionMask
-    """Which tokens may be seen, whoever looks."""
+    """Which of the K keys may be seen, whoever looks."""
     distances: jax.Array
-    """[2L, H]: an encoding of every distance, from L down to 1 - L."""
+    """[L + K, H]: an encoding of every distance, from K down to 1 - L."""
     token_types: jax.Array
     """[B, L]: the segments; only whether two tokens have the same one counts."""
     permutation: Permutation | None = None
     """Who sees whom in pre-training, and which targets have a state; None: everybody everybody, and none."""
 
     @classmethod
-    def of(cls, size: int, mask: AttentionMask, token_types: jax.Array, permutation: Permutation | None) -> "Relations":
-        """Return those of a batch for layers of `size` features."""
-        return cls(mask, distance_encodings(mask.padding.shape[1], size), token_types, permutation)
+    def of(
+        cls,
+        size: int,
+        mask: AttentionMask,
+        token_types: jax.Array,
+        permutation: Permutation | None,
+        remembered: int = 0,
+    ) -> "Relations":
+        """Return those of a batch for layers of `size` features, which see `remembered` states beside the tokens."""
+        encodings = distance_encodings(token_types.shape[1], remembered, size)
+        found = cls(mask, encodings, token_types, permutation)
+        if not remembered:
+            return found
+        bias = None if mask.bias is None else found.of_keys(mask.bias, 0.0)
+        mask = dataclasses.replace(mask, padding=found.of_keys(mask.padding, 1), bias=bias)
+        return dataclasses.replace(found, mask=mask)
+
+    def of_keys(self, values: jax.Array, remembered: Any) -> jax.Array:
+        """Return [..., K] from values [..., L] of the tokens and one value for all that is remembered."""
+        before = self.distances.shape[0] - 2 * self.token_types.shape[1]
+        sides = [(0, 0)] * (values.ndim - 1) + [(before, 0)]
+        return jnp.pad(values, sides, constant_values=remembered) if before else values
 
 
-def distance_encodings(length: int, size: int) -> jax.Array:
-    """Return float32 [2L, size]: sines, then cosines, of the distances L, L - 1, …, 1 - L of a query from a key.
+def distance_encodings(length: int, remembered: int, size: int) -> jax.Array:
+    """Return float32 [L + K, size]: sines, then cosines, of the distances K, K - 1, …, 1 - L of a query from a key.
 
-    Those of a sequence of L tokens are from L - 1 to 1 - L; the first row is for `shifted`.
+    Those of L tokens from K keys, which are `remembered` states and the tokens, are from K - 1 to 1 - L; the first row
+    is for `shifted`.
     """
     frequencies = 10_000.0 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    angles = jnp.arange(length, -length, -1, dtype=jnp.float32)[:, None] * frequencies[None, :]
+    distances = jnp.arange(remembered + length, -length, -1, dtype=jnp.float32)
+    angles = distances[:, None] * frequencies[None, :]
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
 
 
 def shifted(scores: jax.Array) -> jax.Array:
-    """Return [..., L, L] with entry (i, j) = scores[..., i, L - i + j], from scores [..., L, 2L] by distance.
+    """Return [..., L, K] with entry (i, j) = scores[..., i, L - i + j], from scores [..., L, L + K] by distance.
 
-    Without its first L entries, a matrix with rows of 2L is, read in rows of 2L - 1, the one whose rows are shifted
-    (Dai et al. 2019, appendix B): nothing is gathered, and odd lengths are as exact as even ones.
+    Without its first L entries, a matrix with rows of L + K is, read in rows of L + K - 1, the one whose rows are
+    shifted (Dai et al. 2019, appendix B): nothing is gathered, and odd lengths are as exact as even ones.
     """
     *batch, length, width = scores.shape
     moved = scores.reshape(*batch, width * length)[..., length:]
-    return moved.reshape(*batch, length, width - 1)[..., :length]
+    return moved.reshape(*batch, length, width - 1)[..., : width - length]
 
 
 class RelativeAttention(nnx.Module):
@@ -83,21 +106,26 @@ class RelativeAttention(nnx.Module):
         dropout_key: jax.Array | None,
         attend: AttentionKernel,
         collect: bool,
+        memory: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return the output [B, L + M, H] for x [B, L + M, H], and probabilities [B, A, L + M, L] if `collect`."""
+        """Return the output [B, L + M, H] for x [B, L + M, H], and probabilities [B, A, L + M, K] if `collect`.
+
+        `memory` [B, K - L, H] are the states before those of the tokens, which are seen and do not look.
+        """
         mask, permutation = relations.mask, relations.permutation
-        length = mask.padding.shape[1]
-        tokens = x[:, :length]
+        length = relations.token_types.shape[1]
+        seen = x[:, :length] if memory is None else jnp.concatenate([memory.astype(x.dtype), x[:, :length]], axis=1)
         query = checkpoint_name(self.query(x), "query")
-        key, value = checkpoint_name(self.key(tokens), "key"), checkpoint_name(self.value(tokens), "value")
-        distance = self.distance(relations.distances.astype(x.dtype))  # [2L, A, D]
+        key, value = checkpoint_name(self.key(seen), "key"), checkpoint_name(self.value(seen), "value")
+        distance = self.distance(relations.distances.astype(x.dtype))  # [L + K, A, D]
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         states = query[:, :length]
         bias = shifted(self._distance_scores(states, distance))
-        bias = bias + self._segment_scores(states, relations.token_types, relations.token_types)
+        types = relations.of_keys(relations.token_types, 0)
+        bias = bias + self._segment_scores(states, relations.token_types, types)
         bias = bias if mask.bias is None else bias + mask.bias
         if permutation is not None:
-            bias = bias + hidden_unless(permutation.seen_by_tokens())
+            bias = bias + hidden_unless(relations.of_keys(permutation.seen_by_tokens(), True))
         by_token = dataclasses.replace(mask, bias=bias)
         context, weights = attend(self._with_bias(states), key, value, by_token, keys[0], self.rate, collect)
         if permutation is None:
@@ -112,11 +140,11 @@ class RelativeAttention(nnx.Module):
     ) -> AttentionMask:
         """Return what the targets see of the tokens, with all that is added to the scores of query [B, M, A, D]."""
         mask, types = relations.mask, relations.token_types
-        length = types.shape[1]
-        places = length - permutation.targets[:, :, None] + jnp.arange(length)[None, None]  # see `shifted`
+        keys = jnp.arange(mask.padding.shape[1])[None, None]
+        places = types.shape[1] - permutation.targets[:, :, None] + keys  # see `shifted`
         bias = jnp.take_along_axis(self._distance_scores(query, distance), places[:, None], axis=3)
-        bias = bias + self._segment_scores(query, permutation.at_targets(types), types)
-        seen = permutation.seen_by_targets()
+        bias = bias + self._segment_scores(query, permutation.at_targets(types), relations.of_keys(types, 0))
+        seen = relations.of_keys(permutation.seen_by_targets(), True)
         if mask.segments is not None:
             seen = seen & (permutation.at_targets(mask.segments)[:, :, None] == mask.segments[:, None, :])
         return AttentionMask(padding=mask.padding, bias=bias + hidden_unless(seen))
@@ -125,13 +153,13 @@ class RelativeAttention(nnx.Module):
         return query + like(self.content_bias[...], query)
 
     def _distance_scores(self, query: jax.Array, distance: jax.Array) -> jax.Array:
-        """Return (q + v)·r / √D for query [B, Q, A, D] and distance [2L, A, D]: float32 [B, A, Q, 2L]."""
+        """Return (q + v)·r / √D for query [B, Q, A, D] and distance [L + K, A, D]: float32 [B, A, Q, L + K]."""
         query = query + like(self.distance_bias[...], query)
         scores = jnp.einsum("bqad,pad->baqp", query, distance, preferred_element_type=jnp.float32)
         return scores * query.shape[-1] ** -0.5
 
     def _segment_scores(self, query: jax.Array, own: jax.Array, others: jax.Array) -> jax.Array:
-        """Return (q + s)·e / √D for query [B, Q, A, D] of segments [B, Q]: float32 [B, A, Q, L] for others [B, L]."""
+        """Return (q + s)·e / √D for query [B, Q, A, D] of segments [B, Q]: float32 [B, A, Q, K] for others [B, K]."""
         query = query + like(self.segment_bias[...], query)
         segments = self.segments[...].astype(query.dtype)
         scores = jnp.einsum("bqad,sad->baqs", query, segments, preferred_element_type=jnp.float32)

@@ -20,6 +20,7 @@ def encode_ids(
     token_type_ids: ArrayLike | None,
     layers: str | int | Sequence[int],
     attentions: bool,
+    memory: Sequence[ArrayLike] | None,
 ) -> EncoderOutput:
     """Return the output of a PretrainedModel for ids [B, L], in NumPy; see its `encode_ids`."""
     chosen = layer_indices(layers, model.config.num_layers)
@@ -34,6 +35,8 @@ def encode_ids(
     if token_type_ids is not None:
         types = _integers("token_type_ids", token_type_ids, bound, ids.shape)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    if memory is not None:
+        batch["memory"] = _memory(model, memory, len(ids))
     found = runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
     number, last = model.config.num_layers, found["last"]
     states = (
@@ -42,6 +45,23 @@ def encode_ids(
         else [last if index == number else state for index, state in zip(chosen, found["layers"], strict=True)]
     )
     return EncoderOutput(last, found["pooled"], tuple(states), tuple(found["attentions"]) if attentions else None)
+
+
+def _memory(model: Any, memory: Sequence[ArrayLike], rows: int) -> np.ndarray:
+    """Return a memory as float32 [B, N, M, H]; raise a UserError if the model has none, or one of another shape."""
+    if not model.config.is_xlnet:
+        raise UserError(f"{model.path} is no XLNet, and only XLNet has a memory of earlier segments; leave memory out")
+    states = [np.asarray(state, np.float32) for state in memory]
+    shapes, number, size = {state.shape for state in states}, model.config.num_layers, model.config.hidden_size
+    fits = len(states) == number and len(shapes) == 1 and [len(each) for each in shapes] == [3]
+    if not fits or (states[0].shape[0], states[0].shape[2]) != (rows, size):
+        seen = ", ".join(str(list(state.shape)) for state in states[:3]) or "nothing"
+        raise UserError(
+            f"memory has {len(states)} arrays ({seen}{', …' if len(states) > 3 else ''}); expected one for each of "
+            f"{number} layers, all [{rows}, states, {size}], as extended_memory of bert_jax.models.segment_memory "
+            "returns them"
+        )
+    return np.stack(states, axis=1)
 
 
 def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | None) -> np.ndarray:

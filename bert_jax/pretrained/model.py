@@ -133,6 +133,7 @@ class PretrainedModel:
         token_type_ids: ArrayLike | None = None,
         layers: str | int | Sequence[int] = "all",
         attentions: bool = False,
+        memory: Sequence[ArrayLike] | None = None,
     ) -> EncoderOutput:
         """Return the states of ids that were made elsewhere, as one batch; no tokenizer is needed.
 
@@ -142,16 +143,20 @@ class PretrainedModel:
           token_type_ids: [B, L], the segment of each token; None: 0.
           layers: as in `encode`.
           attentions: as in `encode`.
+          memory: of an XLNet, the states of the segments before, as `extended_memory` of
+            `bert_jax.models.segment_memory` returns them (`mems` of transformers): for each layer [B, M, H]. All of it
+            is seen, states of padding too.
 
         Returns:
           last_hidden_state [B, L, H], pooled [B, H] or None, hidden_states, each [B, L, H], the embeddings first, and
           attentions, each [B, A, L (query), L (key)], or None: float32 in NumPy, whatever they are at padding. As in
           transformers, and unlike in `encode`, the state of the last layer is after the final norm of a pre-LN model.
+          With a memory there are M + L keys, its own first.
 
         Raises:
           UserError: an array has a wrong shape or type, or a value that the model has no row for.
         """
-        return encode_ids(self, self._runner, input_ids, attention_mask, token_type_ids, layers, attentions)
+        return encode_ids(self, self._runner, input_ids, attention_mask, token_type_ids, layers, attentions, memory)
 
     def encode_batches(
         self,

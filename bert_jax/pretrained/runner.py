@@ -20,6 +20,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.head_gates import with_head_gates
 from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.segment_memory import with_memory
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions
 from bert_jax.pretrained.edited_parameters import Parameters
@@ -49,7 +50,8 @@ class Runner:
     ) -> dict[str, Any]:
         """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
 
-        `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each.
+        `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each. A batch of an XLNet may have a
+        memory, float32 [B, N, M, H].
 
         Raises:
           UserError: attention is asked for, and recurrent layers have none.
@@ -119,7 +121,7 @@ class Runner:
         return host(batch, self._scores(batch))
 
     def _encoded(self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last") -> EncoderOutput:
-        return self.states({name: batch[name] for name in INPUTS}, collect=collect)
+        return self.states({name: batch[name] for name in (*INPUTS, "memory") if name in batch}, collect=collect)
 
 
 class Compiled:
@@ -158,6 +160,8 @@ def host(batch: Batch, output: Any) -> Any:
 
 
 def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) -> EncoderOutput:
+    if "memory" in batch:
+        network = with_memory(network, jnp.moveaxis(batch["memory"], 1, 0))
     output = network.encode(params, *(batch[name] for name in INPUTS), collect=collect != "last")
     return output if collect == "attentions" else output._replace(attentions=None)
 

@@ -19,12 +19,14 @@ from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig
 from bert_jax.config.presets import xlnet_config
 from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface, write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.model_types.xlnet_type import XLNET
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.permutation import Permutation
+from bert_jax.models.segment_memory import extended_memory, with_memory
 from bert_jax.models.task import BertForTask
 
 
@@ -149,6 +151,82 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
     for index, state in enumerate(found.hidden_states):
         real = given["attention_mask"].astype(bool)
         np.testing.assert_allclose(state[real], oracle[f"words/states/{index}"], atol=2e-5)
+
+
+def test_segments_read_one_after_the_other_have_the_states_of_transformers(oracle, tmp_path):
+    """With a memory that is longer than a segment, cut at both ends, and states of padding in it."""
+    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    options, memory = xlnet_cases.MEMORY["words"], None
+    for number, given in enumerate(xlnet_cases.segments("words")):
+        inputs = given["input_ids"], given["attention_mask"], given["token_type_ids"]
+        found = model.encode_ids(*inputs, attentions=True, memory=memory)
+        real = given["attention_mask"].astype(bool)
+        for index, state in enumerate(found.hidden_states):
+            expected = oracle[f"words/memory/{number}/states/{index}"]
+            np.testing.assert_allclose(state[real], expected[real], atol=2e-5)
+        forgetful = model.encode_ids(*inputs).last_hidden_state
+        assert (np.abs(forgetful - found.last_hidden_state).max() > 1e-2) == (number > 0)
+        memory = extended_memory(memory, found.hidden_states, options["mem_len"], options["reuse_len"])
+    for index, weights in enumerate(found.attentions):
+        rows, expected = (
+            np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"words/memory/attentions/{index}"])
+        )
+        np.testing.assert_allclose(rows, expected, atol=2e-5)
+    assert len(memory) == model.config.num_layers
+    for index, state in enumerate(memory):
+        np.testing.assert_allclose(state, oracle[f"words/memory/kept/{index}"], atol=2e-5)
+
+
+def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(oracle, tmp_path):
+    stored = open_huggingface(xlnet_cases.save(oracle, "orders", tmp_path / "theirs"))
+    model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
+    before, given = xlnet_cases.segments("orders")
+    first, last = (
+        [each[name].astype(np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")]
+        for each in (before, given)
+    )
+    permutation = Permutation(*(given[name].astype(np.int32) for name in ("order", "targets")))
+
+    def loss(params):
+        memory = jnp.stack(extended_memory(None, model.encode(params, *first, collect=True).hidden_states))
+        output = with_memory(model, memory).encode(params, *last, collect=True, permutation=permutation)
+        return jnp.sum(jnp.sin(output.last_hidden_state[:, 0])), output.hidden_states
+
+    (_, states), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    seen = np.concatenate([given["attention_mask"], np.ones_like(given["targets"])], axis=1).astype(bool)
+    for index, state in enumerate(states):
+        expected = oracle[f"orders/memory/1/states/{index}"]
+        np.testing.assert_allclose(np.asarray(state)[seen], expected[seen], atol=2e-5)
+    slopes = leaf_paths(jax.device_get(gradient))
+    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
+    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+        if f"orders/memory/gradients/{key}" not in oracle:
+            assert not values.any(), key  # the head, and the vector that targets begin with
+            continue
+        sample, expected = random_bert.sample(values, key), oracle[f"orders/memory/gradients/{key}"]
+        assert abs(sample[0] - expected[0]) <= 1e-4 * max(expected[0], 1e-3), key
+        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+
+
+@pytest.mark.parametrize(
+    "memory, message",
+    [
+        ([np.zeros((2, 3, 12))], r"memory has 1 arrays \(\[2, 3, 12\]\); expected one for each of 2 layers"),
+        ([np.zeros((1, 3, 12))] * 2, r"expected one for each of 2 layers, all \[2, states, 12\]"),
+        ([np.zeros((2, 3, 12)), np.zeros((2, 4, 12))], r"\(\[2, 3, 12\], \[2, 4, 12\]\)"),
+        ([np.zeros(12)] * 2, "expected one for each of 2 layers"),
+        ([], "memory has 0 arrays"),
+    ],
+)
+def test_a_memory_of_another_shape_is_refused(oracle, tmp_path, memory, message):
+    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    with pytest.raises(UserError, match=message):
+        model.encode_ids(xlnet_cases.inputs("words")["input_ids"], memory=memory)
+
+
+def test_a_memory_of_no_length_is_refused():
+    with pytest.raises(UserError, match="memory_length=0 must be positive"):
+        extended_memory(None, [np.zeros((1, 2, 4))] * 3, 0)
 
 
 def test_words_are_predicted_without_seeing_what_is_there(oracle, tmp_path):

@@ -71,15 +71,17 @@ def states(model, params, batch, texts=None) -> np.ndarray:
     return np.asarray(encode(params).last_hidden_state)
 
 
-@pytest.mark.parametrize("length", range(1, 8))
-def test_the_shift_is_the_distance_of_every_pair(length):
-    scores = np.random.default_rng(length).standard_normal((2, 3, length, 2 * length)).astype(np.float32)
+@pytest.mark.parametrize("length, remembered", [*((length, 0) for length in range(1, 8)), (3, 2), (4, 7), (1, 3)])
+def test_the_shift_is_the_distance_of_every_pair(length, remembered):
+    keys = remembered + length
+    scores = np.random.default_rng(length).standard_normal((2, 3, length, length + keys)).astype(np.float32)
     found = np.asarray(shifted(jnp.asarray(scores)))
-    for i, j in itertools.product(range(length), repeat=2):
+    assert found.shape[2:] == (length, keys)
+    for i, j in itertools.product(range(length), range(keys)):
         np.testing.assert_array_equal(found[..., i, j], scores[..., i, length - i + j])
-    encodings = distance_encodings(length, 6)  # the row of pair (i, j) encodes i - j
-    for i, j in itertools.product(range(length), repeat=2):
-        angles = [(i - j) * 10_000.0 ** (-2 * k / 6) for k in range(3)]
+    encodings = distance_encodings(length, remembered, 6)  # the row of pair (i, j) encodes their distance
+    for i, j in itertools.product(range(length), range(keys)):
+        angles = [(remembered + i - j) * 10_000.0 ** (-2 * k / 6) for k in range(3)]
         expected = [*map(math.sin, angles), *map(math.cos, angles)]
         np.testing.assert_allclose(encodings[length - i + j], expected, atol=1e-6)
 

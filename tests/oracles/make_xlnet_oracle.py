@@ -4,7 +4,8 @@
     oracle/bin/python tests/oracles/make_xlnet_oracle.py [OTHER.npz]
 
 Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
-real tokens (and of targets) in float32, and norm and samples of every gradient.
+real tokens (and of targets) in float32, and norm and samples of every gradient. Of those with a memory also the states
+of every segment, the attention of the last one, what is remembered after it, and gradients of the last one.
 """
 
 import json
@@ -32,10 +33,9 @@ def record(name: str) -> dict[str, np.ndarray]:
     )
     given = xlnet_cases.inputs(name)
     real = torch.tensor(given["attention_mask"].astype(bool))
-    passed = {key: torch.tensor(value) for key, value in given.items() if key not in ("order", "targets")}
+    passed = as_tensors(given)
     if count := case.get("choices"):
         passed = {key: value.reshape(-1, count, value.shape[-1]) for key, value in passed.items()}
-    passed["attention_mask"] = passed["attention_mask"].float()
     output = model(**passed, use_mems=False, output_hidden_states=True, output_attentions=True)
     logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
     rows = logits[real] if logits.shape[:2] == real.shape else logits
@@ -56,10 +56,45 @@ def record(name: str) -> dict[str, np.ndarray]:
     for key, parameter in model.named_parameters():
         if parameter.grad is not None:
             arrays[f"gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    if name in xlnet_cases.MEMORY:
+        arrays |= record_memory(model, name)
     model.config.architectures = [case["class"]]
     arrays["config"] = np.array(json.dumps(model.config.to_dict()))
     arrays["shapes"] = np.array(json.dumps(shapes))
     return {f"{name}/{key}": value for key, value in arrays.items()}
+
+
+def as_tensors(given: dict[str, np.ndarray]) -> dict:
+    import torch
+
+    passed = {key: torch.tensor(value) for key, value in given.items() if key not in ("order", "targets")}
+    return passed | {"attention_mask": passed["attention_mask"].float()}
+
+
+def record_memory(model, name: str) -> dict[str, np.ndarray]:
+    """Read the segments of a case one after the other, each with the memory of those before."""
+    import torch
+
+    encoder, options, mems, arrays = model.transformer, xlnet_cases.MEMORY[name], None, {}
+    encoder.mem_len, encoder.reuse_len = options["mem_len"], options["reuse_len"]
+    model.zero_grad()
+    for number, given in enumerate(xlnet_cases.segments(name)):
+        output = encoder(
+            **as_tensors(given), mems=mems, use_mems=True, output_hidden_states=True, output_attentions=True
+        )
+        mems, states = output.mems, output.hidden_states
+        if "targets" in given:
+            states = [torch.cat([states[place], states[place + 1]], 1) for place in range(0, len(states), 2)]
+        arrays |= {f"memory/{number}/states/{index}": state for index, state in enumerate(states)}
+    torch.sum(torch.sin(states[-1][:, :1])).backward()
+    maps = [each[0] if "targets" in given else each for each in output.attentions]
+    arrays |= {f"memory/attentions/{index}": each for index, each in enumerate(maps)}
+    arrays |= {f"memory/kept/{index}": state.transpose(0, 1) for index, state in enumerate(mems)}
+    arrays = {key: value.detach().numpy() for key, value in arrays.items()}
+    for key, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            arrays[f"memory/gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    return arrays
 
 
 def main() -> None:

@@ -38,6 +38,10 @@ CASES = {
         "choices": 2,
     },
 }
+MEMORY = {  # of some cases: lengths of the segments before that of `inputs`, mem_len and reuse_len
+    "orders": {"before": (6,), "mem_len": None, "reuse_len": None},
+    "words": {"before": (7, 5), "mem_len": 9, "reuse_len": 4},
+}
 
 
 def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
@@ -79,6 +83,17 @@ def inputs(name: str) -> dict[str, np.ndarray]:
             mapping[row, np.arange(len(targets[row])), targets[row]] = 1
         found |= {"order": order, "targets": np.array(targets), "perm_mask": hidden, "target_mapping": mapping}
     return {key: value.astype(np.float32 if value.ndim == 3 else np.int64) for key, value in found.items()}
+
+
+def segments(name: str) -> list[dict[str, np.ndarray]]:
+    """The inputs of consecutive segments without padding, of two kinds of tokens, and `inputs`, the last segment."""
+    case, random, last = CASES[name], np.random.RandomState(77), inputs(name)
+    rows, found = len(last["input_ids"]), []
+    for length in MEMORY[name]["before"]:
+        ids = random.randint(3, case["config"]["vocab_size"], (rows, length))
+        types = np.tile(np.arange(length) % 2, (rows, 1))
+        found.append({"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)})
+    return [*found, last]
 
 
 def state_of(oracle, name: str) -> dict[str, np.ndarray]:

@@ -64,7 +64,7 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _written(model: ModelConfig) -> dict[str, Any]:
-    """Return the further contents of config.json; there is no memory of texts before."""
+    """Return the further contents of config.json; how long a memory is, is chosen by whoever reads with one."""
     return {
         "d_head": model.head_size,
         "attn_type": "bi",
