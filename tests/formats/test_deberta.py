@@ -13,7 +13,7 @@ import random_bert
 import safetensors.numpy
 from deberta_model import FIRST, THIRD
 from etils import epath
-from huggingface_directory import refusal
+from huggingface_directory import refusal, whole
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
 
@@ -203,6 +203,11 @@ def test_a_discriminator_is_written_without_its_head_or_not_at_all(oracle, tmp_p
         write_huggingface(discriminator, tmp_path, "small")
     there = exported(select(discriminator, "encoder", "huggingface"), tmp_path / "ours")
     assert "encoder.rel_embeddings.weight" in there and not any("replaced" in name for name in there)
+    back = open_huggingface(tmp_path / "ours")
+    assert (back.parts, back.model) == ((), discriminator.model)
+    assert {*back.arrays} == {path for path in arrays if not path.startswith("replaced_tokens/")}
+    for path, array in back.arrays.items():
+        np.testing.assert_array_equal(whole(array), leaves[path], err_msg=path)
 
 
 def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_path):
