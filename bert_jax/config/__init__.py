@@ -4,7 +4,7 @@ Only the standard library is imported here, so that `--help` is instant.
 """
 
 from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
-from bert_jax.config.faults import FaultsConfig
+from bert_jax.config.faults import FaultsConfig, HostFaultsConfig
 from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.optimization import OptimizerConfig, ScheduleConfig
 from bert_jax.config.options import (
@@ -33,6 +33,7 @@ __all__ = [
     "EvaluationConfig",
     "FaultsConfig",
     "HeadConfig",
+    "HostFaultsConfig",
     "MaskingConfig",
     "MeshConfig",
     "ModelConfig",

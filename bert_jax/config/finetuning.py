@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.encoder import LayersRead
+from bert_jax.config.faults import HostFaultsConfig
 from bert_jax.config.noise import NoiseConfig
 from bert_jax.config.task_options import TASKS, TaskDataConfig, TaskOptions
 from bert_jax.config.teachers import TaskDistillationConfig
+from bert_jax.config.watching import ProfileConfig
 from bert_jax.errors import UserError
 
 
@@ -121,6 +123,10 @@ class FinetuneConfig:
     """How the computation is carried out."""
     mesh: MeshConfig = MeshConfig()
     """How the devices are laid out."""
+    faults: HostFaultsConfig = HostFaultsConfig()
+    """What a run does about hosts that hang or die, and about devices that compute wrongly."""
+    profile: ProfileConfig = ProfileConfig()
+    """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
 
 
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.

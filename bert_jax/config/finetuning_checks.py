@@ -3,6 +3,7 @@
 import math
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
+from bert_jax.config.faults import check_host_faults
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.noise import check_noise
 from bert_jax.config.ranges import need_positive
@@ -31,6 +32,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         )
     check_schedule(config.schedule)
     check_mesh(config.mesh)
+    check_host_faults(config.faults)
     return config
 
 

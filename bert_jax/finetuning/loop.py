@@ -11,7 +11,6 @@ from etils import epath
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.workdir import WorkDirectory, write_json
-from bert_jax.config import FaultsConfig
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
@@ -24,13 +23,14 @@ from bert_jax.devices.watchdog import Watchdog
 from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import from_arguments
 from bert_jax.finetuning.benchmark_files import predicted
+from bert_jax.finetuning.command import Command
 from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, publish, remove
-from bert_jax.finetuning.plan import check_cooldown, plan
+from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import diagnose
 from bert_jax.finetuning.programs import Programs, fitting_head, make_programs
 from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetuning.run_record import settings
-from bert_jax.finetuning.training import Command, train
+from bert_jax.finetuning.training import train
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
@@ -41,6 +41,7 @@ from bert_jax.pretrained.teacher import open_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import attention_of, say, say_hardware
 from bert_jax.training.events import Events
+from bert_jax.training.wall_time import WallTime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,9 @@ def finetune(
     """
     config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
     if isinstance(task, str) and not options.get("workdir"):
-        hardware.initialize_distributed()  # must come before JAX is asked for the number of hosts
+        hardware.initialize_distributed(
+            config.faults.peer_timeout_seconds
+        )  # must come before JAX is asked for the number of hosts
         if jax.process_count() > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")
@@ -109,8 +112,9 @@ def finetune(
 
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
-    hardware.initialize_distributed()
-    peers.watch(FaultsConfig().peer_timeout_seconds)
+    wall_time = WallTime()
+    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
+    peers.watch(config.faults.peer_timeout_seconds)
     check_alike(lambda: to_dict(config), FINETUNING.where)
     use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
@@ -119,20 +123,20 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config.init_from)
     data = read_task(config, stored.model, stored.need_tokenizer(), given)
-    check_cooldown(config, len(data.train.features))
+    check_length(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(config, data.head, stored.need_tokenizer(), mesh)
     programs = make_programs(config, stored.model, data.head, mesh, teacher)
 
     results: dict[str, Any] = {}
     with (
-        Watchdog(None) as watchdog,
+        Watchdog(config.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
         _open_directory(config, stored, data, programs) as workdir,
         Events(workdir.path, signals) as events,
     ):
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        command = Command(config, data, stored, programs, workdir, events, signals)
+        command = Command(config, data, stored, programs, workdir, events, signals, wall_time)
         _announce(command, note)
         _train_runs(command)
         signals.check()

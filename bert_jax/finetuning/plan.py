@@ -7,6 +7,7 @@ import numpy as np
 
 from bert_jax.config import ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.watching import traced_steps
 from bert_jax.data.sequences.batching import steps_per_epoch
 from bert_jax.errors import UserError
 from bert_jax.optim.schedules import shape
@@ -40,8 +41,11 @@ def plan(config: FinetuneConfig) -> list[Run]:
     return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
 
 
-def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
-    """Raise UserError if the shortest run on that many sequences is shorter than warm-up and cooldown."""
+def check_length(config: FinetuneConfig, sequences: int) -> None:
+    """Raise UserError if the shortest run on that many sequences is too short for what the options want of its steps.
+
+    These are warm-up and cooldown, and the steps to trace.
+    """
     cooldown = config.schedule.cooldown_steps
     steps, run = min(
         ((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)),
@@ -52,6 +56,7 @@ def check_cooldown(config: FinetuneConfig, sequences: int) -> None:
             f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} "
             f"steps of {run.name}; lower the former, for example to {max(1, steps // 10)}"
         )
+    traced_steps(config.profile, steps)
 
 
 def learning_rates(run: Run, schedule: ScheduleConfig, warmup_share: float, steps: int) -> np.ndarray:

@@ -34,6 +34,7 @@ from bert_jax.objectives.task_head import predictions
 from bert_jax.tasks.families import Family
 from bert_jax.tasks.families import family as family_of
 from bert_jax.tasks.recorded import check_pairs, recorded_options, recorded_task
+from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_forward_step
 
@@ -46,11 +47,13 @@ def predict_logits(
     batch_size: int,
     mesh: Mesh,
     signals: StopSignals | None = None,
+    rates: Rates | None = None,
 ) -> list[np.ndarray]:
     """Return the scores of every sequence, in order and without padding, float32.
 
     Args:
       predict_step: (params, batch) → `predictions`; compiled once per rung of the ladder of lengths.
+      rates: paused while it is compiled.
 
     Returns:
       classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
@@ -73,7 +76,7 @@ def predict_logits(
         batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
         if signals is not None:
             signals.check()
-            predict_step.prepare(params, batch, signals=signals)
+            predict_step.prepare(params, batch, signals=signals, rates=rates)
         scores = predict_step(params, batch)
         if pending is not None:  # fetched one batch late, so that the device never waits for Python
             collect(*pending)

@@ -1,7 +1,6 @@
 """One run of fine-tuning, from its initial checkpoint to its record."""
 
 import contextlib
-import dataclasses
 import time
 from typing import Any
 
@@ -9,45 +8,32 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import WorkDirectory, id_below
+from bert_jax.checkpoints.workdir import id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.watching import traced_steps
 from bert_jax.data.sequences.batching import TrainingBatches
 from bert_jax.devices import sharding
-from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.devices.signals import Stopped
 from bert_jax.errors import UserError
-from bert_jax.finetuning.collapse import ignores_input
+from bert_jax.finetuning.command import Command
+from bert_jax.finetuning.dev_evaluations import DevEvaluations
 from bert_jax.finetuning.directory import LATEST
 from bert_jax.finetuning.plan import Run, learning_rates
-from bert_jax.finetuning.prediction import predict_logits
-from bert_jax.finetuning.programs import Programs, first_state
+from bert_jax.finetuning.programs import first_state
 from bert_jax.finetuning.run_batches import placed_batch, training_batches
 from bert_jax.finetuning.run_record import run_record, settings
-from bert_jax.formats.stored import StoredModel
 from bert_jax.planning.advice import advice, memory_error
-from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.announcement import say
-from bert_jax.training.events import Events
-from bert_jax.training.metrics import Metrics
+from bert_jax.training.host_times import HostTimes
+from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.training.pretraining_reporter import due
+from bert_jax.training.profiler import Profiler
+from bert_jax.training.replicas import Replicas
 from bert_jax.training.saver import Saver
-from bert_jax.training.state import TrainState
+from bert_jax.training.state import TrainState, state_shardings
 from bert_jax.training.task_reporter import TaskReporter
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """What all runs of a command share."""
-
-    config: FinetuneConfig
-    data: TaskData
-    stored: StoredModel
-    """The model that is fine-tuned."""
-    programs: Programs
-    workdir: WorkDirectory
-    events: Events
-    signals: StopSignals
 
 
 def train(run: Run, command: Command) -> dict[str, Any]:
@@ -59,7 +45,8 @@ def train(run: Run, command: Command) -> dict[str, Any]:
       Stopped: a signal ended the run, after its state was saved.
     """
     config, programs, workdir, signals = command.config, command.programs, command.workdir, command.signals
-    events = command.events
+    events, wall_time = command.events, command.wall_time
+    wall_time.switch("setup")
     directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
     batches = training_batches(config, command.data.train.features, programs, batch_size=run.batch_size, seed=run.seed)
     clock = time.perf_counter()
@@ -78,9 +65,14 @@ def train(run: Run, command: Command) -> dict[str, Any]:
         begin, position = int(state.step), {} if restored is None else restored.position
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
         events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
-        metrics = closing.enter_context(Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev))
+        metrics = closing.enter_context(
+            Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev, wall_time=wall_time)
+        )
+        profiler = closing.enter_context(Profiler(directory, traced_steps(config.profile, total)))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-        reporter = TaskReporter(metrics, config.log_every_steps, total, max(1, epoch // 2), position.get("totals"))
+        tail = max(1, epoch // 2)
+        rates, host_times = Rates(wall_time=wall_time), HostTimes(events)
+        reporter = TaskReporter(metrics, rates, host_times, config.log_every_steps, total, tail, position.get("totals"))
         saver = Saver(
             workdir,
             states,
@@ -95,8 +87,8 @@ def train(run: Run, command: Command) -> dict[str, Any]:
                 "totals": dict(reporter.totals),
             },
         )
-        evaluations = _Evaluations(command, dev, weights, metrics, saver, record_config)
-        _train_steps(run, command, batches, state, states, evaluations, reporter, saver)
+        evaluations = DevEvaluations(command, dev, weights, metrics, saver, record_config)
+        _train_steps(run, command, batches, state, states, evaluations, reporter, saver, profiler)
         signals.saving = None
         weights.wait()
         counted = weights.latest_step()
@@ -118,9 +110,10 @@ def _train_steps(
     batches: TrainingBatches,
     state: TrainState,
     states: Checkpoints,
-    evaluations: "_Evaluations",
+    evaluations: DevEvaluations,
     reporter: TaskReporter,
     saver: Saver,
+    profiler: Profiler,
 ) -> None:
     """Take the steps after `state` to the end of the run, with an evaluation after each epoch.
 
@@ -129,6 +122,7 @@ def _train_steps(
     """
     config, programs, signals, events = command.config, command.programs, command.signals, command.events
     mesh, begin = programs.mesh, int(state.step)
+    replicas = Replicas(state_shardings(programs.abstract), mesh, events)
     dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
     epoch, total = batches.steps_per_epoch, run.epochs * batches.steps_per_epoch
     rates = learning_rates(run, config.schedule, config.warmup_share, total)
@@ -136,23 +130,28 @@ def _train_steps(
     try:
         for step in range(begin, total + 1):  # `state` is the state after `step` steps
             signals.saving = step if step > begin else None
+            profiler.finish(step, state)
             if step and step % epoch == 0 and not evaluations.has(step):
                 reporter.finish()
-                with reporter.rates.paused("evaluation"):
-                    evaluations.make(step, state.params, is_last=step == total)
+                evaluations.make(step, state.params, reporter.rates, is_last=step == total)
                 saver.save(step, state)
             if step == total:
                 break
-            batch = placed_batch(batches.batch(step), mesh)
+            with reporter.awaiting_input():
+                batch = placed_batch(batches.batch(step), mesh)
             scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
             if config.gradual_unfreezing:
                 scalars.append(sharding.on_every_device(mesh, np.int32(step // epoch)))
             programs.train_step.prepare(state, batch, *scalars, signals=signals, rates=reporter.rates, events=events)
             signals.check()
             signals.saving = events.step = step + 1
-            state, values = programs.train_step(state, batch, *scalars)
+            with profiler.step(step, state):
+                state, values = programs.train_step(state, batch, *scalars)
             reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size)
             states.poll()
+            if due(step + 1, config.faults.check_replicas_every):
+                with reporter.rates.paused("setup"):
+                    replicas.check(step + 1, state)
             if (step + 1) % config.save_every_steps == 0:
                 saver.save(step + 1, state)
     except jax.errors.JaxRuntimeError as error:
@@ -177,73 +176,3 @@ def _first_state(command: Command, seed: np.uint32) -> TrainState:
         fresh = ", ".join(report.fresh) or "none"
         say(f"{len(report.loaded)} arrays loaded from {command.config.init_from}, fresh: {fresh}")
     return state
-
-
-class _Evaluations:
-    """The evaluations of a run on dev after each epoch, and the weights that count according to them.
-
-    Args:
-      command: what all runs share.
-      found: metrics of each evaluation, and the result of `ignores_input`, by step; `make` adds to it.
-      weights: where the weights that count are saved.
-      metrics: where the evaluations are logged.
-      saver: makes sure of the work directory.
-      config: the resolved configuration, saved in every checkpoint.
-    """
-
-    def __init__(
-        self,
-        command: Command,
-        found: dict[int, dict[str, Any]],
-        weights: Checkpoints,
-        metrics: Metrics,
-        saver: Saver,
-        config: dict[str, Any],
-    ):
-        self._command, self._found, self._config = command, found, config
-        self._weights, self._metrics, self._saver = weights, metrics, saver
-
-    def has(self, step: int) -> bool:
-        """Whether the evaluation after `step` was made, by this process or before an interruption."""
-        return step in self._found
-
-    def make(self, step: int, params: Any, is_last: bool) -> None:
-        """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
-        command, main = self._command, self._command.data.main_metric
-        with command.events.timed("evaluated", step) as details:
-            scores, ignored = evaluate(
-                command.data, command.programs, params, command.config.eval_batch_size, command.signals
-            )
-            details |= scores
-        earlier = [entry["metrics"][main] for entry in self._found.values()]
-        self._saver.secure()
-        is_best = scores[main] > max(earlier, default=-np.inf)
-        command.signals.watchdog.begin("save")
-        if is_last if command.config.select == "last" else is_best:
-            self._weights.save(step, {"params": params}, position={"step": step}, config=self._config, metrics=scores)
-            # Otherwise a kill could leave only the state that is saved next, and nothing would save the weights again.
-            self._weights.wait()
-        self._metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
-        self._found[step] = {"metrics": scores, "ignored": ignored}
-
-
-def evaluate(
-    data: TaskData, programs: Programs, params: Any, batch_size: int, signals: StopSignals
-) -> tuple[dict[str, float], str | None]:
-    """Return the metrics on dev, and the result of `ignores_input`.
-
-    Metrics on MNLI's second dev set have names that begin with `mismatched_`.
-    """
-    results, ignored = {}, None
-    for name, split in data.evaluations.items():
-        logits = predict_logits(
-            programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals
-        )
-        prefix = name.removeprefix("dev").removeprefix("_")
-        results |= {
-            f"{prefix}_{key}" if prefix else key: float(value)
-            for key, value in data.family.score(split.examples, split.features, logits).items()
-        }
-        if name == "dev":
-            ignored = ignores_input(data.head, split.features, logits, results)
-    return results, ignored

@@ -39,7 +39,7 @@ class RunHistory:
     settings: dict[str, Any]
     """Contents of config.json; {} if it is missing."""
     rows: list[dict[str, Any]]
-    """Rows of metrics.jsonl."""
+    """Rows of metrics.jsonl; of a fine-tuning, those of kind "time" of all its runs, in their order."""
     events: list[dict[str, Any]]
     """Rows of events.jsonl."""
     problems: list[str]
@@ -128,5 +128,13 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
                 contents[name] = read_object(directory / name, "restore it from a copy")
             except UserError as error:
                 problems.append(str(error))
-    rows, events = read_rows(directory / "metrics.jsonl"), read_events(directory / EVENTS)
+    events, is_finetuning = read_events(directory / EVENTS), "finetune" in contents["config.json"]
+    rows = _time_rows_below(directory) if is_finetuning else read_rows(directory / "metrics.jsonl")
     return RunHistory(directory, contents["run.json"], contents["config.json"], rows, events, problems)
+
+
+def _time_rows_below(directory: epath.Path) -> list[dict[str, Any]]:
+    """Return what the runs of a fine-tuning say of their time, the oldest first; one stopwatch runs through all."""
+    files = [run / "metrics.jsonl" for run in (directory / "runs").glob("*")]
+    rows = [row for file in files for row in read_rows(file) if row["kind"] == "time"]
+    return sorted((row for row in rows if math.isfinite(row.get("time", math.nan))), key=lambda row: row["time"])

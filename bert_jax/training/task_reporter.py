@@ -1,12 +1,15 @@
 """The metrics of the steps of a fine-tuning run: rows of metrics.jsonl, and the sums that its record needs."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.objectives.taught_task import LABELS
+from bert_jax.training.host_times import HostTimes
 from bert_jax.training.metrics import Metrics, Rates
 
 
@@ -18,14 +21,26 @@ class TaskReporter:
 
     Args:
       metrics: where the rows go.
+      rates: what they say of the throughput.
+      host_times: what they say of how fast each host reads.
       every: steps between two rows.
       total: last step of the run.
       tail: number of last steps whose losses are averaged.
       totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
     """
 
-    def __init__(self, metrics: Metrics, every: int, total: int, tail: int, totals: dict[str, Any] | None = None):
-        self.rates: Rates = Rates()
+    def __init__(
+        self,
+        metrics: Metrics,
+        rates: Rates,
+        host_times: HostTimes,
+        every: int,
+        total: int,
+        tail: int,
+        totals: dict[str, Any] | None = None,
+    ):
+        self.rates: Rates = rates
+        self._host_times = host_times
         self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
         self._metrics, self._every, self._total, self._tail, self._pending = metrics, every, total, tail, []
         self._steps = self._tokens = 0
@@ -40,12 +55,19 @@ class TaskReporter:
 
     def dispatched(self, step: int, values: dict[str, jax.Array], sequences: int, positions: int) -> None:
         """Note the metrics of the step up to `step`, with the size of its batch; they are fetched later."""
+        self.rates.wall_time.switch("steps")  # at the first one, setting up is over
         self._pending.append(values)
         self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + positions
         self.rates.count(sequences, positions)
         self._metrics.advance(step)
         if step % self._every == 0 or step == self._total:
             self.finish()
+
+    @contextlib.contextmanager
+    def awaiting_input(self) -> Iterator[None]:
+        """Count the block as this host's waiting for a batch."""
+        with self.rates.wall_time.awaiting(self._is_busy), self._host_times.measured():
+            yield
 
     def finish(self) -> None:
         """Fetch and write the metrics that are still pending."""
@@ -57,7 +79,11 @@ class TaskReporter:
         row["learning_rate"] = float(fetched[-1]["learning_rate"])
         row["skipped_steps"] = float(sum(values["skipped"] for values in fetched))
         tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
-        self._metrics.write(self._step, row | self.rates.report(tokens_left))
+        self._metrics.write(self._step, row | self.rates.report(tokens_left) | self._host_times.row(self._step))
+
+    def _is_busy(self) -> bool:
+        """Return whether the devices still compute the newest step."""
+        return bool(self._pending) and not self._pending[-1]["loss"].is_ready()
 
     def _add(self, fetched: list[dict[str, Any]]) -> None:
         for step, values in enumerate(fetched, start=self._step - len(fetched) + 1):

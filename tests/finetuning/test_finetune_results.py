@@ -16,7 +16,7 @@ from bert_jax.config.task_options import TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.collapse import collapsed, ignores_input
-from bert_jax.finetuning.plan import Run, check_cooldown, learning_rates, plan
+from bert_jax.finetuning.plan import Run, check_length, learning_rates, plan
 from bert_jax.finetuning.results import earlier_predictions, finished_runs, summary
 from bert_jax.finetuning.results_table import METRICS, _cell
 from bert_jax.tasks.squad.windows import SpanFeatures
@@ -35,11 +35,11 @@ def test_a_cooldown_that_the_shortest_run_has_no_room_for():
     config = dataclasses.replace(
         task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90)
     )
-    check_cooldown(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
+    check_length(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
     with pytest.raises(
         UserError, match=r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
     ):
-        check_cooldown(config, 1568)
+        check_length(config, 1568)
 
 
 @pytest.mark.parametrize(
