@@ -45,6 +45,7 @@ def _figure(metric: str, runs: dict[str, RunHistory]) -> dict[str, Any]:
             "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **scale},
             "shapes": shapes,
             "hovermode": "x",
+            "hoverlabel": {"namelength": -1},  # by default 15 letters of a name, by which runs cannot be told apart
             "height": 340,
             "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
             "legend": {"orientation": "h", "y": -0.28},

@@ -27,6 +27,28 @@ ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
 EVIL = "<script>document.title = 'broken'<\N{DIVISION SLASH}script><img src=x onerror=document.title='broken'>"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
+MOUSE = """
+const chart = [...document.querySelectorAll("h3")].find((head) => head.textContent === "mlm_loss").nextElementSibling;
+const place = chart.querySelector(".nsewdrag"), box = place.getBoundingClientRect();
+const send = (target, kind, share) => target.dispatchEvent(new MouseEvent(kind, {
+  bubbles: true, cancelable: true, view: window, button: 0, buttons: kind === "mouseup" ? 0 : 1,
+  clientX: box.left + share * box.width, clientY: box.top + box.height / 2}));
+const texts = (which) => [...chart.querySelectorAll(which)].map((each) => each.textContent);
+chart.dataset.before = JSON.stringify(chart._fullLayout.xaxis.range);
+chart.on("plotly_hover", (event) => {
+  chart.dataset.hovered = JSON.stringify(event.points.map((point) => [point.data.name, point.x, point.y]));
+  setTimeout(() => { chart.dataset.shown = JSON.stringify(texts(".hoverlayer text")); }, 0);
+});
+chart.on("plotly_relayout", () => { chart.dataset.after = JSON.stringify(chart._fullLayout.xaxis.range); });
+send(place, "mousemove", 0.5);
+setTimeout(() => {
+  send(place, "mousedown", 0.25);
+  send(document, "mousemove", 0.5);
+  send(document, "mousemove", 0.75);
+  send(document, "mouseup", 0.75);
+}, 1000);
+"""
+
 
 class Parts(html.parser.HTMLParser):
     """The elements of a page and their texts."""
@@ -153,22 +175,43 @@ def test_what_cannot_be_reported_on(finished, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on the PATH")
-def test_a_browser_draws_every_chart_and_runs_nothing_of_theirs(made, tmp_path):
-    file = made[0].rename(made[0].parent / "opened.html")
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
+def opened(page: str, folder: pathlib.Path) -> Parts:
+    """What a browser has made of a page after 20 seconds of its own time."""
+    (folder / "opened.html").write_text(page)
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--dump-dom"]
     done = subprocess.run(
-        [*command, "--virtual-time-budget=20000", file.as_uri()],
+        [*command, "--virtual-time-budget=20000", (folder / "opened.html").as_uri()],
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
+        env={**os.environ, "HOME": str(folder)},
     )
-    file.rename(made[0])
-    page = Parts(done.stdout)
+    return Parts(done.stdout)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on the PATH")
+def test_a_browser_draws_every_chart_and_runs_nothing_of_theirs(made, tmp_path):
+    page = opened(made[0].read_text(), tmp_path)
     charts = [attributes for attributes in page.of("div") if (attributes.get("id") or "").startswith("chart-")]
     assert len(charts) > 8 and all("js-plotly-plot" in chart["class"] for chart in charts)
     (title,) = [data for tag, data in page.texts if tag == "title"]
     assert title != "broken" and not page.of("img")
     assert any(tag == "text" and data == f"{EVIL}, training" for tag, data in page.texts)  # a legend shows it as it is
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on the PATH")
+def test_the_mouse_reads_values_off_a_curve_and_enlarges_a_part_of_it(made, finished, tmp_path):
+    page = made[0].read_text()
+    nonce = re.findall(r'<script nonce="(.*?)">', page)[0]
+    parts = opened(page.replace("</body>", f'<script nonce="{nonce}">{MOUSE}</script></body>'), tmp_path)
+    (chart,) = [chart for chart in parts.of("div") if "data-before" in chart]
+    hovered = {name: (step, value) for name, step, value in json.loads(chart["data-hovered"])}
+    step, value = hovered["good, held out"]
+    held_out = {row["step"]: row["mlm_loss"] for row in read_run(finished[0].workdir).of_kind("evaluation")}
+    assert value == pytest.approx(held_out[step], rel=1e-5)
+    shown = json.loads(chart["data-shown"])
+    assert {f"{step:g}", f"{value:g}", "good, held out", f"{EVIL}, held out"} <= set(shown)
+    (low, high), (left, right) = json.loads(chart["data-before"]), json.loads(chart["data-after"])
+    assert (left - low) / (high - low) == pytest.approx(0.25, abs=0.02)
+    assert (right - low) / (high - low) == pytest.approx(0.75, abs=0.02)
