@@ -7,6 +7,7 @@ from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.console.command_line import divided, load_config, parse, positional
 from bert_jax.console.help import choices, described, usage
+from bert_jax.errors import UserError
 
 
 def demo(arguments: list[str]) -> int:
@@ -37,6 +38,10 @@ def pretrain(arguments: list[str]) -> int:
     path, words = positional(arguments, usage(pretrain), "CONFIG")
     options = parse(PretrainConfig.of(load_config(path) if path else Config()), words, *described(pretrain))
     config = check(options.run)
+    if options.simulate_hosts < 0:
+        raise UserError(
+            f"simulate_hosts={options.simulate_hosts} must be a number of hosts, or 0 to train in this process"
+        )
     if options.simulate_hosts:
         from bert_jax.pods.job import Job
         from bert_jax.pods.local import run_local

@@ -5,6 +5,8 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import os
+import pathlib
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,6 +60,8 @@ def run_plan(options: PlanConfig, words: list[str], console: Console | None = No
       UserError: the options do not fit each other or the machine, there is no such machine, or a compiler is missing.
     """
     check_plan(options)
+    if options.output:
+        _check_place(options.output)
     topology, config = find_topology(options.topology), check(options.run)
     check_compiler(topology)
     console = console or Console(highlight=False)
@@ -103,6 +107,15 @@ def make_plan(config: Config, topology: Topology, searches: bool = False) -> Pla
             if searches:
                 candidates += search(config, topology, phases[-1], lambda what, start=start: stage(f"{start}, {what}"))
     return Plan(config=config, topology=topology, phases=phases, candidates=candidates)
+
+
+def _check_place(file: str) -> None:
+    """Raise a UserError if there is no directory for a local file, before minutes are spent on what should go there."""
+    directory = pathlib.Path(file).parent
+    if "://" not in file and not (directory.is_dir() and os.access(directory, os.W_OK)):
+        raise UserError(
+            f"cannot write output={file}: {directory} is not a writable directory; make it or choose another"
+        )
 
 
 @contextlib.contextmanager

@@ -121,6 +121,10 @@ def test_texts_on_the_page_are_escaped():
         (["--topology=v5e:7x7"], ["unknown topology 'v5e:7x7'", "known: v5e and v6e", "2xv5e:4x4"]),
         ([], ["--topology is missing", "known:"]),
         (["--topology=cpu:4", "--output=plan.pdf"], ["output=plan.pdf must end in .json or .html"]),
+        (
+            ["--topology=cpu:4", "--output=/nowhere/plan.json"],
+            ["output=/nowhere/plan.json: /nowhere is not a writable"],
+        ),
         (["--topology=cpu:4", "--price_per_chip_hour=-1"], ["price_per_chip_hour=-1.0", "positive"]),
         (["--topology=cpu:4", "--mesh.data=3"], ["needs 3 devices but there are 4", "mesh.data=4"]),
         (["--topology=cpu:4", "--batch_size=30"], ["phases.0.batch_size=30 is not divisible by 4", "28 or 32"]),
