@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from bert_jax.data.corpus import gutenberg, warc, wikipedia
+from bert_jax.data.corpus import gutenberg, warc, web_pages, wikipedia
 from bert_jax.data.corpus.compression import suffix
 from bert_jax.data.corpus.text_blocks import Block, Position
 from bert_jax.errors import UserError
@@ -65,8 +65,10 @@ def _lines_of(texts: list[str]) -> Iterator[list[str]]:
 
 def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) -> tuple[list[str], int]:
     decoded = [
-        _decode(dataclasses.replace(block, start=Position(block.start.offset + offset), payload=body), bad_utf8)
-        for offset, body in warc.texts(block.payload, block.source.name, removed)
+        web_pages.main_text(body, block.source.name, removed)
+        if is_response
+        else _decode(dataclasses.replace(block, start=Position(block.start.offset + offset), payload=body), bad_utf8)
+        for offset, body, is_response in warc.texts(block.payload, block.source.name, removed)
     ]
     return [text for text, _ in decoded], sum(replaced for _, replaced in decoded)
 

@@ -3,7 +3,7 @@
 Forms, several of them separated by commas: a file, a directory (every file below it that is not hidden, sorted), a
 glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://, plain or
 compressed: plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor
-output, MediaWiki exports, WET, books of Project Gutenberg, Parquet and Arrow.
+output, MediaWiki exports, WET and WARC, books of Project Gutenberg, Parquet and Arrow.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Texts of WARC files: the plain text that a crawl was converted to (WET), and records that were plain text.
+"""Records of WARC files that hold text: what a crawl was converted to (WET), files of plain text, and web pages.
 
 The form is ISO 28500: a header, a line feed after a blank line, as many bytes as the header says, two line ends.
 """
@@ -37,21 +37,16 @@ def check_end(rest: bytes, name: str) -> None:
         raise UserError(f"{name} ends within a record; fetch it again")
 
 
-def texts(payload: bytes, name: str, removed: collections.Counter[str]) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of the text of each record of a block; `removed` gets the number of records without any.
+def texts(payload: bytes, name: str, removed: collections.Counter[str]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield (offset, bytes, whether they are the response of a server) of each record of a block that may hold text.
 
-    Raises:
-      UserError: a record is a page of HTML.
+    `removed` gets the number of the others.
     """
     for header, begin, end in _records(payload, name):
         kind, content = (found[1].lower() if (found := p.search(header)) else b"" for p in (_TYPE, _CONTENT_TYPE))
-        if kind == b"response":
-            raise UserError(
-                f"{name} holds web pages as they were sent, and only text can be read; give the WET files of the crawl "
-                "(….warc.wet.gz), or extract the text first, for example with trafilatura"
-            )
-        if kind == b"conversion" or (kind == b"resource" and content == b"text/plain"):
-            yield begin, payload[begin:end]
+        is_response = kind == b"response" and content == b"application/http"
+        if is_response or kind == b"conversion" or (kind == b"resource" and content == b"text/plain"):
+            yield begin, payload[begin:end], is_response
         else:
             removed["records_without_text"] += 1
 

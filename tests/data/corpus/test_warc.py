@@ -88,10 +88,6 @@ def test_damaged_files(tmp_path):
     fails(packed, "not a whole gzip file")
 
 
-def test_web_pages_are_refused(tmp_path):
-    fails(write(tmp_path / "a.warc", [record("response", "HTTP/1.1 200 OK", "application/http")]), "WET files")
-
-
 def test_bytes_that_are_not_utf8_are_found_in_their_file(tmp_path):
     records = [RECORDS[1], record("conversion", b"ab\xffc")]
     path = write(tmp_path / "a.wet", records)
