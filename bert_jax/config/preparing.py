@@ -47,7 +47,7 @@ class TrainVocabConfig:
     value."""
     format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
-    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the text of a crawl (WET).
+    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the records of a crawl.
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
@@ -70,7 +70,7 @@ class PrepareConfig:
     `input`, or one for each, with commas between. Empty: as a data set that `datasets` saved says of itself."""
     format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
-    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the text of a crawl (WET).
+    file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the records of a crawl.
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""

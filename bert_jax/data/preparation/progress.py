@@ -56,6 +56,12 @@ class Progress:
 
 
 def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
+    """Check that what is there is what is wanted. Licences are only written down, so they may differ.
+
+    Raises:
+      UserError: it was made from something else.
+    """
+    present, wanted = _without_licences(present), _without_licences(wanted)
     if present.tokenizer != wanted.tokenizer:
         ours, theirs = wanted.tokenizer, present.tokenizer
         raise UserError(
@@ -68,6 +74,11 @@ def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
             f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
             + _by_wrapping(present, wanted)
         )
+
+
+def _without_licences(made_from: MadeFrom) -> MadeFrom:
+    sources = tuple(dataclasses.replace(source, license="") for source in made_from.sources)
+    return dataclasses.replace(made_from, sources=sources)
 
 
 def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:

@@ -1,5 +1,6 @@
 """From finished files to a token store: where they are made, their manifest, and the moment the store exists."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from bert_jax.files import cache_directory, sealed, write_atomically
 
 
 def finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
-    """Return the manifest of the store that is already at `output`.
+    """Return the manifest of the store that is already at `output`, with the licences that were given this time.
 
     Raises:
       UserError: it is not the requested one, or it is damaged.
@@ -33,6 +34,20 @@ def finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
         open_store(output)
         forget_progress(pathlib.Path(output))
     print(f"{output} is already complete: {description(manifest)}")
+    return _with_licences(output, manifest, made_from)
+
+
+def _with_licences(output: epath.Path, manifest: Manifest, made_from: MadeFrom) -> Manifest:
+    """Record the licences that were given in the manifest; a source for which there is none keeps its own."""
+    sources = tuple(
+        dataclasses.replace(source, license=asked.license or source.license)
+        for source, asked in zip(manifest.sources, made_from.sources, strict=True)
+    )
+    if sources == manifest.sources:
+        return manifest
+    manifest = dataclasses.replace(manifest, sources=sources)
+    write_manifest(output, manifest)
+    print(f"{output / 'manifest.json'} has the new licences: {', '.join(dict.fromkeys(s.license for s in sources))}")
     return manifest
 
 

@@ -55,14 +55,29 @@ def test_a_number_of_licences_that_is_not_that_of_the_sources_is_one_line(corpor
     assert "\n" not in str(error.value) and contents(corpora) == before
 
 
-def test_a_finished_store_is_known_again_and_of_another_licence_is_not(corpora, vocab, capsys):
-    run(corpora / "books", vocab, corpora / "store", license="MIT")
-    before = contents(corpora / "store")
+def test_a_finished_store_is_known_again_and_takes_another_licence(corpora, vocab, capsys):
+    store = corpora / "store"
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license="MIT,CC0")
+    before, fingerprint, hashes = contents(store), open_store(store).fingerprint, recorded(store)
     capsys.readouterr()
-    run(corpora / "books", vocab, corpora / "store", license="MIT")
-    assert "is already complete" in capsys.readouterr().out and contents(corpora / "store") == before
-    with pytest.raises(UserError, match="made from something else .*license: MIT → CC0"):
-        run(corpora / "books", vocab, corpora / "store", license="CC0")
+    for given in ("MIT,CC0", ""):  # without one, what was recorded stays
+        run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license=given)
+        assert "is already complete" in capsys.readouterr().out and contents(store) == before
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license=",public domain")
+    assert "has the new licences: MIT, public domain" in capsys.readouterr().out
+    wanted = {"a.txt": "MIT", "b.txt": "public domain", "c.txt.gz": "public domain"}
+    assert recorded(store) == {name: (wanted[name], sha256) for name, (_, sha256) in hashes.items()}
+    assert open_store(store).fingerprint == fingerprint
+    assert {name for name, data in contents(store).items() if data != before[name]} == {"manifest.json"}
+
+
+def test_an_interrupted_run_resumes_under_another_licence(corpora, vocab, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(local_run, "publish", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(UserError, match="no space.*the same command resumes"):
+            run(corpora / "books", vocab, corpora / "store", license="MIT")
+    run(corpora / "books", vocab, corpora / "store", license="CC0")
+    assert {licence for licence, _ in recorded(corpora / "store").values()} == {"CC0"}
 
 
 def test_a_saved_data_set_says_its_licence(tmp_path, vocab):
