@@ -14,6 +14,8 @@ def bucket(directory):
         def __getattribute__(self, name):
             method = getattr(local, name)
             plain = lambda path: str(path).replace("gs://", f"{directory}/")
+            if name == "glob":
+                return lambda pattern: [found.replace(f"{directory}/", "gs://", 1) for found in method(plain(pattern))]
             if name in ("rename", "replace", "copy"):
                 return lambda source, target, *args, **options: method(plain(source), plain(target), *args, **options)
             return lambda path, *args, **options: method(plain(path), *args, **options)

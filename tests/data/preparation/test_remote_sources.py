@@ -52,3 +52,52 @@ def test_a_file_of_a_bucket_that_is_cut_is_one_line(tmp_path, cloud, vocab, smal
     with pytest.raises(UserError, match=f"gs://bucket/{name}") as error:
         run(f"gs://bucket/{name}", vocab, "gs://bucket/store")
     assert "\n" not in str(error.value) and contents(cloud) == before
+
+
+@pytest.fixture
+def files(cloud):
+    for name in ("d/a.txt", "d/b.txt", "d/e/c.txt", "d/.hidden", "f/a.txt"):
+        (cloud / name).parent.mkdir(parents=True, exist_ok=True)
+        (cloud / name).write_text(f"This is {name}.\n")
+    (cloud / "empty").mkdir()
+
+
+@pytest.mark.parametrize(
+    "input, names",
+    [
+        ("d", "d/a.txt d/b.txt d/e/c.txt"),
+        ("d/", "d/a.txt d/b.txt d/e/c.txt"),
+        ("d/*.txt", "d/a.txt d/b.txt"),
+        ("*/a.txt", "d/a.txt f/a.txt"),
+        ("?/[bc].txt", "d/b.txt"),
+        ("d/b.txt,gs://bucket/d/*.txt,gs://bucket/d", "d/b.txt d/a.txt d/e/c.txt"),
+    ],
+)
+def test_globs_and_directories_of_a_bucket(files, input, names):
+    assert [source.name for source in find_sources(f"gs://bucket/{input}")] == [
+        f"gs://bucket/{name}" for name in names.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    "input, message",
+    [
+        ("d/*.nope", r"no file matches the glob '\*.nope' in the directory gs://bucket/d, which holds .hidden, a.txt"),
+        ("none/*.txt", "no file matches .* in the directory gs://bucket/none, which does not exist"),
+        ("none.txt", "no such file; the directory gs://bucket holds d, empty, f"),
+        ("empty", "no file in or below the directory gs://bucket/empty"),
+        ("d/**", r"\*\* is not supported; name a directory"),
+    ],
+)
+def test_what_matches_nothing_in_a_bucket_is_one_line(files, input, message):
+    with pytest.raises(UserError, match=message) as error:
+        find_sources(f"gs://bucket/{input}")
+    assert "\n" not in str(error.value) and f"gs://bucket/{input}" in str(error.value)
+
+
+def test_a_glob_of_a_bucket_makes_the_store_of_its_files(tmp_path, cloud, vocab):
+    for number, name in enumerate(("a.txt", "b.txt")):
+        (cloud / name).write_text("\n\n".join("\n".join(lines) for lines in random_documents(20, number)) + "\n")
+    run("gs://bucket/*.txt", vocab, tmp_path / "store")
+    run(f"{cloud}/*.txt", vocab, tmp_path / "here")
+    assert shards(tmp_path / "store") == shards(tmp_path / "here")
