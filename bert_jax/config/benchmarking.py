@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import Config
-from bert_jax.config.preparing import PrepareConfig
+from bert_jax.config.preparing import PrepareConfig, PreparedTextConfig
 from bert_jax.errors import UserError
 
 
@@ -124,7 +124,7 @@ class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrepareBenchConfig(PrepareConfig, TurnsConfig):
+class PrepareBenchConfig(PreparedTextConfig, TurnsConfig):
     """bench prepare --input=CORPUS --vocab=VOCAB [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
     Measure `bert-jax prepare` with one worker: MB of text for each CPU second, beside its tokenizer alone, in turns.
@@ -140,7 +140,7 @@ class PrepareBenchConfig(PrepareConfig, TurnsConfig):
     @property
     def run(self) -> PrepareConfig:
         """The options of `prepare` alone; nothing is written to its output."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(PrepareConfig)}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(PreparedTextConfig)}
         return PrepareConfig(**{**given, "output": "nowhere"})
 
 

@@ -54,8 +54,8 @@ class TrainVocabConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """Options of `bert-jax prepare`."""
+class PreparedTextConfig:
+    """Options that decide what is in a token store, and where it is."""
 
     input: str
     """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
@@ -65,9 +65,6 @@ class PrepareConfig:
     directory that holds one."""
     output: str
     """Directory of the token store to write."""
-    license: str = ""
-    """Licence of the text, such as "CC BY-SA 4.0", for the manifest and the card of `bert-jax describe`: one for all of
-    `input`, or one for each, with commas between. Empty: as a data set that `datasets` saved says of itself."""
     format: CorpusFormat = "auto"
     """Format of the corpus. auto: by the file name (.jsonl, .json, .parquet, .arrow, …) and by the beginning of the
     file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the records of a crawl.
@@ -86,6 +83,19 @@ class PrepareConfig:
     lowercase: bool | None = None
     """Whether text is lowercased. None: as the vocabulary was made (cased if any of its entries has a capital
     letter)."""
+    bad_utf8: Literal["error", "replace"] = "error"
+    """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
+    clean: CleaningConfig = CleaningConfig()
+    """What is repaired in the corpus and removed from it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareConfig(PreparedTextConfig):
+    """Options of `bert-jax prepare`."""
+
+    license: str = ""
+    """Licence of the text, such as "CC BY-SA 4.0", for the manifest and the card of `bert-jax describe`: one for all of
+    `input`, or one for each, with commas between. Empty: as a data set that `datasets` saved says of itself."""
     workers: int = 0
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     runner: Literal["local", "beam"] = "local"
@@ -94,7 +104,3 @@ class PrepareConfig:
     beam: tuple[str, ...] = ()
     """Options of Apache Beam itself as NAME=VALUE, with runner=beam. On the command line each is a word of its own:
     --beam.runner=DataflowRunner --beam.project=PROJECT. Without --beam.runner the pipeline runs on this machine."""
-    bad_utf8: Literal["error", "replace"] = "error"
-    """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
-    clean: CleaningConfig = CleaningConfig()
-    """What is repaired in the corpus and removed from it."""

@@ -68,6 +68,7 @@ def test_attention_by_length(tmp_path, monkeypatch):
         (("load", "nowhere"), "nowhere"),
         (("prepare", "--input=nowhere", "--vocab=nowhere"), "nowhere"),
         (("prepare", "--input=x"), "give the required --vocab"),
+        (("prepare", "--input=x", "--vocab=x", "--runner=beam"), "runner"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words, message, capsys):
