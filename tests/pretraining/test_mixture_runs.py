@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from small_pretraining import rows, run_config
 from synthetic_store import SyntheticStore, random_documents, write_store
 
-from bert_jax import pretraining
+from bert_jax import cli, pretraining
 from bert_jax.checkpoints.record import read_record
 from bert_jax.commands.evaluate import default_config, run_evaluate
 from bert_jax.config import CheckpointConfig, DataConfig, EvaluationConfig, PhaseConfig
@@ -101,3 +102,20 @@ def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run, stores, tmp_
         moved[name] = tmp_path / f"moved_{name}"
     result = pretraining.pretrain(mixed(moved, run.workdir), devices=jax.devices()[:1])
     assert (result.step, result.exit_code) == (8, 0)
+
+
+def test_the_command_says_how_often_a_store_smaller_than_its_budget_is_read(
+    stores, tmp_path, caplog, capsys, monkeypatch
+):
+    tokens = open_store(str(stores["books"])).manifest.counts.tokens
+    assert tokens < 45_000
+    mixture = f"{stores['wiki']}=3K,{stores['books']}=45K"
+    small = ("hidden_size=32", "num_layers=1", "num_heads=2", "max_position_embeddings=32")
+    words = [*(f"--model.{word}" for word in small), "--steps=2", "--batch_size=16", "--sequence_length=32"]
+    words += [f"--data.mixture={mixture}", "--data.held_out=0", f"--workdir={tmp_path / 'run'}"]
+    assert cli._run(["bert-jax", "pretrain", "bert_tiny", *words]) == 0
+    (line,) = [record.getMessage() for record in caplog.records if "fewer than its budget" in record.getMessage()]
+    assert f"books has {tokens:,} tokens, fewer than its budget of 45,000: each is read " in line
+    times = float(line.split("each is read ")[1].removesuffix(" times"))
+    epochs = re.search(r"books \(([\d.e-]+) epochs\)", capsys.readouterr().out)
+    assert epochs and times == pytest.approx(float(epochs[1]), rel=2e-3)
