@@ -7,6 +7,7 @@ Resiliparse, which leaves out navigation, footers, forms, scripts and styles.
 import collections
 import http.client
 import io
+import re
 import zlib
 from typing import Any
 
@@ -19,6 +20,7 @@ MAX_DEPTH = 512
 
 _PAGES = ("text/html", "application/xhtml+xml")
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_LATER_VERSION = re.compile(rb"\AHTTP/[23](\.0)? ")  # crawlers write later versions down in the form of the first
 _LOST = "\ufffd"
 
 
@@ -59,7 +61,7 @@ def _page(response: bytes) -> tuple[bytes, str | None]:
     The record says how long the body is: Content-Length may be that of a compressed form, or of a page before it was
     cut. A body that begins like HTML has already been taken out of chunks and compression, though the headers stayed.
     """
-    received: Any = _Received(response)
+    received: Any = _Received(_LATER_VERSION.sub(b"HTTP/1.1 ", response, count=1))
     try:
         reply = http.client.HTTPResponse(received, method="GET")
         reply.begin()

@@ -54,6 +54,7 @@ DATA = PAGE.encode()
     [
         response(PAGE),
         response(PAGE, content_type="application/xhtml+xml"),
+        response(PAGE).replace(b"HTTP/1.1 200 OK", b"HTTP/2 200"),
         response(PAGE, f"Content-Length: {len(DATA)}"),
         response(
             PAGE, "Content-Encoding: gzip", "Transfer-Encoding: chunked", "Content-Length: 9"
