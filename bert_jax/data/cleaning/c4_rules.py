@@ -2,15 +2,19 @@
 
 import re
 
+from bert_jax.data.cleaning.words import words_with_marks
+
 LONGEST_WORD = 1_000
 FEWEST_WORDS = 5
 """Of a line."""
 FEWEST_SENTENCES = 3
 """Of a page."""
+END_MARKS = (".", "?", "!", '"', "。", "？", "！")
+"""Of a line: those of the published code, and those of Chinese and Japanese."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-_SENTENCE_END = re.compile(r"[.?!]+[\"”’')\]]*(?=\s|$)")
+_SENTENCE_END = re.compile(r"[.?!]+[\"”’')\]]*(?=\s|$)|[。？！]+")
 
 
 def clean_page(lines: list[str]) -> tuple[list[str], dict[str, list[str]], str | None]:
@@ -49,11 +53,11 @@ def _broken_rule(line: str, cut: str) -> tuple[str | None, bool]:
     `cut`: the line without the marks of citations.
     """
     lower = cut.lower()
-    if any(len(word) > LONGEST_WORD for word in line.split()):
+    if any(len(word) > LONGEST_WORD for word in words_with_marks(line)):
         return "long_word", False
-    if not cut.endswith((".", "?", "!", '"')) or cut.endswith("..."):
+    if not cut.endswith(END_MARKS) or cut.endswith("..."):
         return "no_end_mark", False
-    if len(cut.split()) < FEWEST_WORDS:
+    if len(words_with_marks(cut)) < FEWEST_WORDS:
         return "short_line", False
     if "lorem ipsum" in lower:
         return "lorem_ipsum", True

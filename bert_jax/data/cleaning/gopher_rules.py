@@ -6,10 +6,11 @@ import re
 import numpy as np
 
 from bert_jax.data.cleaning.word_hashes import rows_of_words, word_hashes
+from bert_jax.data.cleaning.words import between_spaces, words_with_marks, words_without_marks
 
 FEWEST_WORDS, MOST_WORDS = 50, 100_000
 SHORTEST_MEAN, LONGEST_MEAN = 3, 10
-"""Characters of a word, on average."""
+"""Characters of a word, on average; asked where at least half of the words stand between spaces."""
 MOST_SYMBOLS = 0.1
 """Of # and of …, per word."""
 MOST_BULLETS, MOST_ELLIPSES = 0.9, 0.3
@@ -25,16 +26,16 @@ REPEATED_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 _BULLETS = ("•", "‣", "▪", "●", "*", "-", "–")
 _ELLIPSES = ("...", "…")
-_WORD = re.compile(r"\w+")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 def broken_rule(lines: list[str], english: bool) -> str | None:
     """Return the name of the first rule that a document breaks, or None; stop words are asked of English only."""
-    words = [word for line in lines for word in line.split()]
+    words = [word for line in lines for word in words_with_marks(line)]
     if not FEWEST_WORDS <= len(words) <= MOST_WORDS:
         return "few_words" if len(words) < FEWEST_WORDS else "many_words"
-    if not SHORTEST_MEAN <= sum(map(len, words)) / len(words) <= LONGEST_MEAN:
+    spaced = between_spaces(words)
+    if 2 * len(spaced) >= len(words) and not SHORTEST_MEAN <= sum(map(len, spaced)) / len(spaced) <= LONGEST_MEAN:
         return "length_of_words"
     if max(_symbols(lines)) > MOST_SYMBOLS * len(words):
         return "symbols"
@@ -65,7 +66,7 @@ def _repetition(lines: list[str]) -> str | None:
     if sum(len(line) * count for line, count in again.items()) > REPEATED_LINE_CHARACTERS * sum(map(len, lines)):
         return "repeated_lines"
     text = "\n".join(lines).lower()
-    hashes, lengths = word_hashes(text), np.fromiter(map(len, _WORD.findall(text)), np.int64)
+    hashes, lengths = word_hashes(text), np.fromiter(map(len, words_without_marks(text)), np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     for size, rows in rows_of_words(hashes, max(REPEATED_NGRAMS)):
         if size in TOP_NGRAMS and _share_of_the_top(rows, ends, size) > TOP_NGRAMS[size]:

@@ -2,18 +2,18 @@
 
 import functools
 import hashlib
-import re
 from collections.abc import Iterator
 
 import numpy as np
 
-_WORD = re.compile(r"\w+")
+from bert_jax.data.cleaning.words import words_without_marks
+
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication by it loses nothing
 
 
 def word_hashes(text: str) -> np.ndarray:
     """Return [words] uint64: a hash of each word of the text, in lower case and without punctuation."""
-    return np.fromiter(map(_hash, _WORD.findall(text.lower())), np.uint64)
+    return np.fromiter(map(_hash, words_without_marks(text.lower())), np.uint64)
 
 
 def overlapping(words: np.ndarray, length: int) -> np.ndarray:
