@@ -2,11 +2,12 @@
 
 import dataclasses
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.config.corpus_cleaning import SHORTEST_OVERLAP, CleaningConfig
 from bert_jax.data.cleaning import c4_rules, gopher_rules
 from bert_jax.data.cleaning.contamination import Contamination
 from bert_jax.data.cleaning.evaluation_texts import evaluation_files, read_texts
 from bert_jax.data.cleaning.step_record import StepRecord, record
+from bert_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +93,18 @@ def read_contamination(clean: CleaningConfig) -> Contamination | None:
     """Return the rows of words of the evaluation sets, None without any.
 
     Raises:
-      UserError: a file does not exist or cannot be read; see evaluation_texts.py.
+      UserError: a file does not exist or cannot be read (see evaluation_texts.py), or none has a text to search for.
     """
     if not clean.decontaminate:
         return None
     files = evaluation_files(clean.decontaminate)
-    return Contamination((text for file in files for text in read_texts(file)), clean.overlap)
+    found = Contamination((text for file in files for text in read_texts(file)), clean.overlap)
+    if not found.rows:
+        raise UserError(
+            f"clean.decontaminate={clean.decontaminate} holds no text of {SHORTEST_OVERLAP} words or more, so nothing "
+            "could be found; give the files of an evaluation set"
+        )
+    return found
 
 
 def _removed(step: str, lines: list[str], records: list[StepRecord]) -> list[str]:

@@ -61,6 +61,8 @@ def empty_pipeline(config: PrepareConfig) -> apache_beam.Pipeline:
 
 def _split(option: str) -> tuple[str, str | None]:
     name, equals, value = option.partition("=")
+    if not name.isidentifier():
+        raise UserError(f"--beam.{option} names no option of Apache Beam; each is written --beam.NAME=VALUE")
     return name, value if equals else None
 
 
@@ -86,8 +88,9 @@ def _parsed(words: list[str]) -> PipelineOptions:
 
 
 def _refuse_unknown(options: PipelineOptions) -> None:
-    known = options.get_all_options()
-    unknown = sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+    with quiet():
+        known = options.get_all_options()
+        unknown = sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
     if unknown:
         close = difflib.get_close_matches(unknown[0], known, n=1)
         hint = f"perhaps you meant --beam.{close[0]}" if close else "its guide to pipeline options lists them"

@@ -7,6 +7,8 @@ import random
 import pytest
 from etils import epath
 
+from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.data.cleaning.cleaner import read_contamination
 from bert_jax.data.cleaning.contamination import Contamination
 from bert_jax.data.cleaning.evaluation_texts import evaluation_files, read_texts
 from bert_jax.errors import UserError
@@ -104,3 +106,11 @@ def test_what_is_no_evaluation_set_is_one_line(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             evaluation_files(str(path))
+
+
+@pytest.mark.parametrize("content", ["", "seven words are too few for this\n"])
+def test_evaluation_sets_without_a_text_to_search_for_are_one_line(tmp_path, content):
+    (tmp_path / "dev.txt").write_text(content)
+    for paths in (f"{tmp_path}/dev.txt", ","):
+        with pytest.raises(UserError, match="clean.decontaminate=.* holds no text of 8 words or more"):
+            read_contamination(CleaningConfig(decontaminate=paths))

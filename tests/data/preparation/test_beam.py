@@ -175,12 +175,13 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
             "--beam.project=p is an option of Apache Beam; give --runner=beam",
         ),
         ({"beam": ("projct=p",)}, "no option 'projct'; perhaps you meant --beam.project"),
+        ({"beam": ("=3",)}, "--beam.=3 names no option of Apache Beam"),
         ({"beam": ("num_workers=many",)}, "--num_workers: invalid int value: 'many'"),
         ({"beam": ("runner=Sparkle",)}, "beam.runner=Sparkle cannot be used: Unexpected pipeline runner"),
         ({"beam": ("runner=DataflowRunner",)}, "input=.*a.txt is on this machine, where Dataflow's workers are not"),
         ({"beam": ("runner=FlinkRunner",), "workers": 4}, "workers=4 is for this machine; tell FlinkRunner"),
     ],
-    ids=["local", "unknown", "type", "runner", "paths", "workers"],
+    ids=["local", "unknown", "nameless", "type", "runner", "paths", "workers"],
 )
 def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
     corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
