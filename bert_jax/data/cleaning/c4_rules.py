@@ -2,7 +2,7 @@
 
 import re
 
-from bert_jax.data.cleaning.words import words_with_marks
+from bert_jax.data.cleaning.word_boundaries import words_with_marks
 
 LONGEST_WORD = 1_000
 FEWEST_WORDS = 5

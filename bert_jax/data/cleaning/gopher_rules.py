@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 
+from bert_jax.data.cleaning.word_boundaries import between_spaces, words_with_marks, words_without_marks
 from bert_jax.data.cleaning.word_hashes import rows_of_words, word_hashes
-from bert_jax.data.cleaning.words import between_spaces, words_with_marks, words_without_marks
 
 FEWEST_WORDS, MOST_WORDS = 50, 100_000
 SHORTEST_MEAN, LONGEST_MEAN = 3, 10

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_jax.data.cleaning.words import words_without_marks
+from bert_jax.data.cleaning.word_boundaries import words_without_marks
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication by it loses nothing
 

@@ -11,8 +11,8 @@ from letter_corpus import run
 from bert_jax.config.corpus_cleaning import CleaningConfig
 from bert_jax.data.cleaning import c4_rules, gopher_rules
 from bert_jax.data.cleaning.contamination import Contamination
+from bert_jax.data.cleaning.word_boundaries import between_spaces, words_with_marks, words_without_marks
 from bert_jax.data.cleaning.word_hashes import word_hashes
-from bert_jax.data.cleaning.words import between_spaces, words_with_marks, words_without_marks
 from bert_jax.data.duplicates.minhash import HASHES, signature, similarity, sketches
 
 
