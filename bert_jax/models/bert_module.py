@@ -10,16 +10,17 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.models.architecture import Architecture
 from bert_jax.models.context_words import ContextWords
+from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.layers import Linear
+from bert_jax.models.layers import Linear, Norm
 from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.permutation import Permutation
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
-from bert_jax.models.stack import Stack, run_stack, stacked_blocks, without_last
+from bert_jax.models.stack import Layer, Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.word_losses import WordLosses
 from bert_jax.models.xlnet import WordEmbeddings
 
@@ -33,21 +34,25 @@ class Bert(nnx.Module):
     def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
-        self.reads_last = config.reads_last_token
-        self.two_directions = config.two_directions
-        self.embeddings = architecture.embeddings(embeddings_key)
-        self.encoder = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
-        self.final_norm = None if architecture.final_norm is None else architecture.final_norm()
-        self.pooler = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
-        self.mlm = MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
-        self.next_sentence = Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
+        self.reads_last: bool = config.reads_last_token
+        self.two_directions: bool = config.two_directions
+        self.embeddings: Embeddings | WordEmbeddings = architecture.embeddings(embeddings_key)
+        self.encoder: Layer | None = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
+        self.final_norm: Norm | None = None if architecture.final_norm is None else architecture.final_norm()
+        self.pooler: Linear | None = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
+        self.mlm: MaskedLanguageModelHead | None = (
+            MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
+        )
+        self.next_sentence: Linear | None = (
+            Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
+        )
         replaced = functools.partial(ReplacedTokenHead, config, jax.random.fold_in(key, 0), architecture.activation)
-        self.replaced_tokens = replaced() if "replaced_tokens" in parts else None
+        self.replaced_tokens: ReplacedTokenHead | None = replaced() if "replaced_tokens" in parts else None
         spans = functools.partial(SpanBoundaryHead, config, jax.random.fold_in(key, 1), architecture.activation)
-        self.span_boundary = spans() if "span_boundary" in parts else None
+        self.span_boundary: SpanBoundaryHead | None = spans() if "span_boundary" in parts else None
         decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
-        self.mask_decoder = decoder() if "mask_decoder" in parts else None
-        self.contexts = ContextWords(config) if "contexts" in parts else None
+        self.mask_decoder: MaskDecoder | None = decoder() if "mask_decoder" in parts else None
+        self.contexts: ContextWords | None = ContextWords(config) if "contexts" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias

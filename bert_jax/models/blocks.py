@@ -12,7 +12,7 @@ from bert_jax.models.attention import SelfAttention
 from bert_jax.models.disentangled import DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.kernels.gated import gated
-from bert_jax.models.layers import dropout, make_norm
+from bert_jax.models.layers import Norm, dropout, make_norm
 from bert_jax.models.relative_positions import Rotary
 
 
@@ -29,14 +29,17 @@ class Block(nnx.Module):
         feed_forward: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
     ):
         attention_key, feed_forward_key = jax.random.split(key)
-        self.rate, self.pre_norm = config.hidden_dropout, config.norm_position == "pre"
+        self.rate: float = config.hidden_dropout
+        self.pre_norm: bool = config.norm_position == "pre"
         disentangled = config.disentangled.terms != "none"
-        self.relative = RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
+        self.relative: RelativePositions | None = (
+            RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
+        )
         attention = DisentangledAttention if disentangled else SelfAttention
         self.attention: Callable[..., tuple[jax.Array, jax.Array | None]] = attention(config, attention_key)
-        self.attention_norm = make_norm(config, config.hidden_size)
-        self.feed_forward = feed_forward(feed_forward_key)
-        self.feed_forward_norm = make_norm(config, config.hidden_size)
+        self.attention_norm: Norm = make_norm(config, config.hidden_size)
+        self.feed_forward: Callable[[jax.Array], jax.Array] = feed_forward(feed_forward_key)
+        self.feed_forward_norm: Norm = make_norm(config, config.hidden_size)
 
     def __call__(
         self,

@@ -12,7 +12,9 @@ class ContextWords(nnx.Module):
     """A table [V, H] that starts at zero, as in the code that Mikolov et al. published; its path is contexts/table."""
 
     def __init__(self, config: ModelConfig):
-        self.table = nnx.Param(jnp.zeros((config.padded_vocab_size, config.hidden_size), jnp.float32))
+        self.table: nnx.Param[jax.Array] = nnx.Param(
+            jnp.zeros((config.padded_vocab_size, config.hidden_size), jnp.float32)
+        )
 
     def __call__(self, x: jax.Array, ids: jax.Array) -> jax.Array:
         """Return the products of x [B, L, H] with the vectors of ids [B, M], in the dtype of x: [B, L, M] float32."""

@@ -46,9 +46,12 @@ class RelativePositions(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         options, hidden = config.disentangled, config.hidden_size
-        self.max_distance, self.buckets = options.max_distance, options.buckets
-        self.table = nnx.Param(truncated_normal(key, (2 * options.reach, hidden), config.initializer_range))
-        self.norm = LayerNorm(hidden, config.layer_norm_epsilon) if options.table_norm else None
+        self.max_distance: int = options.max_distance
+        self.buckets: int | None = options.buckets
+        self.table: nnx.Param[jax.Array] = nnx.Param(
+            truncated_normal(key, (2 * options.reach, hidden), config.initializer_range)
+        )
+        self.norm: LayerNorm | None = LayerNorm(hidden, config.layer_norm_epsilon) if options.table_norm else None
 
     def used(self, length: int) -> tuple[jax.Array, jax.Array]:
         """Return the rows that rows of `length` tokens use, float32 [P, H], and int32 [2L - 1]: which of them.
@@ -72,15 +75,20 @@ class DisentangledAttention(nnx.Module):
         options = config.disentangled
         hidden, heads, std = (config.hidden_size,), (config.num_heads, config.head_size), config.initializer_range
         keys = jax.random.split(key, 6)
-        self.rate, self.table_rate, self.count = config.attention_dropout, config.hidden_dropout, options.count
-        self.c2p, self.p2c = options.c2p, options.p2c
-        self.query = Linear(hidden, heads, std, keys[0])
-        self.key = Linear(hidden, heads, std, keys[1], options.key_bias)
-        self.value = Linear(hidden, heads, std, keys[2])
-        self.output = Linear(heads, hidden, std, keys[3])
+        self.rate: float = config.attention_dropout
+        self.table_rate: float = config.hidden_dropout
+        self.count: int = options.count
+        self.c2p: bool = options.c2p
+        self.p2c: bool = options.p2c
+        self.query: Linear = Linear(hidden, heads, std, keys[0])
+        self.key: Linear = Linear(hidden, heads, std, keys[1], options.key_bias)
+        self.value: Linear = Linear(hidden, heads, std, keys[2])
+        self.output: Linear = Linear(heads, hidden, std, keys[3])
         own = not options.shared_projections
-        self.position_key = Linear(hidden, heads, std, keys[4], options.key_bias) if own and self.c2p else None
-        self.position_query = Linear(hidden, heads, std, keys[5]) if own and self.p2c else None
+        self.position_key: Linear | None = (
+            Linear(hidden, heads, std, keys[4], options.key_bias) if own and self.c2p else None
+        )
+        self.position_query: Linear | None = Linear(hidden, heads, std, keys[5]) if own and self.p2c else None
 
     def __call__(
         self,

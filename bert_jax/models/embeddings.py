@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import Linear, dropout, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
 from bert_jax.models.word_table import look_up
 
 
@@ -17,7 +17,7 @@ class Embedding(nnx.Module):
     """A table of vectors [rows, H]."""
 
     def __init__(self, table: jax.Array):
-        self.table = nnx.Param(table)
+        self.table: nnx.Param[jax.Array] = nnx.Param(table)
 
 
 class Embeddings(nnx.Module):
@@ -37,15 +37,18 @@ class Embeddings(nnx.Module):
     ):
         word_key, position_key, token_type_key = jax.random.split(key, 3)
         std, width = config.initializer_range, config.word_size
-        self.rate, self.padding_id = config.hidden_dropout, config.padding_id
-        self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, width), std))
-        self.position = None if positions is None else Embedding(positions(config, position_key))
+        self.rate: float = config.hidden_dropout
+        self.padding_id: int | None = config.padding_id
+        self.word: Embedding = Embedding(truncated_normal(word_key, (config.padded_vocab_size, width), std))
+        self.position: Embedding | None = None if positions is None else Embedding(positions(config, position_key))
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
-        self.token_type = Embedding(types) if config.type_vocab_size else None
-        self.norm = None if config.layer == "none" else make_norm(config, width)
+        self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
+        self.norm: Norm | None = None if config.layer == "none" else make_norm(config, width)
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
-        self.projection = Linear((width,), (config.hidden_size,), std, projection_key) if own_width else None
+        self.projection: Linear | None = (
+            Linear((width,), (config.hidden_size,), std, projection_key) if own_width else None
+        )
 
     def __call__(
         self,

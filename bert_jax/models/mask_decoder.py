@@ -22,7 +22,7 @@ class MaskDecoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         rows = (config.max_position_embeddings, config.hidden_size)
-        self.position = Embedding(truncated_normal(key, rows, config.initializer_range))
+        self.position: Embedding = Embedding(truncated_normal(key, rows, config.initializer_range))
 
     def __call__(
         self,

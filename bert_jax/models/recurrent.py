@@ -20,9 +20,9 @@ class RecurrentBlock(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array):
         size = config.direction_size
         forward_key, backward_key = jax.random.split(key)
-        self.rate = config.hidden_dropout
-        self.forward = Lstm(size, size, forward_key)
-        self.backward = Lstm(size, size, backward_key) if config.two_directions else None
+        self.rate: float = config.hidden_dropout
+        self.forward: Lstm = Lstm(size, size, forward_key)
+        self.backward: Lstm | None = Lstm(size, size, backward_key) if config.two_directions else None
 
     def __call__(
         self,

@@ -14,7 +14,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.bert_parameters import SPAN_PLACE_SIZE, SPAN_PLACES
 from bert_jax.models.embeddings import Embedding, position_vectors
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
-from bert_jax.models.layers import Linear, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, Norm, make_norm, truncated_normal
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +62,10 @@ class SpanBoundaryHead(nnx.Module):
         place_key, dense_key, words_key = jax.random.split(key, 3)
         hidden, std = config.hidden_size, config.initializer_range
         self.activation = activation
-        self.place = Embedding(truncated_normal(place_key, (SPAN_PLACES, SPAN_PLACE_SIZE), std))
-        self.dense = Linear((2 * hidden + SPAN_PLACE_SIZE,), (hidden,), std, dense_key, config.use_bias)
-        self.norm = make_norm(config, hidden)
-        self.words = MaskedLanguageModelHead(config, words_key, activation)
+        self.place: Embedding = Embedding(truncated_normal(place_key, (SPAN_PLACES, SPAN_PLACE_SIZE), std))
+        self.dense: Linear = Linear((2 * hidden + SPAN_PLACE_SIZE,), (hidden,), std, dense_key, config.use_bias)
+        self.norm: Norm = make_norm(config, hidden)
+        self.words: MaskedLanguageModelHead = MaskedLanguageModelHead(config, words_key, activation)
 
     def __call__(self, x: jax.Array, spans: SpanBoundaries) -> jax.Array:
         """Map the states x [B, L, H] to what `words` reads at each prediction, [B, M, H]."""

@@ -11,7 +11,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.embeddings import Embedding
 from bert_jax.models.kernels.contract import AttentionKernel
 from bert_jax.models.kernels.gated import gated
-from bert_jax.models.layers import dropout, make_norm, truncated_normal
+from bert_jax.models.layers import Norm, dropout, make_norm, truncated_normal
 from bert_jax.models.word_table import look_up
 from bert_jax.models.xlnet_attention import Relations, RelativeAttention
 
@@ -25,9 +25,9 @@ class WordEmbeddings(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array):
         word_key, target_key = jax.random.split(key)
         size, std = config.hidden_size, config.initializer_range
-        self.rate = config.hidden_dropout
-        self.word = Embedding(truncated_normal(word_key, (config.padded_vocab_size, size), std))
-        self.target = nnx.Param(truncated_normal(target_key, (1, 1, size), std))
+        self.rate: float = config.hidden_dropout
+        self.word: Embedding = Embedding(truncated_normal(word_key, (config.padded_vocab_size, size), std))
+        self.target: nnx.Param[jax.Array] = nnx.Param(truncated_normal(target_key, (1, 1, size), std))
 
     def __call__(
         self,
@@ -58,11 +58,11 @@ class TwoStreamBlock(nnx.Module):
         feed_forward: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
     ):
         attention_key, feed_forward_key = jax.random.split(key)
-        self.rate = config.hidden_dropout
-        self.attention = RelativeAttention(config, attention_key)
-        self.attention_norm = make_norm(config, config.hidden_size)
-        self.feed_forward = feed_forward(feed_forward_key)
-        self.feed_forward_norm = make_norm(config, config.hidden_size)
+        self.rate: float = config.hidden_dropout
+        self.attention: RelativeAttention = RelativeAttention(config, attention_key)
+        self.attention_norm: Norm = make_norm(config, config.hidden_size)
+        self.feed_forward: Callable[[jax.Array], jax.Array] = feed_forward(feed_forward_key)
+        self.feed_forward_norm: Norm = make_norm(config, config.hidden_size)
 
     def __call__(
         self,

@@ -91,13 +91,16 @@ class RelativeAttention(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array):
         hidden, heads, std = (config.hidden_size,), (config.num_heads, config.head_size), config.initializer_range
         keys = jax.random.split(key, 9)
-        self.rate = config.attention_dropout
-        self.query, self.key, self.value, self.distance = (Linear(hidden, heads, std, each, False) for each in keys[:4])
-        self.output = Linear(heads, hidden, std, keys[4], False)
-        self.content_bias, self.distance_bias, self.segment_bias = (
-            nnx.Param(truncated_normal(each, heads, std)) for each in keys[5:8]
-        )
-        self.segments = nnx.Param(truncated_normal(keys[8], (2, *heads), std))
+        self.rate: float = config.attention_dropout
+        self.query: Linear = Linear(hidden, heads, std, keys[0], False)
+        self.key: Linear = Linear(hidden, heads, std, keys[1], False)
+        self.value: Linear = Linear(hidden, heads, std, keys[2], False)
+        self.distance: Linear = Linear(hidden, heads, std, keys[3], False)
+        self.output: Linear = Linear(heads, hidden, std, keys[4], False)
+        self.content_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[5], heads, std))
+        self.distance_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[6], heads, std))
+        self.segment_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[7], heads, std))
+        self.segments: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[8], (2, *heads), std))
 
     def __call__(
         self,

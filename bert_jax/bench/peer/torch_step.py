@@ -69,12 +69,16 @@ class Step:
     """The state of training: model, optimizer, and the next batch."""
 
     def __init__(self, job: dict[str, Any], model: Any, parts: Any, device: Any):
-        self.job, self.model, self.parts, self.device = job, model, parts, device
-        self.first_loss, self.done = None, 0
+        self.job: dict[str, Any] = job
+        self.model: Any = model
+        self.parts: Any = parts
+        self.device: Any = device
+        self.first_loss: float | None = None
+        self.done: int = 0
         named = list(model.named_parameters())
         decays = [parameter for name, parameter in named if not name.endswith(NO_DECAY)]
         others = [parameter for name, parameter in named if name.endswith(NO_DECAY)]
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer: Any = torch.optim.AdamW(
             [{"params": decays, "weight_decay": job["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
             lr=job["learning_rate"],
             betas=tuple(job["betas"]),

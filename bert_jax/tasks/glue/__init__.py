@@ -14,11 +14,11 @@ from bert_jax.tasks import scores, sentence_examples, task_files, tfds_examples
 from bert_jax.tasks.glue import glue_files
 from bert_jax.tasks.glue.facts import GLUE_TASKS, GlueTask
 from bert_jax.tasks.sentence_examples import Record, Sentences
+from bert_jax.tasks.sentence_examples import features as features  # a name of every Family
 
 MAIN_METRIC = {task: spec.metrics[0] for task, spec in GLUE_TASKS.items()}
 HIGHEST_SCORE = 5
 """STS-B's score of sentences with the same meaning; 0 is for those with nothing in common."""
-features = sentence_examples.features
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:

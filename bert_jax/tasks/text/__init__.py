@@ -15,12 +15,11 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import in_memory, scores, sentence_examples, task_files, tfds_examples
 from bert_jax.tasks.plain_text import PlainText
 from bert_jax.tasks.sentence_examples import Record, Sentences
+from bert_jax.tasks.sentence_examples import features as features  # a name of every Family
 from bert_jax.tasks.text import text_files
 
 MAIN_METRIC = {"text": "accuracy"}
 """Main metric for classes; numbers have pearson instead (`families.main_metric`)."""
-
-features = sentence_examples.features
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
