@@ -22,7 +22,7 @@ from bert_jax.config import resolve_phases
 from bert_jax.console.command_line import configured
 from bert_jax.devices import sharding
 from bert_jax.devices.host_process import computing_variables
-from bert_jax.models import costs
+from bert_jax.models import costs, memory_costs
 from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.objectives.objective_choice import default_objective
@@ -72,9 +72,9 @@ def measured(words: list[str], steps: int) -> dict[str, float]:
         spent.append(time.process_time() - begun)
     parameters, sizes = bert_parameters(config.model), (phase.sequence_length, phase.max_predictions)
     value_bytes = computation_dtype(config.compute).itemsize
-    kept = costs.activation_bytes(config.model, *sizes, what.remat(phase), value_bytes).total * phase.batch_size
+    kept = memory_costs.activation_bytes(config.model, *sizes, what.remat(phase), value_bytes).total * phase.batch_size
     flops = costs.training_flops(config.model, parameters, *sizes).total * phase.batch_size
-    gradients = costs.state_bytes(parameters, config.optimizer.moments).gradients
+    gradients = memory_costs.state_bytes(parameters, config.optimizer.moments).gradients
     memory = step.memory_analysis()
     assert memory is not None, "XLA says it for every platform that steps are compiled for here"
     return {

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_stages
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.models import costs
+from bert_jax.models import costs, memory_costs
 from bert_jax.models.parameters import total_size
 from bert_jax.models.run_costs import run_activation_bytes, run_flops, trained_encoders, trained_parameters
 
@@ -93,7 +93,7 @@ def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generat
 
 
 def state_line(config: Config) -> str:
-    state = costs.state_bytes(trained_parameters(config), config.optimizer.moments)
+    state = memory_costs.state_bytes(trained_parameters(config), config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."

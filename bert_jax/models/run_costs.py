@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from bert_jax.config import Config, ModelConfig
 from bert_jax.config.generator import generator_model
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
-from bert_jax.models.costs import ActivationBytes, Flops, activation_bytes, training_flops
+from bert_jax.models.costs import Flops, training_flops
 from bert_jax.models.generator_parameters import DISCRIMINATOR_PARTS, generator_parts, joined
+from bert_jax.models.memory_costs import ActivationBytes, activation_bytes
 from bert_jax.models.parameters import ParameterTable
 
 
@@ -55,7 +56,7 @@ def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
 def run_activation_bytes(
     config: Config, sequence_length: int, predictions: int, remat: str, value_bytes: int = 2
 ) -> ActivationBytes:
-    """Return `costs.activation_bytes` of all that a run trains."""
+    """Return `memory_costs.activation_bytes` of all that a run trains."""
     parts = [
         activation_bytes(
             encoder.config, sequence_length, predictions if encoder.predicts_words else 0, remat, value_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
-from bert_jax.models import costs
+from bert_jax.models import costs, memory_costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.parameters import Axis, linear, table, total_size, with_axis
@@ -223,7 +223,7 @@ def test_flops_follow_the_table_of_another_architecture():
 
 def test_memory():
     base, large = sized("base"), sized("large")
-    states = [costs.state_bytes(bert_parameters(config), OptimizerConfig().moments) for config in (base, large)]
+    states = [memory_costs.state_bytes(bert_parameters(config), OptimizerConfig().moments) for config in (base, large)]
     assert [state.total / 2**30 for state in states] == pytest.approx([1.64, 5.01], abs=0.005)
     without_gradients = [(state.parameters + state.moments) / 2**30 for state in states]
     assert without_gradients == pytest.approx([1.23, 3.76], abs=0.005)
@@ -251,7 +251,7 @@ def test_activations_are_those_that_differentiation_keeps(remat, dtype, value_by
         for leaf in jax.tree.leaves(jax.eval_shape(kept, params))
         if leaf.shape not in own and leaf.shape[1:] not in own
     )
-    expected = rows * costs.activation_bytes(config, length, predictions, remat, value_bytes).total
+    expected = rows * memory_costs.activation_bytes(config, length, predictions, remat, value_bytes).total
     assert expected == pytest.approx(found, rel=0.03)
 
 
@@ -259,12 +259,12 @@ def test_a_step_needs_more_memory_for_each_weaker_policy_and_less_where_the_stat
     config = sized("large")
     given = {"moments": 2, "sequence_length": 512, "predictions": 77}
     sizes = [
-        costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=1, remat=remat)
+        memory_costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=1, remat=remat)
         for remat in ("none", "dots", "sel", "full")
     ]
     assert sizes[0] > sizes[2] > sizes[1] > sizes[3]
-    split = costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=4, remat="sel")
-    assert sizes[2] - split == costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
+    split = memory_costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=4, remat="sel")
+    assert sizes[2] - split == memory_costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
 
 
 @pytest.mark.parametrize("name", typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]))
@@ -275,4 +275,4 @@ def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
     made = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
     second = 4 * sum(entry.size for entry in model.parameters.values() if entry.matrix)  # that Muon does without
     expected = made + second * (name == "muon")
-    assert costs.state_bytes(model.parameters, config.moments).moments == expected
+    assert memory_costs.state_bytes(model.parameters, config.moments).moments == expected

@@ -15,7 +15,7 @@ from bert_jax import cli
 from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.costs import state_bytes
+from bert_jax.models.memory_costs import state_bytes
 from bert_jax.planning import compilation, search
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import Needed

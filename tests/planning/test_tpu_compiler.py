@@ -17,7 +17,7 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig
 from bert_jax.config.presets import model_config
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.costs import state_bytes
+from bert_jax.models.memory_costs import state_bytes
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import BETWEEN_SLICES
 from bert_jax.planning.phase_plan import plan_phase

@@ -9,7 +9,7 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, reso
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.costs import state_bytes
+from bert_jax.models.memory_costs import state_bytes
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 

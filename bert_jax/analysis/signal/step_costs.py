@@ -10,7 +10,8 @@ import numpy as np
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.costs import activation_bytes, training_flops
+from bert_jax.models.costs import training_flops
+from bert_jax.models.memory_costs import activation_bytes
 from bert_jax.objectives.masked_language_model import loss_sums
 
 SHARE = 0.15  # of the positions, at which words are predicted
@@ -31,7 +32,7 @@ class StepCosts:
     bytes: np.ndarray
     """float64 [lengths]: temporary memory that XLA assigns to the program, beside parameters and gradients."""
     closed_bytes: np.ndarray
-    """float64 [lengths]: what `models.costs.activation_bytes` says is kept for the backward pass."""
+    """float64 [lengths]: what `models.memory_costs.activation_bytes` says is kept for the backward pass."""
     sequences: int
     """Sequences of the compiled step, by which its costs are divided."""
 

@@ -1,0 +1,152 @@
+"""Memory that training a model of any size takes: its state, what is kept for the backward pass, a whole step.
+
+The sizes of the state follow from the table of parameters, the rest from a ModelConfig in closed form; no array is
+built, and only the standard library is imported.
+"""
+
+import dataclasses
+
+from bert_jax.config import ModelConfig
+from bert_jax.config.static_vectors import SHARED_NEGATIVES
+from bert_jax.models.costs import has_mask_decoder, word_heads
+from bert_jax.models.parameters import FLOAT32, ParameterTable, total_size
+
+
+@dataclasses.dataclass(frozen=True)
+class StateBytes:
+    """Memory of the training state, summed over all devices; everything is float32."""
+
+    parameters: int
+    moments: int
+    """Adam's m and v."""
+    gradients: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.moments + self.gradients
+
+
+def state_bytes(parameters: ParameterTable, moments: int) -> StateBytes:
+    """Return the bytes of the state of a training run.
+
+    Args:
+      parameters: table of the model.
+      moments: how many values the optimizer keeps per parameter; `OptimizerConfig.moments`.
+    """
+    size = FLOAT32 * total_size(parameters)
+    return StateBytes(parameters=size, moments=moments * size, gradients=size)
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationBytes:
+    """Memory that the forward pass of one sequence keeps for the backward pass, as automatic differentiation asks.
+
+    A compiler that fuses operations keeps less of it, and needs room for what it computes at the moment.
+    """
+
+    linear: int
+    """Of the layers, linear in the length."""
+    quadratic: int
+    """Of the layers, quadratic in the length: attention probabilities, and their copy after dropout."""
+    embeddings: int
+    heads: int
+    """Mostly logits of the predicted words, in float32."""
+
+    @property
+    def total(self) -> int:
+        return self.linear + self.quadratic + self.embeddings + self.heads
+
+
+LESS = ("sel", "dots", "full")
+"""Policies that keep less than everything."""
+
+
+def activation_bytes(
+    config: ModelConfig, sequence_length: int, predictions: int, remat: str = "none", value_bytes: int = 2
+) -> ActivationBytes:
+    """Return what is kept of one sequence with dropout.
+
+    Args:
+      config: sizes of the model; its vocabulary size is known.
+      sequence_length: tokens of the sequence.
+      predictions: positions at which words are predicted.
+      remat: the policy; "auto" counts as "none".
+      value_bytes: of an activation.
+    """
+    hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
+    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
+    word = config.word_size
+    # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
+    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
+    linear = {
+        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+        "dots": value_bytes * (6 * hidden + inner),
+        "full": value_bytes * hidden,
+    }.get(remat, everything)
+    if config.layer == "lstm":  # the input, and in float32 the four gates before and after, both states and the sum
+        linear = value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32)
+    quadratic = 0 if remat in LESS or config.layer == "lstm" else config.num_heads * (FLOAT32 + value_bytes)
+    head = predictions * (
+        config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
+    )
+    states = length + predictions * config.is_xlnet  # targets have states of their own
+    if config.layer == "none":  # three arrays of scores, and the vectors that are not those of the row
+        head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
+            predictions + SHARED_NEGATIVES
+        )
+    return ActivationBytes(
+        linear=config.num_layers * states * linear,
+        quadratic=config.num_layers * states * length * quadratic,
+        embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
+        heads=head,
+    )
+
+
+def step_bytes(
+    config: ModelConfig,
+    parameters: ParameterTable,
+    *,
+    moments: int,
+    sequence_length: int,
+    predictions: int,
+    rows: int,
+    split: int,
+    remat: str,
+    value_bytes: int = 2,
+    generator: ModelConfig | None = None,
+) -> int:
+    """Return the memory of one device during a training step; compilers have taken up to 9 % more (docs/planning.md).
+
+    Args:
+      config: sizes of the model.
+      parameters: its table.
+      moments: how many values the optimizer keeps per parameter.
+      sequence_length: tokens of a sequence.
+      predictions: positions of a sequence at which words are predicted.
+      rows: sequences that the device computes at a time.
+      split: number of devices over which parameters, moments and gradients are split.
+      remat: the policy.
+      value_bytes: of an activation.
+      generator: sizes of the model that predicts the words in place of this one, in the same step.
+    """
+    state = state_bytes(parameters, moments)
+    gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
+    predicted = predictions * max(1, len(word_heads(parameters)))
+    sizes = (config, sequence_length, 0 if generator else predicted)
+    kept = activation_bytes(*sizes, remat, value_bytes).total
+    if generator:
+        kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
+    everything = activation_bytes(*sizes, "none", value_bytes)
+    of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // max(1, config.num_layers)
+    if has_mask_decoder(parameters):  # a pass more of the last layer
+        own = activation_bytes(*sizes, remat, value_bytes)
+        kept += (own.linear + own.quadratic) // config.num_layers
+    return state.total // split + gathered + rows * (kept + of_a_layer + distance_bytes(config, sequence_length))
+
+
+def distance_bytes(config: ModelConfig, length: int) -> int:
+    """Return the memory that disentangled attention takes for a sequence while a layer is computed.
+
+    Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
+    """
+    return 2 * FLOAT32 * config.num_heads * length * 2 * length if config.disentangled.count > 1 else 0
