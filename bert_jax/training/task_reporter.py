@@ -16,8 +16,12 @@ from bert_jax.training.metrics import Metrics, Rates
 class TaskReporter:
     """Writes rows of means over the steps since the last row, fetched once per row so that the device never waits.
 
-    `PhaseReporter` fetches the step before instead, whose loss it must see before a state may be saved; the steps of
-    fine-tuning can be too short for that, and its record wants sums over all of them.
+    `PhaseReporter` stays a class of its own, because the two have in common only that they fetch, advance `Metrics` and
+    write a row. That one fetches the step before at every step, because `Guard` must see its loss before a state may be
+    saved; steps of fine-tuning can be too short for that, and what guards them is the skipped update. Its row has the
+    values of one step, with useful work and host times; this one has means over steps whose batches differ in length,
+    and keeps sums that the record of the run needs. One class would take four functions, for when to fetch and for what
+    is counted, observed and written, and leave nothing but their calls.
 
     Args:
       metrics: where the rows go.
