@@ -4,12 +4,13 @@
     python scripts/compare_commits.py COMMIT --write=RESULTS.json
 
 BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine;
-without AFTER it is this checkout as it is. Pre-training runs for 50 steps with both objectives, with one, with
-micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for 30 steps of classification, of tagging
-with a CRF, and of features. Only commands and files that never change their names are used, so the two may differ in
-every module. Exits with 1 if anything differs.
+without AFTER it is this checkout as it is. Both are run at the same time. Pre-training runs for 50 steps with both
+objectives, with one, with micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for 30 steps of
+classification, of tagging with a CRF, and of features. Only commands and files that never change their names are used,
+so the two may differ in every module. Exits with 1 if anything differs.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -28,11 +29,11 @@ CONFIG = """
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, OptimizerConfig, PhaseConfig
 
 def get_config():
-    sizes = dict(hidden_size=32, num_heads=2, num_layers=3, max_position_embeddings=64)
+    sizes = dict(hidden_size=32, num_heads=2, num_layers=2, max_position_embeddings=64)
     phase = dict(sequence_length=32, batch_size=16, learning_rate=1e-3)
     return Config(model=ModelConfig(**sizes), phases={phases}, optimizer=OptimizerConfig(name={optimizer!r}),
                   data=DataConfig(sentence_pairs={pairs!r}, held_out=0.1, loader="plain"),
-                  evaluation=EvaluationConfig(every_steps=20, sequences=32, batch_size=16), log_every_steps=1)
+                  evaluation=EvaluationConfig(every_steps=25, sequences=32, batch_size=16), log_every_steps=1)
 """
 ONE_PHASE = "(PhaseConfig(steps=50, **phase),)"
 TWO_PHASES = """(PhaseConfig(steps=30, **phase),
@@ -50,18 +51,6 @@ FINETUNING = {  # name: task, further options; 240 examples are 30 steps per epo
     "tagging, features": ("ner", ["--features=weighted_all", "--lstm_size=16", "--learning_rate=1e-3"]),
 }
 TIMING = {"steps_per_second", "sequences_per_second", "tokens_per_second", "token_share", "seconds_left", "mfu"}
-HASHES = """
-import hashlib, json, sys
-import numpy as np
-import bert_jax
-
-def walk(tree, path=""):
-    for name, value in tree.items():
-        yield from walk(value, f"{path}/{name}") if isinstance(value, dict) else [(f"{path}/{name}", np.asarray(value))]
-
-print(json.dumps({path: [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
-                  for path, array in walk(bert_jax.load(sys.argv[1]).params)}))
-"""
 
 
 @contextlib.contextmanager
@@ -79,8 +68,8 @@ def checkout(name: str):
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
 
 
-def python(tree: pathlib.Path, *words, devices: int = 1) -> str:
-    """Return what Python prints that runs with the package in `tree`, from a directory that has none."""
+def run_commands(tree: pathlib.Path, place: pathlib.Path, commands: list[tuple], devices: int) -> dict[str, dict]:
+    """Run commands with the package in `tree`, in the directory `place`; return the arrays of each by its name."""
     environment = os.environ | {
         "PYTHONPATH": str(tree),
         "JAX_PLATFORMS": "cpu",
@@ -88,29 +77,28 @@ def python(tree: pathlib.Path, *words, devices: int = 1) -> str:
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    with tempfile.TemporaryDirectory() as elsewhere:
-        done = subprocess.run(
-            [sys.executable, *map(str, words)], env=environment, cwd=elsewhere, capture_output=True, text=True
-        )
-    if done.returncode:
-        sys.exit(f"{tree}: {' '.join(map(str, words))} failed:\n{done.stderr[-3000:]}")
-    return done.stdout
-
-
-def write_inputs(place: pathlib.Path, tree: pathlib.Path) -> None:
-    """Write the corpus, a vocabulary, a token store and the examples of the tasks, with the package in `tree`."""
-    small_corpus.write(place / "corpus.txt", 300)
-    python(
-        tree,
-        "-m",
-        "bert_jax",
-        "train-vocab",
-        f"--input={place}/corpus.txt",
-        f"--output={place}/vocab.txt",
-        "--size=200",
+    listed, log, found = place / f"commands{devices}.json", place / f"log{devices}.txt", {}
+    listed.write_text(
+        json.dumps([(name, [*map(str, words)], workdir and str(workdir)) for name, words, workdir in commands])
     )
-    words = ["--sentences=lines", "--workers=1", f"--vocab={place}/vocab.txt", f"--output={place}/store"]
-    python(tree, "-m", "bert_jax", "prepare", f"--input={place}/corpus.txt", *words)
+    words = [sys.executable, ROOT / "scripts" / "run_commands.py", listed]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            words, env=environment, cwd=place, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        for done in map(json.loads, process.stdout):
+            found[done["name"]] = done["arrays"]
+            print(f"{tree}: {done['name']}, {done['seconds']:.0f} s", file=sys.stderr)
+    if process.returncode:
+        sys.exit(f"{tree}: {commands[len(found)][0]} failed:\n{log.read_text()[-3000:]}")
+    return found
+
+
+def preparation(place: pathlib.Path) -> list[tuple]:
+    """Write corpus and examples into `place`; return the commands that make a vocabulary and a token store of it."""
+    text = small_corpus.write(place / "corpus.txt", 300)
     random = np.random.default_rng(3)
     topics = list(small_corpus.TOPICS)
     for split, count in (("train", 240), ("dev", 40)):
@@ -123,28 +111,43 @@ def write_inputs(place: pathlib.Path, tree: pathlib.Path) -> None:
             sentences.append("".join(f"{word} {'B-NOUN' if word in nouns else 'O'}\n" for word in words))
         (place / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
         (place / f"{split}.conll").write_text("\n".join(sentences))
+    files = [f"--vocab={place}/vocab.txt", f"--output={place}/store"]
+    return [
+        ("train-vocab", ["train-vocab", f"--input={text}", f"--output={place}/vocab.txt", "--size=200"], None),
+        ("prepare", ["prepare", f"--input={text}", "--sentences=lines", "--workers=1", *files], None),
+    ]
 
 
-def run_all(tree: pathlib.Path, inputs: pathlib.Path, output: pathlib.Path) -> dict[str, dict]:
-    """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
-    found = {}
+def trainings(place: pathlib.Path) -> list[tuple]:
+    """Write the configurations into `place`; return the commands that train, each with its work directory."""
+    commands = []
     for number, (name, (phases, optimizer, pairs, options)) in enumerate(PRETRAINING.items()):
-        config, workdir = output / f"config{number}.py", output / f"pretraining{number}"
+        config, workdir = place / f"config{number}.py", place / f"pretraining{number}"
         config.write_text(CONFIG.format(phases=phases, optimizer=optimizer, pairs=pairs))
-        options = [f"--data.path={inputs}/store", f"--workdir={workdir}", *options]
-        python(tree, "-m", "bert_jax", "pretrain", config, *options, devices=8 if "mesh" in name else 1)
-        found[f"pretrain: {name}"] = result(tree, workdir)
+        words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}", *options]
+        commands.append((f"pretrain: {name}", words, workdir))
     for number, (name, (task, options)) in enumerate(FINETUNING.items()):
-        workdir, suffix = output / f"finetuning{number}", "tsv" if task == "text" else "conll"
-        python(tree, "-m", "bert_jax", "finetune", task, f"--init_from={output}/pretraining0", f"--workdir={workdir}",
-               f"--data.train={inputs}/train.{suffix}", f"--data.dev={inputs}/dev.{suffix}",
-               "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
-               "--options.max_length=32", *options)  # fmt: skip
-        found[f"finetune: {name}"] = result(tree, workdir)
-    return found
+        workdir, suffix = place / f"finetuning{number}", "tsv" if task == "text" else "conll"
+        words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",
+                 f"--data.train={place}/train.{suffix}", f"--data.dev={place}/dev.{suffix}",
+                 "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
+                 "--options.max_length=32", *options]  # fmt: skip
+        commands.append((f"finetune: {name}", words, workdir))
+    return commands
 
 
-def result(tree: pathlib.Path, workdir: pathlib.Path) -> dict:
+def run_all(tree: pathlib.Path, place: pathlib.Path) -> dict[str, dict]:
+    """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
+    commands = trainings(place)
+    meshes = [command for command in commands if "mesh" in command[0]]
+    alone = [command for command in commands if command not in meshes]
+    arrays = run_commands(tree, place, preparation(place) + alone, devices=1)
+    arrays |= run_commands(tree, place, meshes, devices=8)
+    return {name: {"parameters": arrays[name], **written(workdir)} for name, _, workdir in commands}
+
+
+def written(workdir: pathlib.Path) -> dict:
+    """Return the rows of every metrics.jsonl, and the fingerprints of every array in every checkpoint."""
     rows = []
     for file in sorted(workdir.glob("**/metrics.jsonl")):
         for row in map(json.loads, file.read_text().splitlines()):
@@ -154,7 +157,7 @@ def result(tree: pathlib.Path, workdir: pathlib.Path) -> dict:
     for file in sorted(workdir.glob("**/record/metadata")):
         content = json.loads(file.read_text())["content"]
         recorded[f"step {content['step']}"] = content["arrays"]
-    return {"metrics": rows, "parameters": json.loads(python(tree, "-c", HASHES, workdir)), "checkpoints": recorded}
+    return {"metrics": rows, "checkpoints": recorded}
 
 
 def differences(before, after, path: str = "") -> list[str]:
@@ -173,11 +176,7 @@ def results(name: str) -> dict[str, dict]:
     if name.endswith(".json"):
         return json.loads(pathlib.Path(name).read_text())
     with checkout(name) as tree, tempfile.TemporaryDirectory() as place:
-        inputs, output = pathlib.Path(place) / "inputs", pathlib.Path(place) / "output"
-        inputs.mkdir()
-        output.mkdir()
-        write_inputs(inputs, tree)
-        return run_all(tree, inputs, output)
+        return run_all(tree, pathlib.Path(place))
 
 
 def main() -> None:
@@ -186,7 +185,9 @@ def main() -> None:
     if sys.argv[-1].startswith("--write="):
         pathlib.Path(sys.argv[-1].removeprefix("--write=")).write_text(json.dumps(results(sys.argv[1])))
         return
-    before, after = (results(name) for name in (sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else str(ROOT)))
+    names = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else str(ROOT)
+    with concurrent.futures.ThreadPoolExecutor() as both:  # most of the time one core compiles, or starts
+        before, after = both.map(results, names)
     different = False
     for name in before:
         lines = differences(before[name], after[name])
