@@ -3,7 +3,7 @@
     bert-jax pretrain electra_mini --data.path=STORE --workdir=WORKDIR
 
 The recipe of electra_small with a generator of a quarter of the width and as many layers; steps, batch and rate are our
-choice. docs/family.md has a short run of it.
+choice. docs/electra.md has a short run of it.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
