@@ -23,25 +23,25 @@ class CleaningConfig:
     """What is done to the characters. repair: text that was decoded wrongly (“schÃ¶n”) is put right, curly quotes and
     ligatures become plain, and the result is normalized to NFC."""
     languages: tuple[str, ...] = ()
-    """Languages to keep, as codes of ISO 639 such as en,de: a document goes whose most probable language is a
-    different one. Empty: all are kept, and none is identified."""
+    """Languages to keep, as ISO 639 codes such as en,de. A document whose most probable language is a different one is
+    removed. Empty: every document is kept, and no language is identified."""
     quality: tuple[str, ...] = ()
-    """Sets of rules that a document has to satisfy: gopher (Rae et al. 2021), c4 (Raffel et al. 2020), or both, with a
-    comma."""
+    """Sets of rules that a document must satisfy: gopher (Rae et al. 2021), c4 (Raffel et al. 2020), or both, separated
+    by a comma."""
     decontaminate: str = ""
     """Evaluation sets whose texts are removed from the corpus: files, or directories, of which only the files for
-    development and testing count; with commas between several. TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text with
+    development and testing count; separated by commas. TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text with
     an item per line."""
     overlap: int = 13
     """Words in a row that a paragraph must share with an evaluation set to be removed; used with decontaminate only. A
-    shorter text, of at least 8 words, has to be there in whole."""
+    shorter text, of at least 8 words, must occur in full."""
     contacts: Literal["keep", "remove"] = "keep"
     """What is done about e-mail addresses and telephone numbers. remove: they are cut out of the text."""
     phone_region: str = "US"
-    """Country, as a code of two letters, whose telephone numbers are recognized without +, used with contacts=remove
+    """Country, as a code of two letters, whose telephone numbers are recognized without +; used with contacts=remove
     only."""
     deduplicate: Literal["keep", "exact", "near"] = "keep"
-    """What is removed because the corpus has it before, after all other steps. exact: documents that are the same, and
+    """What is removed, after all other steps, because the corpus has it already. exact: documents that are the same, and
     paragraphs of at least 100 characters. near: documents that are similar as well."""
     near_threshold: float = 0.8
     """Similarity from which documents are near duplicates, from 0.5 to 1; used with deduplicate=near only. It is the

@@ -95,7 +95,7 @@ class PrepareConfig(PreparedTextConfig):
 
     license: str = ""
     """Licence of the text, such as "CC BY-SA 4.0", for the manifest and the card of `bert-jax describe`: one for all of
-    `input`, or one for each, with commas between. Empty: as a data set that `datasets` saved says of itself."""
+    `input`, or one for each, with commas between. Empty: what a data set that `datasets` saved says of itself."""
     workers: int = 0
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     runner: Literal["local", "beam"] = "local"
