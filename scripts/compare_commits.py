@@ -2,19 +2,22 @@
 
     python scripts/compare_commits.py BEFORE [AFTER]
     python scripts/compare_commits.py COMMIT --write=RESULTS.json
+    python scripts/compare_commits.py BEFORE --only="two phases"    # to find the commit with which a result changed
 
 BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine;
 without AFTER it is this checkout as it is. Both are run at the same time. Pre-training runs for 50 steps with both
-objectives, with one, with micro-batches, over two phases, and on a mesh of virtual devices; fine-tuning for 30 steps of
-classification, of tagging with a CRF, and of features. Only commands and files that never change their names are used,
-so the two may differ in every module. Exits with 1 if anything differs.
+objectives, with one, with micro-batches, over two phases, on a mesh of virtual devices, and with dropout, which the
+others leave out; fine-tuning for 30 steps of classification, of tagging with a CRF, and of features. Only commands and
+files that never change their names are used, so the two may differ in every module. Exits with 1 if anything differs.
 """
 
+import argparse
 import concurrent.futures
 import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +32,8 @@ CONFIG = """
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, OptimizerConfig, PhaseConfig
 
 def get_config():
-    sizes = dict(hidden_size=32, num_heads=2, num_layers=2, max_position_embeddings=64)
+    sizes = dict(hidden_size=32, num_heads=2, num_layers=2, max_position_embeddings=64,
+                 hidden_dropout=0.0, attention_dropout=0.0)
     phase = dict(sequence_length=32, batch_size=16, learning_rate=1e-3)
     return Config(model=ModelConfig(**sizes), phases={phases}, optimizer=OptimizerConfig(name={optimizer!r}),
                   data=DataConfig(sentence_pairs={pairs!r}, held_out=0.1, loader="plain"),
@@ -44,6 +48,7 @@ PRETRAINING = {  # name: phases, optimizer, sentence pairs, further options
     "micro-batches, LAMB": (ONE_PHASE, "lamb", "sop", ["--phases.0.micro_batches=4", "--compute.remat=dots"]),
     "two phases": (TWO_PHASES, "adamw", "nsp", []),
     "mesh 2x2x2": (ONE_PHASE, "adamw", "nsp", ["--mesh.data=2", "--mesh.fsdp=2", "--mesh.tensor=2"]),
+    "dropout": (ONE_PHASE, "adamw", "nsp", ["--model.hidden_dropout=0.1", "--model.attention_dropout=0.1"]),
 }
 FINETUNING = {  # name: task, further options; 240 examples are 30 steps per epoch of 8
     "classification": ("text", ["--layer_decay=0.9", "--reinitialize_layers=1"]),
@@ -76,6 +81,8 @@ def run_commands(tree: pathlib.Path, place: pathlib.Path, commands: list[tuple],
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",  # a command would replace the process by one that has this
+        "NPROC": str(os.cpu_count()),  # and this
     }
     listed, log, found = place / f"commands{devices}.json", place / f"log{devices}.txt", {}
     listed.write_text(
@@ -131,18 +138,21 @@ def trainings(place: pathlib.Path) -> list[tuple]:
         words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",
                  f"--data.train={place}/train.{suffix}", f"--data.dev={place}/dev.{suffix}",
                  "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
-                 "--options.max_length=32", *options]  # fmt: skip
+                 "--dropout=0", "--head_dropout=0", "--options.max_length=32", *options]  # fmt: skip
         commands.append((f"finetune: {name}", words, workdir))
     return commands
 
 
-def run_all(tree: pathlib.Path, place: pathlib.Path) -> dict[str, dict]:
+def run_all(tree: pathlib.Path, place: pathlib.Path, only: str) -> dict[str, dict]:
     """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
-    commands = trainings(place)
+    everything = trainings(place)
+    chosen = [command for command in everything if re.search(only, command[0])]
+    starts = everything[:1] if any(name.startswith("finetune") for name, _, _ in chosen) else []  # from the first run
+    commands = starts + [command for command in chosen if command not in starts]
     meshes = [command for command in commands if "mesh" in command[0]]
     alone = [command for command in commands if command not in meshes]
     arrays = run_commands(tree, place, preparation(place) + alone, devices=1)
-    arrays |= run_commands(tree, place, meshes, devices=8)
+    arrays |= run_commands(tree, place, meshes, devices=8) if meshes else {}
     return {name: {"parameters": arrays[name], **written(workdir)} for name, _, workdir in commands}
 
 
@@ -171,23 +181,26 @@ def differences(before, after, path: str = "") -> list[str]:
     return [] if before == after else [f"{path}: {str(before):.80} → {str(after):.80}"]
 
 
-def results(name: str) -> dict[str, dict]:
+def results(name: str, only: str) -> dict[str, dict]:
     """Return the results of a commit or directory, or those in a file."""
     if name.endswith(".json"):
         return json.loads(pathlib.Path(name).read_text())
     with checkout(name) as tree, tempfile.TemporaryDirectory() as place:
-        return run_all(tree, pathlib.Path(place))
+        return run_all(tree, pathlib.Path(place), only)
 
 
 def main() -> None:
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    if sys.argv[-1].startswith("--write="):
-        pathlib.Path(sys.argv[-1].removeprefix("--write=")).write_text(json.dumps(results(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before")
+    parser.add_argument("after", nargs="?", default=str(ROOT))
+    parser.add_argument("--only", default="", help="a regular expression: the names of the runs")
+    parser.add_argument("--write", type=pathlib.Path, help="write the results of one commit to this file")
+    options = parser.parse_args()
+    if options.write:
+        options.write.write_text(json.dumps(results(options.before, options.only)))
         return
-    names = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else str(ROOT)
     with concurrent.futures.ThreadPoolExecutor() as both:  # most of the time one core compiles, or starts
-        before, after = both.map(results, names)
+        before, after = both.map(results, (options.before, options.after), (options.only,) * 2)
     different = False
     for name in before:
         lines = differences(before[name], after[name])
