@@ -125,27 +125,27 @@ def preparation(place: pathlib.Path) -> list[tuple]:
     ]
 
 
-def trainings(place: pathlib.Path) -> list[tuple]:
+def trainings(place: pathlib.Path, further: list[str]) -> list[tuple]:
     """Write the configurations into `place`; return the commands that train, each with its work directory."""
     commands = []
     for number, (name, (phases, optimizer, pairs, options)) in enumerate(PRETRAINING.items()):
         config, workdir = place / f"config{number}.py", place / f"pretraining{number}"
         config.write_text(CONFIG.format(phases=phases, optimizer=optimizer, pairs=pairs))
-        words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}", *options]
+        words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}", *options, *further]
         commands.append((f"pretrain: {name}", words, workdir))
     for number, (name, (task, options)) in enumerate(FINETUNING.items()):
         workdir, suffix = place / f"finetuning{number}", "tsv" if task == "text" else "conll"
         words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",
                  f"--data.train={place}/train.{suffix}", f"--data.dev={place}/dev.{suffix}",
                  "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
-                 "--dropout=0", "--head_dropout=0", "--options.max_length=32", *options]  # fmt: skip
+                 "--dropout=0", "--head_dropout=0", "--options.max_length=32", *options, *further]  # fmt: skip
         commands.append((f"finetune: {name}", words, workdir))
     return commands
 
 
-def run_all(tree: pathlib.Path, place: pathlib.Path, only: str) -> dict[str, dict]:
+def run_all(tree: pathlib.Path, place: pathlib.Path, only: str, further: list[str]) -> dict[str, dict]:
     """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
-    everything = trainings(place)
+    everything = trainings(place, further)
     chosen = [command for command in everything if re.search(only, command[0])]
     starts = everything[:1] if any(name.startswith("finetune") for name, _, _ in chosen) else []  # from the first run
     commands = starts + [command for command in chosen if command not in starts]
@@ -181,12 +181,12 @@ def differences(before, after, path: str = "") -> list[str]:
     return [] if before == after else [f"{path}: {str(before):.80} → {str(after):.80}"]
 
 
-def results(name: str, only: str) -> dict[str, dict]:
+def results(name: str, only: str, further: list[str]) -> dict[str, dict]:
     """Return the results of a commit or directory, or those in a file."""
     if name.endswith(".json"):
         return json.loads(pathlib.Path(name).read_text())
     with checkout(name) as tree, tempfile.TemporaryDirectory() as place:
-        return run_all(tree, pathlib.Path(place), only)
+        return run_all(tree, pathlib.Path(place), only, further)
 
 
 def main() -> None:
@@ -194,13 +194,16 @@ def main() -> None:
     parser.add_argument("before")
     parser.add_argument("after", nargs="?", default=str(ROOT))
     parser.add_argument("--only", default="", help="a regular expression: the names of the runs")
+    parser.add_argument("--after_option", action="append", default=[], help="an option of the runs of AFTER alone")
     parser.add_argument("--write", type=pathlib.Path, help="write the results of one commit to this file")
     options = parser.parse_args()
     if options.write:
-        options.write.write_text(json.dumps(results(options.before, options.only)))
+        options.write.write_text(json.dumps(results(options.before, options.only, options.after_option)))
         return
     with concurrent.futures.ThreadPoolExecutor() as both:  # most of the time one core compiles, or starts
-        before, after = both.map(results, (options.before, options.after), (options.only,) * 2)
+        before, after = both.map(
+            results, (options.before, options.after), (options.only,) * 2, ([], options.after_option)
+        )
     different = False
     for name in before:
         lines = differences(before[name], after[name])

@@ -41,8 +41,8 @@ class CleaningConfig:
     """Country, as a code of two letters, whose telephone numbers are recognized without +; used with contacts=remove
     only."""
     deduplicate: Literal["keep", "exact", "near"] = "keep"
-    """What is removed, after all other steps, because the corpus has it already. exact: documents that are the same, and
-    paragraphs of at least 100 characters. near: documents that are similar as well."""
+    """What is removed, after all other steps, because the corpus has it already. exact: documents that are the same,
+    and paragraphs of at least 100 characters. near: documents that are similar as well."""
     near_threshold: float = 0.8
     """Similarity from which documents are near duplicates, from 0.5 to 1; used with deduplicate=near only. It is the
     Jaccard similarity of their sets of five words in a row, as MinHash estimates it."""

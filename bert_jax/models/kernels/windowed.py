@@ -12,7 +12,9 @@ from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
 from bert_jax.models.layers import dropout
 
 NARROWEST = 16  # positions of a block
-WORTH = 2  # how many times the keys of a block a row must be long, for the full matrix to be slower (docs/modern_encoders.md)
+WORTH = (
+    2  # how many times the keys of a block a row must be, for the full matrix to be slower (docs/modern_encoders.md)
+)
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
 
 
