@@ -22,7 +22,7 @@ from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.finetuning import loop, prediction, training
+from bert_jax.finetuning import dev_evaluations, loop, prediction
 from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.formats.opening import open_stored
@@ -135,7 +135,7 @@ def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch,
     found = iter(
         [({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")]
     )
-    monkeypatch.setattr(training, "evaluate", lambda *_: next(found))
+    monkeypatch.setattr(dev_evaluations, "evaluate", lambda *_: next(found))
     results = finetune(run_config(pretrained, tmp_path / "work", select=select)).results
     assert (results["metrics"]["accuracy"], results["collapsed"]) == (accuracy, collapsed)
     assert [entry["accuracy"] for entry in results["runs"][0]["epochs"]] == [1.0, 0.5]
