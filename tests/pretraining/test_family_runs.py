@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+import signal
 
 import jax
 import numpy as np
 import pytest
+from run_process import finish, start
 from small_pretraining import rows, run_config
 
 from bert_jax.config import CheckpointConfig, Config, MeshConfig, PhaseConfig
@@ -26,6 +28,7 @@ NAMES = (
     "deberta_mini",
     "xlnet_mini",
 )
+MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
 
@@ -64,8 +67,28 @@ def test_resumed_exactly_and_the_same_on_any_mesh(small_store, tmp_path, name):
     os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
     pretrain(config, devices=jax.devices()[:1])
     assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
-    mesh = MeshConfig(data=2, fsdp=2, tensor=2)
-    split = dataclasses.replace(config, workdir=str(tmp_path / "split"), mesh=mesh)
-    pretrain(split, devices=jax.devices()[:8])
-    losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6)
+    for mesh in MESHES:
+        split = dataclasses.replace(config, workdir=str(tmp_path / f"{mesh.data}{mesh.fsdp}{mesh.tensor}"), mesh=mesh)
+        pretrain(split, devices=jax.devices()[:8])
+        losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6, err_msg=str(mesh))
+
+
+KILLED = ("gpt_mini", "elmo_mini", "spanbert_mini", "electra_mini", "deberta_mini", "xlnet_mini", "skipgram_mini")
+"""One configuration of each objective; BERT's is killed in test_resumption.py."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_and_resumed_exactly(small_store, tmp_path, name):
+    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
+    whole, killed = (small(name, small_store, tmp_path / each) for each in ("whole", "killed"))
+    phases = (dataclasses.replace(whole.phases[0], steps=20),)
+    whole, killed = (dataclasses.replace(config, phases=phases) for config in (whole, killed))
+    assert finish(start(whole), whole)[0] == 0
+    assert finish(start(killed, dies_after=7), killed)[0] == -signal.SIGKILL
+    assert 7 <= rows(killed.workdir)[-1]["step"] < 20
+    code, output = finish(start(killed), killed)
+    assert code == 0 and "resuming from step" in output, output
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 20
+    assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")

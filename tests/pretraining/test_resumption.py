@@ -1,17 +1,14 @@
 """Runs that are killed, stopped or moved to another mesh, and go on exactly as if they had not been."""
 
 import dataclasses
-import json
 import os
-import pathlib
 import signal
 import subprocess
 
-import processes
 import pytest
-from dying import dying
 from one_device import pretrain
-from processes import SECONDS, wait_until
+from processes import wait_until
+from run_process import finish, log_of, start
 from small_pretraining import nothing_held_out, rows, run_config
 
 from bert_jax import pretraining
@@ -24,36 +21,9 @@ from bert_jax.config import (
     MeshConfig,
     PhaseConfig,
 )
-from bert_jax.config.json_form import to_dict
 from bert_jax.config.noise import NoiseConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
-
-
-def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
-    """The same run in a process of its own with one device, through the command line."""
-    file = pathlib.Path(config.workdir).with_suffix(".json")
-    file.write_text(json.dumps(to_dict(config)))
-    with open(log_of(config), "w") as log:
-        return subprocess.Popen(
-            dying(dies_after, "pretrain", str(file)),
-            env=processes.one_device(killed=dies_after > 0),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def log_of(config: Config) -> pathlib.Path:
-    return pathlib.Path(config.workdir).with_suffix(".log")
-
-
-def finish(process: subprocess.Popen, config: Config, seconds: float = SECONDS) -> tuple[int, str]:
-    """Exit status and everything that was printed; a process that is late does not go on beside the next tests."""
-    try:
-        return process.wait(seconds), log_of(config).read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def wait_for_row(config: Config, step: int, process: subprocess.Popen):
