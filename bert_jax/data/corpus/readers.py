@@ -105,7 +105,8 @@ def _find(item: str, format: str) -> Iterator[Source]:
         yield Source("docs:", "docs", *documentation.describe())
     elif format == "tfds" or (prefix == "tfds" and format == "auto"):
         name = item if prefix else f"tfds:{item}"
-        yield Source(name, "tfds", *tfds_documents.describe(name))
+        for file, size, version in tfds_documents.files(name):
+            yield Source(file, "tfds", size, version)
     elif prefix:
         raise UserError(f"input={item!r} contradicts format={format}; leave the format out")
     else:

@@ -10,21 +10,31 @@ _NAME = re.compile(r"tfds:(?P<name>\w+(/[\w.\-]+)?(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<
 _WIKI40B_MARKER = re.compile(r"^_START_(ARTICLE|SECTION|PARAGRAPH)_$", re.MULTILINE)
 
 
-def describe(name: str) -> tuple[int, str]:
-    """Return (bytes, full name with version) of the split; download the data set first if necessary.
+def files(name: str) -> list[tuple[str, int, str]]:
+    """Return (name, bytes, full name with version) of each file of the split; download the data set first if necessary.
+
+    Each name is one that `documents` reads, so that several workers share a split. Where it has one file, or is a part
+    of a split such as `train[:1%]`, that is the name as it is given.
 
     Raises:
       UserError: the name is malformed, or the data set, configuration, version or split is unknown.
     """
     _, info, split = load(name)
-    return int(info.splits[split].num_bytes), info.full_name
+    size, lengths = int(info.splits[split].num_bytes), info.splits[split].shard_lengths
+    if split not in list(info.splits) or len(lengths) < 2:
+        return [(name, size, info.full_name)]
+    whole, total = f"tfds:{_parts(name)['name']}", sum(lengths)
+    return [
+        (f"{whole}:{split}[{number}shard:{number + 1}shard]", size * length // total, info.full_name)
+        for number, length in enumerate(lengths)
+    ]
 
 
 def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
     """Yield (text of an example, share of the split read by then), in stored order.
 
     Raises:
-      UserError: as for `describe`, or `text_field` is not a string feature.
+      UserError: as for `files`, or `text_field` is not a string feature.
     """
     dataset, info, split = load(name)
     texts = [key for key, feature in info.features.items() if _is_text(feature)]
@@ -39,6 +49,14 @@ def documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
         yield _WIKI40B_MARKER.sub("", text).replace("_NEWLINE_", "\n"), index / total
 
 
+def _parts(name: str) -> re.Match[str]:
+    if match := _NAME.fullmatch(name):
+        return match
+    raise UserError(
+        f"{name!r} is not of the form tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
+    )
+
+
 def _is_text(feature: Any) -> bool:
     return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
 
@@ -46,22 +64,18 @@ def _is_text(feature: Any) -> bool:
 def load(name: str, directory: str | None = None) -> tuple[Any, Any, str]:
     """Return (tf.data.Dataset, DatasetInfo, name of the split) of `tfds:name[/config][:version][:split]`.
 
-    `directory` is where TFDS keeps its data, None its own default. Raises UserError as `describe`, and if the extra
+    `directory` is where TFDS keeps its data, None its own default. Raises UserError as `files`, and if the extra
     `tensorflow` is not installed.
     """
-    match = _NAME.fullmatch(name)
-    if not match:
-        raise UserError(
-            f"{name!r} is not of the form tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
-        )
-    split = match["split"] or "train"
+    parts = _parts(name)
+    split = parts["split"] or "train"
     for library in ("tensorflow", "tensorflow_datasets"):
         need_extra(library, "tensorflow", name)
     import tensorflow_datasets
 
     try:
         loaded: Any = tensorflow_datasets.load(
-            match["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory
+            parts["name"], split=split, with_info=True, shuffle_files=False, data_dir=directory
         )
     except (ImportError, ValueError, AssertionError, OSError) as error:  # DatasetNotFoundError is a ValueError
         raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error

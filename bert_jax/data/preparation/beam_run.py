@@ -57,7 +57,7 @@ def prepare_with_beam(request: Request, pipeline: apache_beam.Pipeline) -> tuple
             state, removed, cleaning = _result(output / BEAM)
             if not state.shards:
                 _clear(output)
-                raise no_text(request.sources)
+                raise no_text(request.sources, cleaning)
             manifest = make_manifest(pathlib.Path(place), made_from, state, removed, cleaning)
             write_manifest(output, manifest)
             (output / BEAM).rmtree()

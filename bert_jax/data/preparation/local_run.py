@@ -105,7 +105,7 @@ def _append_blocks(
             _record(directory, progress, writer, removed)
         state = writer.finish()
     if not state.shards:
-        raise no_text(sources)
+        raise no_text(sources, progress.cleaning)
     return state, (removals(removed), progress.cleaning)
 
 

@@ -1,6 +1,7 @@
 """What a run of `bert-jax prepare` was asked for: options checked, vocabulary loaded, sources found."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from absl import logging
 from etils import epath
@@ -9,6 +10,7 @@ from bert_jax.config import PrepareConfig
 from bert_jax.config.corpus_cleaning import CleaningConfig, check_cleaning
 from bert_jax.data.cleaning import languages
 from bert_jax.data.cleaning.cleaner import read_contamination
+from bert_jax.data.cleaning.step_record import StepRecord
 from bert_jax.data.corpus import wrapping
 from bert_jax.data.corpus.readers import find_sources, read_lines
 from bert_jax.data.corpus.sentences import make_splitter
@@ -55,12 +57,13 @@ def make_request(config: PrepareConfig) -> Request:
     return Request(output, tokenizer, sources, _made_from(config, tokenizer, sources), config.workers)
 
 
-def no_text(sources: list[Source]) -> UserError:
-    """Return the error of a corpus whose text, all of it read, gave no token."""
+def no_text(sources: list[Source], cleaning: Iterable[StepRecord]) -> UserError:
+    """Return the error of a corpus whose text, all of it read and cleaned, gave no token."""
     total = sum(source.bytes for source in sources)
-    return UserError(
-        f"the corpus holds no text: {total:,} bytes in {len(sources)} source{'s' * (len(sources) > 1)} gave no token"
-    )
+    size = f"{total:,} bytes in {len(sources)} source{'s' * (len(sources) > 1)}"
+    if gone := ", ".join(f"{each.step} {each.documents:,}" for each in cleaning if each.documents):
+        return UserError(f"the cleaning left nothing of {size}; documents removed: {gone}; leave out a step of --clean")
+    return UserError(f"the corpus holds no text: {size} gave no token")
 
 
 def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Source]:

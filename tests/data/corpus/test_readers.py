@@ -4,8 +4,8 @@ import gzip
 import json
 import random
 
-import numpy as np
 import pytest
+import tiny_data_set
 
 from bert_jax.data.corpus import documentation, parsing, sentences, text_blocks
 from bert_jax.data.corpus.parsing import parse_block
@@ -193,35 +193,34 @@ def test_broken_gzip(tmp_path, damage):
     fails("a.txt.gz is not a whole gzip file", path)
 
 
-def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch):
-    tfds = pytest.importorskip("tensorflow_datasets")
-
-    class TinyCorpus(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "id": np.int64})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, manager):
-            return {
-                "train": self._generate_examples(DOCUMENTS),
-                "test": self._generate_examples(["\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\nOne._NEWLINE_Two."]),
-            }
-
-        def _generate_examples(self, texts):
-            yield from ((index, {"text": text, "id": index}) for index, text in enumerate(texts))
-
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+@pytest.mark.parametrize("files", [1, 3])
+def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch, files):
+    pytest.importorskip("tensorflow_datasets")
+    wiki40b = ["\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\nOne._NEWLINE_Two."]
+    tiny_data_set.prepare(tmp_path, monkeypatch, {"train": DOCUMENTS, "test": wiki40b * files}, files)
     assert sorted(read("tfds:tiny_corpus")) == sorted(DOCUMENTS)
     assert read("tfds:tiny_corpus:train") == read("tfds:tiny_corpus:1.0.0:train") == read("tiny_corpus", format="tfds")
     assert len(read("tfds:tiny_corpus:train[:2]")) == 2
-    assert read("tfds:tiny_corpus:test") == ["Title\nOne.\nTwo."]
+    assert read("tfds:tiny_corpus:test") == ["Title\nOne.\nTwo."] * files
     fails("no text feature 'id', but text", "tfds:tiny_corpus", text_field="id")
     fails("valid", "tfds:tiny_corpus:valid")
     fails("no_such_corpus", "tfds:no_such_corpus")
     fails("is not of the form", "tfds:")
+
+
+def test_each_file_of_a_tfds_split_is_a_source(tmp_path, monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    texts = [f"Text number {number}." for number in range(20)]
+    tiny_data_set.prepare(tmp_path, monkeypatch, {"train": texts}, files=4)
+    found = find_sources("tfds:tiny_corpus")
+    assert [source.name for source in found] == [
+        f"tfds:tiny_corpus:train[{number}shard:{number + 1}shard]" for number in range(4)
+    ]
+    dataset = tfds.load("tiny_corpus", split="train", read_config=tfds.ReadConfig(interleave_cycle_length=1))
+    assert [text for source in found for text in read(source.name)] == [
+        example["text"].decode() for example in dataset.as_numpy_iterator()
+    ]
+    assert [source.name for source in find_sources("tfds:tiny_corpus:train[:50%]")] == ["tfds:tiny_corpus:train[:50%]"]
 
 
 def test_sentences_are_split_and_nothing_is_lost():

@@ -12,11 +12,13 @@ import subprocess
 import sys
 
 import pytest
+import tiny_data_set
 from apache_beam.options.pipeline_options import PipelineOptions
 from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
+from bert_jax.config.corpus_cleaning import CleaningConfig
 from bert_jax.data.preparation import beam_steps
 from bert_jax.data.preparation.beam_steps import BlockSize, planned_shards
 from bert_jax.data.preparation.encoded_block_files import block_file, read_block, read_if_whole, write_block
@@ -49,6 +51,16 @@ def test_several_processes_make_the_same_store(tmp_path, vocab, corpus):
     write_corpus(tmp_path / "f.txt", random_documents(4000, seed=3))  # more than a block
     manifest = run(corpus, vocab, tmp_path / "local")
     assert run(corpus, vocab, tmp_path / "beam", runner="beam", workers=2) == manifest
+    assert contents(tmp_path / "beam") == contents(tmp_path / "local")
+
+
+def test_a_data_set_of_several_files_makes_the_same_store(tmp_path, vocab, small_blocks, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    texts = ["\n".join(lines) for lines in random_documents(40, seed=4)]
+    tiny_data_set.prepare(tmp_path / "data", monkeypatch, {"train": texts}, files=3)
+    manifest = run("tfds:tiny_corpus", vocab, tmp_path / "local")
+    assert len(manifest.sources) == 3 and manifest.counts.documents == 40
+    run("tfds:tiny_corpus", vocab, tmp_path / "beam", runner="beam")
     assert contents(tmp_path / "beam") == contents(tmp_path / "local")
 
 
@@ -195,6 +207,15 @@ def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find(name))
     with pytest.raises(UserError, match=r"runner=beam needs apache_beam, which is not installed; .*bert_jax\[beam\]"):
         run(tmp_path / "a.txt", vocab, tmp_path / "store", runner="beam")
+
+
+@pytest.mark.parametrize("runner", ["local", "beam"])
+def test_a_cleaning_that_leaves_nothing_is_named(tmp_path, vocab, runner):
+    write_corpus(tmp_path / "short.txt", [["a few words"]] * 7)
+    removed = "left nothing of .* in 1 source; documents removed: quality.gopher.few_words 7"
+    with pytest.raises(UserError, match=removed):
+        run(tmp_path / "short.txt", vocab, tmp_path / "store", runner=runner, clean=CleaningConfig(quality=("gopher",)))
+    assert not (tmp_path / "store" / "manifest.json").exists()
 
 
 def test_a_corpus_without_text(tmp_path, vocab):
