@@ -101,9 +101,8 @@ def finetune(
     """
     config, given = from_arguments(task, {"train": train, "dev": dev, "test": test}, options)
     if isinstance(task, str) and not options.get("workdir"):
-        hardware.initialize_distributed(
-            config.faults.peer_timeout_seconds
-        )  # must come before JAX is asked for the number of hosts
+        # This must come before JAX is asked for the number of hosts.
+        hardware.initialize_distributed(config.faults.peer_timeout_seconds)
         if jax.process_count() > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")

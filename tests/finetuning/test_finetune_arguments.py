@@ -101,7 +101,7 @@ def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch,
 
 def test_several_hosts_are_given_a_workdir(monkeypatch):
     """Each would draw a temporary one of its own."""
-    monkeypatch.setattr(hardware, "initialize_distributed", lambda: None)
+    monkeypatch.setattr(hardware, "initialize_distributed", lambda peer_timeout_seconds: None)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UserError, match="several hosts need one workdir that all of them see: give workdir="):
         finetune("mrpc", dir="nowhere", init_from="nowhere")
