@@ -19,7 +19,7 @@ def no_tensorflow(monkeypatch):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: tfds_documents.describe("tfds:wiki40b/en:train"),
+        lambda: tfds_documents.files("tfds:wiki40b/en:train"),
         lambda: tfds_examples.examples("squad", "train"),
         lambda: tf_checkpoint.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
     ],
