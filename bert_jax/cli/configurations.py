@@ -52,8 +52,8 @@ def plan(arguments: list[str]) -> int:
     Compile a run for TPUs that are not there, and print its memory, transfers, time and cost; exit with 1 if it does
     not fit.
 
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The TPU compiler comes with
-    pip install 'bert_jax[plan]'. A program is compiled once, which takes minutes, and then kept.
+    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The TPU compiler comes with the extra
+    `plan`. A program is compiled once, which takes minutes, and then kept.
     """
     from bert_jax.config.planning import PlanConfig
 

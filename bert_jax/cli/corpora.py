@@ -42,7 +42,7 @@ def prepare(arguments: list[str]) -> int:
 
     Tokenize a corpus once into a token store, which every pre-training run reads.
 
-    NAME is an option of Apache Beam, which takes VALUE.
+    NAME is an option of Apache Beam, and VALUE is what it is set to. Without --runner=beam there are none.
     """
     from bert_jax.config import PrepareConfig
 

@@ -103,8 +103,8 @@ def status(arguments: list[str]) -> int:
 
     Print how a run is doing: its step, rates, goodput, checkpoint and process, and what deserves a look.
 
-    WORKDIR is the work directory of a run of pre-training or fine-tuning, local or gs://. Only its files are read, also
-    while it runs.
+    WORKDIR is the work directory of a run of pre-training or fine-tuning, local or gs://. The command only reads its
+    files, so it can be used while the run is active.
     """
     from bert_jax.config.watching import StatusConfig
 

@@ -55,9 +55,8 @@ def analyze(arguments: list[str]) -> int:
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 
-    NAME is an analysis. MODEL is anything that bert_jax.load opens. Each analysis has further options:
-    `bert-jax analyze cka --help` lists those of cka. The same command takes the result from DIR where it is there
-    already.
+    NAME is an analysis. MODEL is anything that bert_jax.load opens. Each analysis has further options: `bert-jax
+    analyze cka --help` lists those of cka. If DIR already has the result, the same command reads it from there.
     """
     from bert_jax.config.analyses import ANALYSES
 

@@ -18,10 +18,10 @@ class TurnsConfig:
     """What all benchmarks share: how contestants take turns, and where the result goes."""
 
     rounds: int = 8
-    """Number of rounds. In each, every contestant has one turn, in the same order; ratios are those of neighbouring
-    turns, their median is what counts."""
+    """Number of rounds. In each, every contestant has one turn, in the same order; ratios compare neighbouring turns,
+    and the median of them counts."""
     turn_seconds: float = 2.0
-    """Least length of a turn, in seconds; the work of a turn is never less than one unit, such as a training step."""
+    """Minimum length of a turn, in seconds; a turn does at least one unit of work, such as a training step."""
     peer: Literal["none", "torch"] = "none"
     """What is measured beside bert_jax. torch: the same work in torch and transformers, in the environment that
     peer_python names."""
@@ -64,7 +64,7 @@ class PhaseTurnsConfig(Config, TurnsConfig):
 class StepBenchConfig(PhaseTurnsConfig):
     """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
 
-    Measure the training step: tokens a second, beside torch and beside other options of ours, in turns.
+    Measure the training step in tokens per second, in turns with torch and with other options of ours.
 
     CONFIG is that of `bert-jax pretrain`, whose options are options here too. The batch is synthetic; with
     --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
@@ -73,7 +73,7 @@ class StepBenchConfig(PhaseTurnsConfig):
     padding: float = 0.0625
     """Share of each sequence of a synthetic batch that is padding. The batches of a store have their own."""
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
-    """Where to compute. auto: where JAX does by itself."""
+    """Platform to compute on. auto: the one that JAX chooses."""
     peer_compile: bool = True
     """Whether the tuned peer also tries torch.compile, which takes up to minutes, and keeps it where it is faster."""
 
@@ -82,7 +82,7 @@ class StepBenchConfig(PhaseTurnsConfig):
 class DataBenchConfig(PhaseTurnsConfig):
     """bench data STORE CONFIG [--grid] [--need=PLAN.json,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure the making of batches: sequences for each CPU second, beside the masking collator of transformers, in turns.
+    Measure how fast batches are made, in sequences per CPU second, in turns with the masking collator of transformers.
 
     STORE is a token store that `bert-jax prepare` wrote. CONFIG is that of `bert-jax pretrain`, whose options are
     options here too. Only one phase is measured, so its options need no prefix. The collator gets sequences that are
@@ -92,7 +92,7 @@ class DataBenchConfig(PhaseTurnsConfig):
     grid: bool = False
     """Also measure every loader, packed and not, with single tokens and whole words masked."""
     need: tuple[str, ...] = ()
-    """What hosts need: files of `bert-jax plan --output=FILE.json`, whose optimistic end counts, or
+    """What hosts need: files of `bert-jax plan --output=FILE.json`, of which the optimistic end counts, or
     NAME=SEQUENCES_PER_SECOND of all chips of one host, with commas between several: plan.json,v5p:2x2x1=9000. The
     result says how many cores that keeps busy."""
 
@@ -101,8 +101,8 @@ class DataBenchConfig(PhaseTurnsConfig):
 class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
     """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure steps of fine-tuning and the encoding of texts, beside transformers in the order and data type that are
-    fastest there, in turns.
+    Measure fine-tuning steps and the encoding of texts, in turns with transformers, in the order and data type that are
+    fastest there.
 
     TASK is that of `bert-jax finetune`, on sentences or pairs, whose options are options here too; no --workdir is
     needed. Both sides start from the same weights and train on the same token ids.
@@ -127,7 +127,7 @@ class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
 class PrepareBenchConfig(PreparedTextConfig, TurnsConfig):
     """bench prepare --input=CORPUS --vocab=VOCAB [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure `bert-jax prepare` with one worker: MB of text for each CPU second, beside its tokenizer alone, in turns.
+    Measure `bert-jax prepare` with one worker, in MB of text per CPU second, in turns with its tokenizer alone.
 
     CORPUS is what `bert-jax prepare` takes, VOCAB is its vocabulary; no store is kept.
     """
@@ -148,7 +148,7 @@ class PrepareBenchConfig(PreparedTextConfig, TurnsConfig):
 class LoadBenchConfig(TurnsConfig):
     """bench load MODEL [--also=MODEL,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure the loading of a model in a new process, from its start until every parameter has been read, in turns.
+    Measure how fast a model is loaded, from the start of a new process until every parameter has been read, in turns.
 
     MODEL is anything that bert_jax.load opens; for transformers it must be a Hugging Face directory. Each turn is one
     process, whatever turn_seconds says.
@@ -171,7 +171,7 @@ class AttentionBenchConfig(TurnsConfig):
     lengths: tuple[int, ...] = (128, 512, 2048)
     """Lengths of the sequences, in tokens."""
     tokens: int = 4096
-    """Number of tokens of a batch, about: a length has as many rows as hold that many, at least one."""
+    """Approximate number of tokens per batch: each length has as many rows as hold that many, and at least one."""
     heads: int = 12
     """Number of heads, each of size 64."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -181,7 +181,7 @@ class AttentionBenchConfig(TurnsConfig):
     padding: float = 0.0625
     """Share of each sequence that is padding."""
     window: int = 0
-    """Number of tokens that each sees to either side, as in a local layer; 0: all of them."""
+    """Number of tokens that each token sees to either side, as in a local layer. 0: all of them."""
 
 
 BENCHMARKS = {

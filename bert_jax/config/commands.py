@@ -88,7 +88,7 @@ class ResultsConfig:
 
     gain_over: str = ""
     """Directory to compare with, one of those given, or one of its rows if it has several (such as random weights). For
-    each other row, one more row shows by how much that is better. By default there are no such rows."""
+    each of the other rows, an additional row shows by how much it is better. By default there are no such rows."""
     output: str = ""
     """Directory to write results_table.md and results_table.json to. By default the table is only printed."""
 
@@ -101,8 +101,10 @@ class ConvertConfig:
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
     directory that transformers opens. tf1: files that Google's code opens."""
     parts: Literal["all", "mlm", "encoder", "generator"] = "all"
-    """Parts to write. all: what the source has, of a run of replaced-token detection the discriminator. generator: that
-    run's generator, a masked language model. mlm: encoder and masked-language-model head, the exact contents of
-    AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of AutoModel."""
+    """Parts to write. all: everything that the source has; of a run of replaced-token detection, that is the
+    discriminator. generator: that run's generator, a masked language model. mlm: encoder and masked-language-model
+    head, the exact contents of AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact
+    contents of AutoModel."""
     weights: Literal["last", "ema"] = "last"
-    """Weights to write, of a run of ours: those after the last step, or their moving average (optimizer.ema_decay)."""
+    """Weights to write if the source is a run of ours: those after the last step, or their moving average
+    (optimizer.ema_decay)."""

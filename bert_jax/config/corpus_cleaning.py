@@ -20,7 +20,7 @@ class CleaningConfig:
     """What is repaired in a corpus and removed from it: nothing by default. The order of the steps is in cleaner.py."""
 
     unicode: Literal["keep", "repair"] = "keep"
-    """What is done to the characters. repair: text that was decoded wrongly (“schÃ¶n”) is put right, curly quotes and
+    """What happens to the characters. repair: text that was decoded wrongly (“schÃ¶n”) is corrected, curly quotes and
     ligatures become plain, and the result is normalized to NFC."""
     languages: tuple[str, ...] = ()
     """Languages to keep, as ISO 639 codes such as en,de. A document whose most probable language is a different one is
@@ -33,19 +33,19 @@ class CleaningConfig:
     development and testing count; separated by commas. TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text with
     an item per line."""
     overlap: int = 13
-    """Words in a row that a paragraph must share with an evaluation set to be removed; used with decontaminate only. A
-    shorter text, of at least 8 words, must occur in full."""
+    """Number of consecutive words that a paragraph must share with an evaluation set to be removed; used with
+    decontaminate only. A shorter text, of at least 8 words, must occur in full."""
     contacts: Literal["keep", "remove"] = "keep"
-    """What is done about e-mail addresses and telephone numbers. remove: they are cut out of the text."""
+    """What happens to e-mail addresses and telephone numbers. remove: they are cut out of the text."""
     phone_region: str = "US"
-    """Country, as a code of two letters, whose telephone numbers are recognized without +; used with contacts=remove
-    only."""
+    """Two-letter code of the country whose telephone numbers are recognized without +; used with contacts=remove only.
+    """
     deduplicate: Literal["keep", "exact", "near"] = "keep"
-    """What is removed, after all other steps, because the corpus has it already. exact: documents that are the same,
+    """What is removed, after all other steps, because the corpus already has it. exact: documents that are the same,
     and paragraphs of at least 100 characters. near: documents that are similar as well."""
     near_threshold: float = 0.8
     """Similarity from which documents are near duplicates, from 0.5 to 1; used with deduplicate=near only. It is the
-    Jaccard similarity of their sets of five words in a row, as MinHash estimates it."""
+    Jaccard similarity of their sets of five consecutive words, as MinHash estimates it."""
 
     @property
     def cleans(self) -> bool:

@@ -49,8 +49,8 @@ class ModelConfig:
     hidden_size: int = 768
     """Width of each layer, and of the embeddings unless embedding_size says otherwise."""
     embedding_size: int | None = None
-    """Width of the three embedding tables, which an affine map then takes to hidden_size (ALBERT: 128). None: that of
-    the layers, without a map."""
+    """Width of the three embedding tables, which an affine map then takes to hidden_size (ALBERT: 128). None:
+    hidden_size, without a map."""
     num_layers: int = 12
     """Number of layers of the encoder."""
     num_heads: int = 12
@@ -70,7 +70,7 @@ class ModelConfig:
     attention_dropout: float = 0.1
     """Dropout rate on the attention probabilities."""
     layer_norm_epsilon: float = 1e-12
-    """Added to the variance in LayerNorm."""
+    """Constant added to the variance in LayerNorm."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights before truncation at two standard deviations,
     which leaves 0.88 times this value."""
@@ -89,31 +89,32 @@ class ModelConfig:
     """Activation of the affine map of the first position that heads read: tanh (BERT), relu (DistilBERT) or gelu_erf
     (ELECTRA)."""
     pair_head: bool = True
-    """Whether pre-training has that map and a head for the pairs of data.sentence_pairs. False: neither, as in RoBERTa,
-    DistilBERT and ELECTRA, and a task that needs the map starts with a fresh one."""
+    """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: it has neither, as in
+    RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
-    """How the order of the tokens enters. learned: by a table that is added to the words. rope: queries and keys are
-    turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance (Press et
-    al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and with whether both
-    are of one segment (Yang et al. 2019); with it come XLNet's embeddings, which are words alone and not normalized,
-    logits of words without a transform, and poolers and classifiers that read the last token. none: not at all."""
+    """How the model learns of the order of the tokens. learned: by a table that is added to the words. rope: queries
+    and keys are turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the
+    distance (Press et al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and
+    with whether both are of one segment (Yang et al. 2019); with it come XLNet's embeddings, which are words alone and
+    not normalized, logits of words without a transform, and poolers and classifiers that read the last token. none: not
+    at all."""
     rope_theta: float = 10_000.0
     """Base of the wavelengths of rope in layers that see the whole sequence; a longer reach needs a larger one."""
     rope_local_theta: float | None = None
-    """The same in layers with a window. None: rope_theta."""
+    """Base of the wavelengths of rope in layers with a window. None: rope_theta."""
     rope_scale: float = 1.0
-    """By how much positions are divided in layers that see the whole sequence, so that a model reads sequences longer
-    than it was trained on (position interpolation, Chen et al. 2023)."""
+    """Factor by which positions are divided in layers that see the whole sequence, so that a model reads longer
+    sequences than it was trained on (position interpolation, Chen et al. 2023)."""
     layer: Literal["transformer", "lstm", "none"] = "transformer"
-    """What a layer is. lstm: a recurrent network in place of attention and feed-forward (Hochreiter & Schmidhuber
-    1997), computed in float32; with direction=both one in each direction, of half the width each, which never see each
-    other's states (ELMo, Peters et al. 2018), else one of the whole width (ULMFiT, Howard & Ruder 2018). none: there is
-    none (num_layers=0), and no norm of the embeddings, so a word has one vector everywhere; poolers read the mean of a
+    """Kind of layer. lstm: a recurrent network in place of attention and feed-forward (Hochreiter & Schmidhuber 1997),
+    computed in float32; with direction=both one in each direction, of half the width each, which never see each other's
+    states (ELMo, Peters et al. 2018), else one of the whole width (ULMFiT, Howard & Ruder 2018). none: there are no
+    layers (num_layers=0) and no norm of the embeddings, so a word has one vector everywhere; poolers read the mean of a
     text."""
     direction: Literal["both", "left_to_right"] = "both"
-    """Which tokens a token sees: those on both sides (BERT), or itself and those before it, as the model without
-    bidirectionality that the paper compares BERT with (section 5.1), and as GPT. Poolers and classifiers then read the
-    last token of a text, the only one that sees all of it."""
+    """Tokens that each token sees: those on both sides (BERT), or itself and those before it, as in GPT and in the
+    model without bidirectionality that the paper compares BERT with (section 5.1). Poolers and classifiers then read
+    the last token of a text, the only one that sees all of it."""
     local_window: int | None = None
     """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
     global_every: int = 3

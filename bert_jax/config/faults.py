@@ -12,7 +12,7 @@ class HostFaultsConfig:
 
     step_timeout_seconds: float | None = None
     """Seconds that a step or a batch of an evaluation may take before the run ends on every host, with a stack trace of
-    each. None: five minutes more than the slowest so far. 0: as long as it likes."""
+    each. None: five minutes more than the slowest so far. 0: no limit."""
     peer_timeout_seconds: int = 60
     """Seconds without a heartbeat from another host after which it counts as dead, and the run ends."""
     check_replicas_every: int = 0
@@ -25,13 +25,14 @@ class FaultsConfig(HostFaultsConfig):
     """What a run does about hosts that hang or die, and about numbers that go wrong."""
 
     max_skipped_steps: int = 10
-    """Number of updates in a row without a finite loss and gradient, which are skipped, after which the run rolls back
-    to its last good checkpoint and goes on behind the batches that it had come to."""
+    """Number of consecutive updates whose loss or gradient is not finite, which are skipped, after which the run rolls
+    back to its last good checkpoint and continues after the batches that it had reached."""
     spike_threshold: float = 0.0
-    """A loss so many robust standard deviations (1.4826 times the median absolute deviation) above the median of the
-    last 128 makes the run roll back in the same way; PaLM did so by hand. 0: no loss does."""
+    """Number of robust standard deviations (1.4826 times the median absolute deviation) above the median of the last
+    128 losses from which a loss makes the run roll back in the same way; for PaLM this was done by hand. 0: no loss
+    does."""
     rollbacks: int = 3
-    """Number of times that a run rolls back. Then it stops and leaves a report."""
+    """Maximum number of rollbacks of a run. After them it stops and leaves a report."""
 
 
 def check_host_faults(faults: HostFaultsConfig) -> None:

@@ -82,7 +82,7 @@ class FinetuneConfig:
     on a left-to-right model, rather than frozen."""
 
     seed: int = 0
-    """Seed of the first run: of the head, the order of the examples and dropout."""
+    """Seed of the first run, for the head, the order of the examples and dropout."""
     seeds: int = 1
     """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and standard deviation are reported."""
     grid: bool = False
@@ -109,9 +109,9 @@ class FinetuneConfig:
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
     sets."""
     packing: bool = False
-    """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and what each
-    sequence counts stay the same, dropout falls on other elements. It makes sorting superfluous: bucket_window=1. For
-    tasks on sentences and pairs."""
+    """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and the weight of
+    each sequence stay the same; dropout falls on different elements. Sorting becomes superfluous, so use
+    bucket_window=1. Packing works for tasks on sentences and pairs."""
     eval_batch_size: int = 64
     """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = 500

@@ -20,9 +20,10 @@ class GeneratorConfig:
     intermediate_size: int | None = None
     """Width of the feed-forward layer. None: four times hidden_size."""
     embeddings: Literal["shared", "own", "disentangled"] = "shared"
-    """What both parts know of a token. shared: the same tables and norm, trained by both losses, as in ELECTRA; an
-    affine map takes them to the width of each. own: each part has its own. disentangled: the discriminator's tables are
-    those of the generator, which its loss does not train, plus a difference that it learns (DeBERTa v3)."""
+    """How generator and discriminator share what they know of a token. shared: the same tables and norm, trained by
+    both losses, as in ELECTRA; an affine map takes them to the width of each. own: each part has its own. disentangled:
+    the discriminator's tables are those of the generator, which its loss does not train, plus a difference that it
+    learns (DeBERTa v3)."""
 
 
 def generator_model(model: ModelConfig, generator: GeneratorConfig) -> ModelConfig:

@@ -16,12 +16,12 @@ class TpuConfig:
     Train on Cloud TPU VMs: request a slice, install, start on all workers, show the log, restart after a preemption.
 
     The request waits in the queue of Cloud TPU. If the slice is taken away, it is requested again and the run resumes.
-    At the end the slice is deleted. Ctrl-C only detaches: the run goes on, and the same command shows its log again.
+    At the end the slice is deleted. Ctrl-C only detaches: the run continues, and the same command shows its log again.
     CONFIG is that of `bert-jax pretrain`, whose options are options here too.
     """
 
     name: str
-    """Name of the queued resource, and of its slice. A launch with the name of one that exists takes that one."""
+    """Name of the queued resource, and of its slice. If one of this name exists, the command attaches to it."""
     zone: str
     """Zone of Google Cloud, such as us-central2-b."""
     accelerator_type: str
@@ -35,12 +35,12 @@ class TpuConfig:
     project: str = ""
     """Project of Google Cloud. By default that of the gcloud configuration."""
     service_account: str = ""
-    """Service account of the workers, which has to reach the bucket. By default that of Compute Engine."""
+    """Service account of the workers, which must have access to the bucket. By default that of Compute Engine."""
     wheel: str = ""
     """Wheel of bert_jax to install on the workers. By default one is built from this checkout."""
     max_restarts: int = 10
-    """Maximum number of restarts in a row; a start that has lived for an hour clears the count. Bad input is never
-    followed by a restart."""
+    """Maximum number of restarts in a row; a start that lasts for an hour resets the count. A run that ended because of
+    bad input is never restarted."""
     keep: bool = False
     """Do not delete the slice at the end. It costs money until --teardown deletes it."""
     teardown: bool = False
@@ -55,7 +55,7 @@ class GkeConfig:
 
     Train on TPU slices of Google Kubernetes Engine: submit a JobSet, which restarts the run after a preemption.
 
-    A cluster with TPU node pools, the JobSet controller and a container image with bert_jax must be there. The command
+    A cluster with TPU node pools, the JobSet controller and a container image with bert_jax must exist. The command
     returns at once and says how to watch the run. CONFIG is that of `bert-jax pretrain`, whose options are options here
     too.
     """
@@ -65,7 +65,7 @@ class GkeConfig:
     image: str
     """Container image in which bert-jax can be called, such as us-docker.pkg.dev/project/images/bert_jax:1."""
     topology: str
-    """Chips of one slice, such as v5e:4x4, v5p:4x4x4 or v6e:4x8. The node pools have to be of this kind."""
+    """Chips of one slice, such as v5e:4x4, v5p:4x4x4 or v6e:4x8. The node pools must be of this kind."""
     chips_per_host: int = 0
     """Number of chips of one node. 0: four, or all chips of a smaller slice. For v5e:2x4 and v6e:2x4, 8 is possible."""
     slices: int = 1
@@ -75,9 +75,9 @@ class GkeConfig:
     namespace: str = "default"
     """Namespace of the JobSet."""
     service_account: str = ""
-    """Kubernetes service account that may reach the bucket. By default that of the namespace."""
+    """Kubernetes service account that has access to the bucket. By default that of the namespace."""
     max_restarts: int = 100
-    """Maximum number of restarts of the whole JobSet. Bad input is never followed by a restart."""
+    """Maximum number of restarts of the whole JobSet. A run that ended because of bad input is never restarted."""
     teardown: bool = False
     """Delete the JobSet, and do nothing else."""
     dry_run: bool = False
@@ -90,13 +90,13 @@ class SlurmConfig:
 
     Train on the GPUs of a Slurm cluster: submit a job with one task per GPU, which is requeued after a preemption.
 
-    The job runs the Python that runs this command, so its environment and the paths have to be on disks that all nodes
+    The job runs the Python that runs this command, so its environment and the paths must be on disks that all nodes
     see. The command returns at once and says how to watch the job. CONFIG is that of `bert-jax pretrain`, whose options
     are options here too.
     """
 
     name: str
-    """Name of the job. If one of this name is queued or running, no other is submitted."""
+    """Name of the job. If a job of this name is queued or running, none is submitted."""
     nodes: int
     """Number of nodes."""
     gpus_per_node: int = 8
@@ -109,11 +109,12 @@ class SlurmConfig:
     """Time limit, such as 24:00:00 or 2-12:00:00. The job saves before it and is requeued. By default that of the
     partition."""
     cpus_per_task: int = 0
-    """Number of processor cores for each task. 0: as many as the cluster gives."""
+    """Number of processor cores per task. 0: the default of the cluster."""
     notice_seconds: int = 120
     """How long before the time limit the run is told to save."""
     max_restarts: int = 3
-    """Maximum number of restarts in a row inside one allocation. Bad input is never followed by a restart."""
+    """Maximum number of restarts in a row inside one allocation. A run that ended because of bad input is never
+    restarted."""
     teardown: bool = False
     """Cancel the job, and do nothing else."""
     dry_run: bool = False
@@ -136,7 +137,8 @@ class LocalConfig:
     devices_per_host: int = 1
     """Number of virtual CPU devices of each process."""
     max_restarts: int = 0
-    """Maximum number of restarts in a row after a failure. Bad input and Ctrl-C are never followed by a restart."""
+    """Maximum number of restarts in a row after a failure. A run that ended because of bad input or Ctrl-C is never
+    restarted."""
     dry_run: bool = False
     """Print the commands, which can be pasted into a shell, and run nothing."""
 

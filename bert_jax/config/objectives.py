@@ -15,13 +15,13 @@ class ObjectiveConfig:
     name: Literal["masked_words", "left_to_right", "two_directions", "replaced_tokens", "permutation", "skip_gram"] = (
         "masked_words"
     )
-    """What is learned. masked_words: BERT's masked language model, with the second objective of data.sentence_pairs.
-    left_to_right: each token of a text, from those before it; the model needs direction=left_to_right.
-    two_directions: from those before it and, by the other half of the states, from those after it, as in ELMo; the
-    model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a generator, trained
-    beside it, from those of the text. permutation: some tokens, from those that come before them in a random order, as
-    in XLNet; the model needs positions=xlnet. skip_gram: the words beside each word, from its vector alone (word2vec);
-    the model needs layer=none."""
+    """Objective of the training. masked_words: BERT's masked language model, with the second objective of
+    data.sentence_pairs. left_to_right: each token of a text, from those before it; the model needs
+    direction=left_to_right. two_directions: from those before it and, by the other half of the states, from those after
+    it, as in ELMo; the model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a
+    generator, trained beside it, from those of the text. permutation: some tokens, from those that come before them in
+    a random order, as in XLNet; the model needs positions=xlnet. skip_gram: the words beside each word, from its vector
+    alone (word2vec); the model needs layer=none."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
     lowest loss of the second objective."""
@@ -31,8 +31,8 @@ class ObjectiveConfig:
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
     longest_span: int = 5
-    """Of a permutation: maximum number of tokens that are predicted side by side; the probability of n is proportional
-    to 1/n. masking.rate is the share of all tokens."""
+    """Maximum number of adjacent tokens that are predicted together with name=permutation; the probability of n is
+    proportional to 1/n. masking.rate is the share of all tokens."""
     replaced_tokens_weight: float = 50.0
     """Weight of the discriminator's loss with name=replaced_tokens; mlm_weight is then that of the generator's."""
     generator: GeneratorConfig = GeneratorConfig()

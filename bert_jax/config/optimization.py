@@ -20,7 +20,7 @@ class OptimizerConfig:
     momentum: float = 0.95
     """Decay rate of the momentum of matrices; used with name=muon only."""
     epsilon: float = 1e-6
-    """Added to the square root of the second moment."""
+    """Constant added to the square root of the second moment."""
     weight_decay: float = 0.01
     """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
     clip_norm: float = 1.0

@@ -98,8 +98,8 @@ class MaskingConfig:
     """Share of the predicted tokens that are replaced by a random entry of the vocabulary. The rest stay as they
     are."""
     replacement: Literal["token", "span"] = "token"
-    """What one decision between [MASK], a random entry and no change is made for: each predicted token, or each run of
-    adjacent ones (span, as in SpanBERT), whose random entries still differ."""
+    """Unit for which the choice between [MASK], a random entry and no change is made: each predicted token, or each run
+    of adjacent ones (span, as in SpanBERT), whose random entries still differ."""
     span_continue: float = 0.8
     """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p =
     0.2 of SpanBERT, section 3.1)."""
@@ -108,11 +108,11 @@ class MaskingConfig:
     ngram_max: int = 3
     """Longest n-gram, in words; the probability of n is proportional to 1/n."""
     static_masks: int = 0
-    """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e has masks
+    """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e uses mask
     number e mod N."""
     loss_epsilon: float = 0.0
-    """Added to the sum of weights that the loss is divided by. The original adds 1e-5, which changes a float32 result
-    if a batch has fewer than 256 predictions."""
+    """Constant added to the sum of weights by which the loss is divided. The original adds 1e-5, which changes a
+    float32 result if a batch has fewer than 256 predictions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class PhaseConfig:
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
     mixture: str = ""
-    """Mixture of this phase, in place of data.mixture; the stores may be other ones."""
+    """Mixture of this phase, in place of data.mixture; it may name different stores."""
     batch_size: int = 256
     """Sequences per step, over all devices and micro-batches."""
     ramp_batch_sizes: tuple[int, ...] = ()
@@ -154,10 +154,11 @@ class MeshConfig:
     """How devices are laid out. The size of one axis may be -1: all devices that the other axes leave."""
 
     slice: int = 1
-    """Number of TPU slices, which only the network of the data centre connects. Each takes a share of every batch and
+    """Number of TPU slices, connected only by the network of the data centre. Each takes a share of every batch and
     holds the whole training state, so that nothing but gradients crosses that network."""
     data: int = -1
-    """Number of groups of devices that each take a share of every batch and hold a copy of the model."""
+    """Number of groups of devices that each take a share of every batch and hold a copy of the model. -1: as many as
+    the other axes leave devices for."""
     fsdp: int = 1
     """Number of devices that each take a share of every batch and hold a share of the parameters and optimizer
     state."""
@@ -211,7 +212,7 @@ class Config:
     masking: MaskingConfig = MaskingConfig()
     """Which pieces are masked, and what replaces them."""
     objective: ObjectiveConfig = ObjectiveConfig()
-    """Weights of the losses in their sum."""
+    """What the model is trained for, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     """Parts of training, each at one sequence length."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -231,7 +232,7 @@ class Config:
     profile: ProfileConfig = ProfileConfig()
     """Which steps leave a trace for XProf."""
     sinks: SinksConfig = SinksConfig()
-    """Services that get the metrics beside TensorBoard."""
+    """Services that receive the metrics in addition to TensorBoard."""
     workdir: str = ""
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = ""
@@ -239,17 +240,18 @@ class Config:
     (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
     work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
     init_from_layers: tuple[int, ...] = ()
-    """Layers of that model, from 0, that the layers of this one start from, in order: for half as many 0,2,4 and so on.
-    Without init_from they are those of objective.distillation.teacher, if there is one. What a student of DistilBERT's
-    kind lacks, token types and a pooler, is left out. By default all layers, of which there must be as many."""
+    """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
+    0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
+    student like DistilBERT lacks (token types and a pooler) is left out. By default all layers are taken, and both
+    models must have the same number."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = 10
     """Number of steps between two rows of metrics."""
     elastic_batch: bool = False
-    """Whether a run may resume with other values of phases.N.batch_size and phases.N.learning_rate than it was last
-    started with. It goes on with the next example that it has not seen; the steps, and the schedule over them, stay as
-    they are given. For another number of devices with the same batch, phases.N.micro_batches is enough."""
+    """Whether a run may resume with values of phases.N.batch_size and phases.N.learning_rate that differ from those of
+    its last start. It continues with the next example that it has not seen; the steps, and the schedule over them, are
+    those of the options. If only the number of devices changes, not the batch, phases.N.micro_batches is enough."""
 
     @property
     def total_steps(self) -> int:

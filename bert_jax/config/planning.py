@@ -18,7 +18,7 @@ class PlanConfig(Config):
     the known ones."""
     search: bool = False
     """Also find, for each phase, the weakest remat that makes it fit, the largest batch that fits, and the fastest of a
-    few meshes. This compiles some ten programs per phase."""
+    few meshes. This compiles about ten programs per phase."""
     price_per_chip_hour: float = 0.0
     """Price of a chip for an hour, in any currency. By default no cost is computed."""
     output: str = ""

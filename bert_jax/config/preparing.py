@@ -33,8 +33,8 @@ class TrainVocabConfig:
     lowercase: bool = True
     """Whether text is lowercased and, for WordPiece, its accents are stripped."""
     family: Literal["bert", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = "bert"
-    """Whose special tokens, ids and cleaning of texts a SentencePiece vocabulary has; used with method=unigram and bpe
-    only, and with a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece."""
+    """Model family whose special tokens, ids and cleaning of texts a SentencePiece vocabulary has; used only with
+    method=unigram or bpe and a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece."""
     min_pair_count: int = 100
     """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose
     parts occur nowhere else, so a low value fills the vocabulary with pieces of rare words. A high value keeps it for

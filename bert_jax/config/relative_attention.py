@@ -14,9 +14,9 @@ class DisentangledConfig:
     """
 
     terms: Literal["none", "c2p", "p2c", "c2p+p2c"] = "none"
-    """The terms beside content·content. none: ordinary attention, and the other options here mean nothing."""
+    """Terms of the scores besides content·content. none: ordinary attention; the other options here have no effect."""
     max_distance: int = 512
-    """Distance from which on all are alike: max_relative_positions of published files."""
+    """Distance from which all distances are treated alike (max_relative_positions in published files)."""
     buckets: int | None = None
     """Number of buckets for the distances to either side. Half of them are one distance each; the others grow
     logarithmically up to max_distance (version 2 and 3: 256). None: every distance below max_distance has its own

@@ -11,11 +11,11 @@ class StaticVectorsConfig:
     """Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546); objective.name chooses it."""
 
     window: int = 5
-    """Most words to either side of a word that are its neighbours: for each word the number is drawn anew, from 1 to
-    this."""
+    """Maximum number of words to either side of a word that count as its neighbours. For each word the number is drawn
+    anew, from 1 to this."""
     negatives: int = 5
-    """Weight of the words drawn at random against each neighbour: that number of them in the paper. Here the neighbours
-    in a row share what is drawn, with the same expectation."""
+    """Weight of the words drawn at random against each neighbour. In the paper it is their number; here the neighbours
+    in a row share the words that are drawn, with the same expectation."""
     subsampling: float = 0.0
     """Threshold t of the frequent words: a word with share f of the text is left out with probability 1 - √(t / f).
     The paper has 1e-5 for a billion words. 0: none is left out."""

@@ -15,11 +15,11 @@ class DistillationConfig:
     """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
     words. A run resumes with the same teacher only, wherever it is. By default there is none."""
     temperature: float = 2.0
-    """What the logits of both models are divided by before they are compared. The loss is multiplied by its square."""
+    """Divisor of the logits of both models before they are compared. The loss is multiplied by its square."""
     soft_weight: float = 5.0
     """Weight of the divergence of the student's predictions from the teacher's."""
     soft_positions: Literal["masked", "all"] = "masked"
-    """Where predictions are compared: at the masked positions, or at every token, as in the published code, which
+    """Positions at which predictions are compared: the masked ones, or all tokens, as in the published code, which
     computes the logits of all of them."""
     cosine_weight: float = 1.0
     """Weight of 1 - cosine of the last states of student and teacher, which must have one width."""
@@ -66,10 +66,10 @@ class TaskDistillationConfig:
     """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes with
     the same teacher only, wherever it is. By default there is none."""
     temperature: float = 2.0
-    """What the logits of both models are divided by before they are compared. The loss is multiplied by its square.
-    Numbers (regression) are compared as they are."""
+    """Divisor of the logits of both models before they are compared. The loss is multiplied by its square. Numbers
+    (regression) are compared as they are."""
     share: float = 0.5
-    """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are not learned."""
+    """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are ignored."""
 
 
 def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:

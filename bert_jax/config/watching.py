@@ -41,7 +41,7 @@ class ReportConfig:
     """Options of `bert-jax report`."""
 
     output: str
-    """HTML file to write, local or gs://. It holds all that it shows, the library that draws it included."""
+    """HTML file to write, local or gs://. It is self-contained: even the library that draws the curves is inside."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class DescribeConfig:
     """Options of `bert-jax describe`."""
 
     output: str
-    """HTML file to write, local or gs://, with all that it shows. The figures are written beside it, as .json."""
+    """Self-contained HTML file to write, local or gs://. The figures are also written beside it, as .json."""
     samples: int = 8
     """Number of documents, drawn at random, whose beginnings are shown."""
     seed: int = 0
-    """Seed of their choice."""
+    """Seed of the random choice of these documents."""
     cache: str = ""
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""

@@ -15,7 +15,7 @@ class AnalysisConfig:
     blank is one text."""
     output: str
     """Directory for result.json and the pictures. Started again with the same model, input and options, the command
-    takes the result from there."""
+    reads the result from there."""
     texts: int = 2_000
     """Number of texts to draw at random from the input. 0: all of them, in their order."""
     seed: int = 0

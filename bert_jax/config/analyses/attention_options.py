@@ -16,11 +16,11 @@ class AttentionConfig:
     """
 
     text: str
-    """The text that the model reads."""
+    """Text that the model reads."""
     output: str
     """Directory for index.html, result.json and the pictures."""
     pair: str = ""
-    """A second text, read after the first as a pair. By default there is none."""
+    """Second text, read after the first as a pair. By default there is none."""
     max_length: int | None = None
     """Tokens of the text, special ones included; a longer one is cut. None: as many as the model has positions."""
 

@@ -43,5 +43,5 @@ class IsotropyConfig(AnalysisConfig):
     its tokens, drawn at random."""
     sts: str = ""
     """File of STS-B, dev.tsv or train.tsv, whose judgements are compared with the cosines of every layer, by mean and
-    cls, before and after centring, component removal and whitening, which are fitted on the input. By default nothing
-    is."""
+    cls, before and after centring, component removal and whitening, which are fitted on the input. By default there is
+    no such comparison."""

@@ -13,13 +13,13 @@ class MaskGapConfig:
     trained with, less that of the same sequences with fresh ones, at every checkpoint of a run, and the same for
     held-out sequences.
 
-    RUN is a work directory of pre-training, with as many checkpoints as the curve shall have (checkpoint.keep_last),
-    and its token store where its configuration says.
+    RUN is a work directory of pre-training. The curve has a point for each checkpoint in it (checkpoint.keep_last), and
+    the token store must be where its configuration says.
     """
 
     output: str
     """Directory for result.json and the pictures. Started again with the same checkpoints and options, the command
-    takes the result from there."""
+    reads the result from there."""
     sequences: int = 256
     """Number of training sequences, and of held-out ones."""
     fresh_masks: int = 4

@@ -25,29 +25,29 @@ class ProbeConfig:
     """Files to train on, separated by commas; their tasks are shown together. Without --dev and --test, each seed keeps
     15 % of the texts for each of them."""
     output: str
-    """Directory for result.json, the pictures and the states of words. Started again, the command takes from there what
-    it needs."""
+    """Directory for result.json, the pictures and the states of words. Started again, the command reads what it needs
+    from there."""
     dev: str = ""
     """Files with the same tasks, by which the penalty is chosen. By default a part of the input."""
     test: str = ""
     """Files with the same tasks, on which the probes are tested. By default a part of the input."""
     tasks: str = ""
-    """Names of the tasks, separated by commas. By default all that the files make."""
+    """Names of the tasks, separated by commas. By default all tasks that the files provide."""
     columns: str = ""
     """Names and columns of the tags in CoNLL files, such as pos:2,chunk:3,entity:4. By default the last column is the
     task tags."""
     layers: str = "all"
     """Layers to probe and to mix, such as 0,2,4, 0 being the embeddings. all: the embeddings and every layer."""
     pieces: Literal["first", "mean", "last"] = "mean"
-    """Which pieces of a word or span stand for it."""
+    """Pieces of a word or span that represent it. mean: the mean of all pieces. first, last: one of them."""
     seeds: int = 3
     """Number of seeds; each divides the texts anew and draws another control task."""
     examples: int = 5_000
-    """Largest number of examples of a task from each of the input, dev and test, drawn at random."""
+    """Maximum number of examples of a task from each of the input, dev and test, drawn at random."""
     texts: int = 2_000
     """Number of lines of text from which tasks without labels are made, drawn at random. 0: all."""
     seed: int = 0
-    """First of the seeds, and that of whatever is drawn at random."""
+    """First of the seeds, and the seed of whatever else is drawn at random."""
     batch_size: int = 32
     """Number of texts that the model reads at once."""
     max_length: int | None = None

@@ -11,8 +11,8 @@ from bert_jax.errors import UserError
 class PruneConfig(AnalysisConfig):
     """analyze prune MODEL --depth=N --input=FILE --output=DIR [--task=NAME --task_data=DIR]
 
-    Take away the layers that a model needs least by CKA, down to a depth, and measure what is lost, against taking away
-    the top layers and random ones. The smaller model is DIR/model: train it further (pretrain --init_from), fine-tune
+    Remove the layers that a model needs least by CKA, down to a depth, and measure what is lost, compared with removing
+    the top layers or random ones. The smaller model is DIR/model: train it further (pretrain --init_from), fine-tune
     it, or convert it.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it

@@ -13,22 +13,22 @@ class InitConfig:
     and gradients by depth for post-norm and pre-norm, the similarity of positions, operations and memory by length.
 
     MODEL is the name of a shipped configuration (bert_mini), a configuration file, or anything that bert_jax.load
-    opens, whose sizes are taken, and whose learned positions are compared with both starts.
+    opens, from which the sizes are taken; learned positions are compared with both ways to initialize them.
     """
 
     output: str
-    """Directory for result.json and the pictures. Started again with the same sizes and options, the command takes the
+    """Directory for result.json and the pictures. Started again with the same sizes and options, the command reads the
     result from there."""
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Numbers of heads to compare; those that do not divide the hidden size are left out."""
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    """Tokens of a sequence for the costs of a step; those that the model cannot read are left out."""
+    """Sequence lengths, in tokens, for the costs of a step; those that the model cannot read are left out."""
     draws: int = 64
-    """Number of initializations for each number of heads; a 16th of it, and at least 2, for states and gradients."""
+    """Number of initializations per number of heads; states and gradients take a 16th of it, and at least 2."""
     length: int = 64
-    """Tokens of a sequence in all other measurements."""
+    """Sequence length, in tokens, of all other measurements."""
     seed: int = 0
-    """Seed of everything that is drawn."""
+    """Seed of everything that is drawn at random."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""

@@ -21,7 +21,7 @@ class SpellingConfig(AnalysisConfig):
     """
 
     texts: int = 1_000
-    """Number of texts to draw at random from the input. 0: all of them, in their order. A dev set is read whole."""
+    """Number of texts to draw at random from the input. 0: all of them, in their order. A dev set is read in full."""
     max_length: int | None = 128
     """Tokens per text, [CLS] and [SEP] included; longer texts are cut, and those of a task as in its fine-tuning. None:
     as many as the model has positions."""

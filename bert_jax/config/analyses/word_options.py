@@ -22,7 +22,7 @@ class SimilarityConfig(AnalysisConfig):
     contexts: int = 16
     """Number of texts in which each of these words is measured."""
     word: str = ""
-    """A word to look at in the texts of --senses, such as bank. By default none is."""
+    """Word to look at in the texts of --senses, such as bank. By default there is none."""
     senses: str = ""
     """File with a line for each text that has the word: a name for its sense, a tab, the text. Not needed without
     --word."""

@@ -66,9 +66,9 @@ class Examples:
     that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off at the outer ends of a segment;
     `epoch_report` counts both. In a packed phase an example is a row of several texts, and sentences may be divided
     between two of these (`chunks`); masks are drawn over the row. With data.copies = N only the order is new after N
-    epochs; with masking.static_masks = N every epoch has the text of epoch 0, and epoch e has masks number e mod N.
-    Spelling errors (data.noise) are in training rows only, and are drawn as often as masks are. Safe
-    to call from several threads.
+    epochs; with masking.static_masks = N every epoch has the text of epoch 0, and epoch e uses mask number e mod N.
+    Spelling errors (data.noise) are in training rows only, and are drawn as often as masks are. Safe to call from
+    several threads.
     """
 
     def __init__(
