@@ -12,6 +12,7 @@ import numpy_bert
 import pytest
 from loaded_model import SMALL, loaded
 from pretrained_model import stored_model, write_workdir
+from processes import SECONDS
 
 from bert_jax import cli
 from bert_jax.analysis import attention
@@ -28,7 +29,6 @@ view("layer").value = "1"; view("layer").dispatchEvent(new Event("change"));
 view("head").value = "0"; view("head").dispatchEvent(new Event("change"));
 document.querySelector('text[data-side="query"][data-place="2"]').dispatchEvent(new Event("mouseenter"));
 """
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")

@@ -121,15 +121,13 @@ def bert_jax() -> None:
     """Stand in for a training run on a worker: `exit N`, `hang`, `finish` when $CLOUD/go exists, or `preempt`."""
     worker, world = int(os.environ["WORKER"]), read()
     number = starts(worker)
+    signal.signal(signal.SIGTERM, lambda *_: ((CLOUD / f"saved{worker}").touch(), print("saved"), sys.exit(143)))
     (CLOUD / f"starts{worker}").write_text("x" * (number + 1))
     action, *code = world["starts"][min(number, len(world["starts"]) - 1)][worker].split()
     print(f"start {number} of worker {worker}: bert-jax {' '.join(sys.argv[1:])}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: ((CLOUD / f"saved{worker}").touch(), print("saved"), sys.exit(143)))
+    while min(map(starts, range(world["workers"]))) <= number:  # no step is taken before all hosts are there
+        time.sleep(0.02)
     if action == "preempt":
-        while (
-            min(map(starts, range(world["workers"]))) <= number
-        ):  # one that dies uncounted would start as the same again
-            time.sleep(0.02)
         write({**world, "seen": ["SUSPENDING", "SUSPENDED"]})
         end_runs(world)
     while action != "exit" and not (action == "finish" and (CLOUD / "go").exists()):
