@@ -1,11 +1,16 @@
 """A store of a corpus with planted duplicates is the store of the corpus without them."""
 
+import pathlib
 import random
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
+from processes import wait_until
 
 from bert_jax.config.corpus_cleaning import CleaningConfig
 from bert_jax.data.preparation import beam_duplicates, duplicate_search, local_run
@@ -110,6 +115,54 @@ def test_any_number_of_workers_and_interruptions_make_the_same_store(
     counted.clear()
     run(corpus, vocab, tmp_path / "whole", clean=NEAR)
     assert len(counted) == records_made > 20
+
+
+KILLED = """
+import sys
+from bert_jax.config import PrepareConfig
+from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.data.corpus import text_blocks
+from bert_jax.data.preparation import duplicate_search, local_run, prepare, writer
+text_blocks.BLOCK_BYTES = 1000
+writer.SHARD_TOKENS = 20_000
+duplicate_search.RECORD_SECONDS = local_run.RECORD_SECONDS = 0
+if __name__ == "__main__":
+    corpus, vocab, output, evaluation = sys.argv[1:]
+    clean = CleaningConfig(unicode="repair", contacts="remove", deduplicate="near", decontaminate=evaluation)
+    options = dict(input=corpus, vocab=vocab, output=output, sentences="lines", workers=2, clean=clean)
+    prepare.run_prepare(PrepareConfig(**options))
+"""
+
+
+def written(paths):
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+@pytest.mark.slow
+def test_a_cleaned_store_is_the_same_after_kill_9(tmp_path, vocab, small_blocks):
+    """Killed at two points while records are made, and at two while text is encoded."""
+    documents = originals(500)
+    corpus = write_corpus(tmp_path / "a.txt", with_duplicates(documents))
+    (tmp_path / "dev.txt").write_text("\n".join(lines[1] for lines in documents[::40]))
+    (tmp_path / "killed.py").write_text(KILLED)
+    store = tmp_path / "killed"
+    command = [sys.executable, str(tmp_path / "killed.py"), corpus, vocab, str(store), str(tmp_path / "dev.txt")]
+    records, tokens = lambda: [store / "duplicates" / "documents"], lambda: store.glob("shard-*.tokens")
+    for files, size in ((records, 5_000), (records, 12_000), (tokens, 50_000), (tokens, 300_000)):
+        process = subprocess.Popen(command)
+        wait_until(lambda files=files, size=size: written(files()) > size, lambda p=process: p.poll() is None)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (store / "manifest.json").exists()
+    run(corpus, vocab, store, clean=cleaned(tmp_path / "dev.txt"))
+    whole = run(corpus, vocab, tmp_path / "whole", clean=cleaned(tmp_path / "dev.txt"))
+    assert contents(store) == contents(tmp_path / "whole")
+    steps = {each.step for each in whole.cleaning}
+    assert {"decontaminate", "deduplicate.documents", "deduplicate.near", "deduplicate.paragraphs"} <= steps
+
+
+def cleaned(evaluation: pathlib.Path) -> CleaningConfig:
+    return CleaningConfig(unicode="repair", contacts="remove", deduplicate="near", decontaminate=str(evaluation))
 
 
 def interrupt_after(patched, module, name, calls):
