@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from bert_jax.data.corpus import arrow_documents, block_ends, documentation, tfds_documents, wikipedia
+from bert_jax.data.corpus import arrow_documents, block_ends, documentation, tfds_documents, warc, wikipedia
 from bert_jax.data.corpus.compression import opened, skip
 from bert_jax.errors import UserError
 
@@ -20,7 +20,6 @@ _TOO_LONG = {
     "jsonl": "a line of more than {limit} is too long for JSON lines; store such a document as plain text, which is "
     "read in pieces",
     "wikipedia": "a page of more than {limit}; give the dump of the articles (pages-articles), not of their histories",
-    "warc": "a record of more than {limit} is too long for a page of text",
     "gutenberg": "a book of more than {limit}; store it as plain text, which is read in pieces",
 }
 
@@ -75,8 +74,8 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
     """Yield the blocks of `source` from `start`, which is the `end` of some block or the beginning.
 
     Raises:
-      UserError: the file is unreadable, damaged or ends too early, a record is longer than MAX_RECORD_BYTES, or there
-        is no such data set or feature.
+      UserError: the file is unreadable, damaged or ends too early, a record is longer than MAX_RECORD_BYTES (of a
+        crawl it is skipped), or there is no such data set or feature.
     """
     if source.format == "tfds":
         return _pack(source, tfds_documents.documents(source.name, text_field), start)
@@ -105,13 +104,17 @@ def _cut_file(source: Source, start: Position) -> Iterator[Block]:
                 cut, closed = len(buffer), True
             else:
                 cut, closed = block_ends.find_end(buffer, source.format, source.name, source.wrap_column)
-            if not cut:
-                if target >= MAX_RECORD_BYTES:
-                    message = _TOO_LONG[source.format].format(limit=f"{MAX_RECORD_BYTES >> 20} MiB")
-                    raise UserError(f"{source.name}:{position.line + 1}: {message}")
+            if not cut and target < MAX_RECORD_BYTES:
                 target += BLOCK_BYTES
                 continue
-            payload, buffer, target = buffer[:cut], buffer[cut:], least
+            if cut:
+                payload, buffer = buffer[:cut], buffer[cut:]
+            elif source.format == "warc":  # a film, perhaps
+                (payload, cut), buffer = warc.skip_record(buffer, stream, source.name), b""
+            else:
+                message = _TOO_LONG[source.format].format(limit=f"{MAX_RECORD_BYTES >> 20} MiB")
+                raise UserError(f"{source.name}:{position.line + 1}: {message}")
+            target = least
             end = Position(position.offset + cut, position.line + payload.count(b"\n"), not closed)
             yield Block(source, position, end, payload, source.bytes if at_end else min(raw.tell(), source.bytes), head)
             if at_end:

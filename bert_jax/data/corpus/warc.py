@@ -6,6 +6,7 @@ The form is ISO 28500: a header, a line feed after a blank line, as many bytes a
 import collections
 import re
 from collections.abc import Iterator
+from typing import IO
 
 from bert_jax.errors import UserError
 
@@ -34,14 +35,32 @@ def check_end(rest: bytes, name: str) -> None:
       UserError: it does not.
     """
     if rest[end_of_records(rest, name) :].strip():
-        raise UserError(f"{name} ends within a record; fetch it again")
+        raise _cut_short(name)
+
+
+def skip_record(buffer: bytes, stream: IO[bytes], name: str) -> tuple[bytes, int]:
+    """Read past a record of which `buffer` is the beginning; return its header alone and the length of the whole.
+
+    Raises:
+      UserError: the file ends within it.
+    """
+    found = _HEADER.match(buffer)
+    assert found, "end_of_records refuses what does not begin with a header"
+    length = found.end() + _length(found[1], name)
+    left = length - len(buffer)
+    while left:
+        if not (data := stream.read(min(left, 1 << 20))):
+            raise _cut_short(name)
+        left -= len(data)
+    return found[0], length
 
 
 def texts(payload: bytes, name: str, removed: collections.Counter[str]) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (offset, bytes, whether they are the response of a server) of each record of a block that may hold text.
 
-    `removed` gets the number of the others.
+    `removed` gets the number of the others, among them the records of which there is only the header (`skip_record`).
     """
+    end = 0
     for header, begin, end in _records(payload, name):
         kind, content = (found[1].lower() if (found := p.search(header)) else b"" for p in (_TYPE, _CONTENT_TYPE))
         is_response = kind == b"response" and content == b"application/http"
@@ -49,6 +68,8 @@ def texts(payload: bytes, name: str, removed: collections.Counter[str]) -> Itera
             yield begin, payload[begin:end], is_response
         else:
             removed["records_without_text"] += 1
+    if _HEADER.match(payload, end):
+        removed["records_too_long"] += 1
 
 
 def _records(buffer: bytes, name: str) -> Iterator[tuple[bytes, int, int]]:
@@ -63,6 +84,10 @@ def _records(buffer: bytes, name: str) -> Iterator[tuple[bytes, int, int]]:
     rest = buffer[at:].lstrip()
     if not rest.startswith(BEGINNING[: len(rest)]) or len(rest) > _MAX_HEADER_BYTES:
         raise UserError(f"{name}: there is no WARC record where one should begin ({rest[:20]!r}); fetch the file again")
+
+
+def _cut_short(name: str) -> UserError:
+    return UserError(f"{name} ends within a record; fetch it again")
 
 
 def _length(header: bytes, name: str) -> int:

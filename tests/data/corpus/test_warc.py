@@ -88,6 +88,31 @@ def test_damaged_files(tmp_path):
     fails(packed, "not a whole gzip file")
 
 
+@pytest.mark.parametrize("name", ["a.wet", "a.wet.gz"])
+@pytest.mark.parametrize("place", [0, 3, len(RECORDS)])
+def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path, vocab, monkeypatch, name, place):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 1000)
+    film = record("response", bytes(3_000_000), "application/http")
+    path = write(tmp_path / name, [*RECORDS[:place], film, film, *RECORDS[place:]])
+    assert list(read_documents(str(path))) == [*LINES, "A text file."]
+    [source] = find_sources(str(path))
+    whole = list(read_blocks(source))
+    assert max(len(block.payload) for block in whole) < 1200
+    for index, block in enumerate(whole):
+        rest = [each.payload for each in read_blocks(source, start=block.end)]
+        assert rest == [each.payload for each in whole[index + 1 :]]
+    for runner in ("local", "beam"):
+        run(path, vocab, tmp_path / runner, runner=runner)
+    assert contents(tmp_path / "local") == contents(tmp_path / "beam")
+    manifest = json.loads((tmp_path / "local" / "manifest.json").read_text())
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
+        "records_without_text": 2,
+        "records_too_long": 2,
+    }
+    fails(write(tmp_path / f"cut_{name}", [film[:-9]]), "ends within a record")
+
+
 def test_bytes_that_are_not_utf8_are_found_in_their_file(tmp_path):
     records = [RECORDS[1], record("conversion", b"ab\xffc")]
     path = write(tmp_path / "a.wet", records)

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import json
+import sys
 import zlib
 
 import pytest
@@ -11,6 +12,7 @@ from test_warc import fails, record, write
 
 from bert_jax.data.corpus import text_blocks, web_pages
 from bert_jax.data.corpus.readers import read_documents
+from bert_jax.errors import UserError
 
 pytest.importorskip("resiliparse")
 
@@ -136,12 +138,23 @@ def test_a_crawl_is_the_same_store_for_any_number_of_workers(tmp_path, vocab, mo
     assert list(read_documents(str(path))) == [TEXT.replace("second", f"{i}th") for i in range(20)]
     for workers in (1, 2):
         run(path, vocab, tmp_path / f"by_{workers}", workers=workers)
-    assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
+    run(path, vocab, tmp_path / "by_beam", runner="beam")
+    assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2") == contents(tmp_path / "by_beam")
     manifest = json.loads((tmp_path / "by_1" / "manifest.json").read_text())
     assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
         "records_without_text": 3,
         "responses_with_another_status": 1,
     }
+
+
+@pytest.mark.parametrize("runner", ["local", "beam"])
+def test_without_the_library_a_crawl_is_one_line_and_nothing_is_left(tmp_path, vocab, monkeypatch, runner):
+    path = write(tmp_path / "a.warc.gz", RECORDS)
+    monkeypatch.setitem(sys.modules, "resiliparse", None)
+    with pytest.raises(UserError, match="text of web pages") as error:
+        run(path, vocab, tmp_path / "store", runner=runner)
+    assert "\n" not in str(error.value) and "corpora" in str(error.value)
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_crawl_that_is_cut_short_is_one_line(tmp_path):

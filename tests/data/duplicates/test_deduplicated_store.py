@@ -1,5 +1,6 @@
 """A store of a corpus with planted duplicates is the store of the corpus without them."""
 
+import errno
 import pathlib
 import random
 import signal
@@ -13,7 +14,9 @@ from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
 from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.data.duplicates import corpus_search, record_files
 from bert_jax.data.preparation import beam_duplicates, duplicate_search, local_run
+from bert_jax.data.preparation import writer as store_writer
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 
@@ -165,13 +168,36 @@ def cleaned(evaluation: pathlib.Path) -> CleaningConfig:
     return CleaningConfig(unicode="repair", contacts="remove", deduplicate="near", decontaminate=str(evaluation))
 
 
-def interrupt_after(patched, module, name, calls):
-    """Let a function be called so many times, and raise KeyboardInterrupt at the next call."""
+@pytest.mark.parametrize(
+    ("module", "name", "calls"),
+    [
+        (record_files.RecordWriter, "append", 10),
+        (record_files.RecordWriter, "flush", 0),
+        (corpus_search, "sorted_rows", 1),
+        (duplicate_search, "remove_records", 0),
+        (store_writer.StoreWriter, "append", 5),
+    ],
+)
+def test_a_full_disk_is_one_line_and_the_same_command_resumes(
+    tmp_path, vocab, small_blocks, corpus, monkeypatch, module, name, calls
+):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="No space left on device") as error:
+        interrupt_after(patched, module, name, calls, full)
+        run(corpus, vocab, tmp_path / "store", clean=NEAR)
+    assert "\n" not in str(error.value) and not (tmp_path / "store" / "manifest.json").exists()
+    run(corpus, vocab, tmp_path / "store", clean=NEAR)
+    run(corpus, vocab, tmp_path / "whole", clean=NEAR)
+    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
+
+
+def interrupt_after(patched, module, name, calls, error=KeyboardInterrupt):
+    """Let a function be called so many times, and raise an error at the next call."""
     original, left = getattr(module, name), iter(range(calls))
 
     def interrupted(*arguments):
         if next(left, None) is None:
-            raise KeyboardInterrupt
+            raise error
         return original(*arguments)
 
     patched.setattr(module, name, interrupted)
