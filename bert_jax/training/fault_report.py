@@ -16,10 +16,10 @@ from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import sharding
 from bert_jax.files import write_atomically
 from bert_jax.models.parameters import entries
+from bert_jax.training.batch_gradients import make_gradients
 from bert_jax.training.guard import Trouble
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import make_gradients
 
 TEXTS = 256
 """Most sequences whose text is in a report."""

@@ -7,19 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from bert_jax.devices import sharding
-from bert_jax.devices.transfer import widened
-from bert_jax.objectives.means import mean_loss, training_metrics
+from bert_jax.objectives.means import training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.averaging import moved
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.training import useful_work
+from bert_jax.training.batch_gradients import batch_gradients
 from bert_jax.training.frozen import Frozen, frozen_shardings, reader
 from bert_jax.training.state import TrainState
-from bert_jax.training.table_copies import copies_type, with_copies
 
 
 def make_train_step(
@@ -123,7 +121,7 @@ def _step(
 ):
     """Return (state, batch, rate, key, key of a batch in one part) → (state, metrics), see `make_train_step`."""
 
-    gradients_of = _of_batch(objective, mesh, shardings, micro_batches)
+    gradients_of = batch_gradients(objective, mesh, shardings, micro_batches)
 
     def step(
         state: TrainState, batch: Batch, rate: jax.Array, key: jax.Array, whole_key: jax.Array
@@ -134,48 +132,6 @@ def _step(
         return state, metrics | taken
 
     return step
-
-
-def _of_batch(objective: Objective, mesh: Mesh, shardings: TrainState, micro_batches: int) -> Callable[..., Any]:
-    """Return (params, batch, key, key of a batch in one part) → (gradients, sums, denominators)."""
-
-    def of_batch(params: Any, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple[Any, ...]:
-        batch = widened(batch)
-        denominators = objective.denominators(batch)
-        whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
-
-        def part(rows: Batch, dropout_key: jax.Array) -> tuple[Any, ...]:
-            return _gradients(objective, mesh, whole, rows, denominators, dropout_key, shardings.params)
-
-        if micro_batches == 1:
-            return *part(batch, whole_key), denominators
-        rows = jax.tree.map(lambda x: _split_rows(x, micro_batches, mesh), batch)
-        total = _sum_of_parts(lambda rows, i: part(rows, jax.random.fold_in(key, i)), rows, micro_batches)
-        return *total, denominators
-
-    return of_batch
-
-
-def make_gradients(
-    objective: Objective, mesh: Mesh, shardings: TrainState, *, micro_batches: int, seed: int, frozen: Frozen = ()
-) -> jax.stages.Wrapped:
-    """Return a compiled (state, batch, *frozen) → gradients, those that `make_train_step` clips.
-
-    The state is not consumed.
-    """
-    reading = reader(objective, frozen)
-
-    def gradients(state: TrainState, batch: Batch, *arrays: Any):
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-        return _of_batch(reading(arrays), mesh, shardings, micro_batches)(
-            state.params, batch, key, jax.random.fold_in(key, 0)
-        )[0]
-
-    return jax.jit(
-        sharding.under(mesh, gradients),
-        in_shardings=(shardings, sharding.batch_sharding(mesh), *frozen_shardings(frozen)),
-        out_shardings=shardings.params,
-    )
 
 
 def make_sums_step(objective: Objective, mesh: Mesh, shardings: Any, frozen: Frozen = ()) -> jax.stages.Wrapped:
@@ -229,68 +185,3 @@ def updated(
     )
     metrics = {"learning_rate": rate, "grad_norm": norm, "skipped": 1.0 - finite.astype(jnp.float32)}
     return TrainState(step=state.step + 1, params=params, optimizer_state=optimizer_state), metrics
-
-
-def _gradients(
-    objective: Objective,
-    mesh: Mesh,
-    params: Any,
-    rows: Batch,
-    denominators: dict[str, Any],
-    dropout_key: jax.Array,
-    shardings: Any,
-) -> tuple[Any, ...]:
-    """Return what `rows` add to the gradient of the mean loss of the batch, split like the parameters, and their sums.
-
-    The weights of the whole batch are known before any of it is computed, so every micro-batch divides its sums by the
-    totals right away and the parts simply add up.
-    """
-
-    copied = copies_type(objective.model, mesh)
-
-    def loss(params: Any):
-        if copied is not None:
-            params = with_copies(params, mesh, shardings["embeddings"]["word"]["table"], copied)
-        sums = objective.sums(params, rows, dropout_key)
-        return mean_loss(objective.terms, sums, denominators), sums
-
-    gradients, sums = jax.grad(loss, has_aux=True)(params)
-    gradients = _tables_whole(gradients, shardings, copied is not None)
-    gradients = jax.lax.with_sharding_constraint(gradients, jax.tree.map(sharding.split_coarsely, shardings))
-    return jax.lax.with_sharding_constraint(gradients, shardings), sums
-
-
-def _tables_whole(gradients: Any, shardings: Any, copies: bool):
-    """Return the gradients with those of tables that are looked up whole over fsdp, before all are split.
-
-    The word table is no exception where it was read from copies, whose gradients are summed like those of kernels.
-
-    A scatter into a table that is split over the hidden axis would move every activation. All others are split as they
-    are summed (reduce-scatter), which moves half of what summing whole gradients does and never keeps them whole.
-    """
-
-    def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
-        names = [getattr(entry, "key", None) for entry in path]
-        below_embeddings = bool({"embeddings", "contexts"} & set(names[:2])) and not (copies and names[1] == "word")
-        return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
-
-    return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))
-
-
-def _sum_of_parts(part: Callable[..., Any], rows: Batch, micro_batches: int):
-    """Return the sum of part(rows[i], i) over the micro-batches, only one of which is in memory at a time."""
-    first = jax.tree.map(lambda x: x[0], rows)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, first, 0))
-    return jax.lax.scan(
-        lambda total, xs: (jax.tree.map(jnp.add, total, part(*xs)), None), zeros, (rows, jnp.arange(micro_batches))
-    )[0]
-
-
-def _split_rows(x: jax.Array, micro_batches: int, mesh: Mesh) -> jax.Array:
-    """Reshape [B, …] to [micro_batches, B / micro_batches, …] without moving a row to a different device.
-
-    Micro-batch i takes rows i, i + micro_batches, …: each micro-batch then gets the same number of the consecutive rows
-    that a device holds. Micro-batches of consecutive rows would each be on a few devices only.
-    """
-    parts = jnp.swapaxes(x.reshape(-1, micro_batches, *x.shape[1:]), 0, 1)
-    return jax.lax.with_sharding_constraint(parts, NamedSharding(mesh, P(None, *sharding.BATCH)))
