@@ -10,6 +10,7 @@ from bert_jax.data.character_edits import edited_text, edited_words
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice, ner
+from bert_jax.tasks.ner.conll import Sentence
 from bert_jax.tasks.sentence_examples import Sentences
 
 
@@ -48,7 +49,7 @@ def _texts(texts: list[str], keys: np.ndarray, noise: NoiseConfig) -> list[str]:
     return [edited_text(text, key, noise) for text, key in zip(texts, keys, strict=True)]
 
 
-def _sentence(sentence: ner.Sentence, key: np.ndarray, noise: NoiseConfig) -> ner.Sentence:
+def _sentence(sentence: Sentence, key: np.ndarray, noise: NoiseConfig) -> Sentence:
     keys = bits(key, Stream.EDITED_WORD, np.arange(len(sentence.words)))
     return dataclasses.replace(sentence, words=tuple(edited_words(list(sentence.words), keys, noise)))
 

@@ -3,214 +3,32 @@
 The tag of a word is predicted at its first piece (Devlin et al. 2018, section 5.3).
 """
 
-import dataclasses
-import itertools
 import json
 import os
-from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
-from bert_jax.data.sequences.features import Features
-from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.models.crf import with_edges
-from bert_jax.tasks import plain_text, task_files, tfds_examples
 from bert_jax.tasks.ner import conll, entities
-from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.tasks.ner.word_windows import windows
-from bert_jax.tasks.plain_text import PlainText
-from bert_jax.tokenization.segments import assembled, text_start
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tasks.ner.tagged_sentences import Examples, from_plain, load, splits
+from bert_jax.tasks.ner.tagging_features import TaggingFeatures, features
+
+__all__ = [  # what each family has, and sentences of plain text
+    "MAIN_METRIC",
+    "Examples",
+    "features",
+    "from_plain",
+    "head",
+    "load",
+    "prediction_names",
+    "score",
+    "splits",
+    "write_predictions",
+]
 
 MAIN_METRIC = {"ner": "f1"}
-FILES = {
-    "train": ("train.txt", "train.conll", "train.conllu", "eng.train"),
-    "dev": ("dev.txt", "valid.txt", "dev.conll", "valid.conll", "dev.conllu", "eng.testa"),
-    "test": ("test.txt", "test.conll", "test.conllu", "eng.testb"),
-}
-"""Names that a split may have in `data.dir`; the last ones are the original's."""
-_TFDS_TAGS = ("ner", "tags", "ner_tags")
-
-
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """The sentences of one split; their tags are in IOB2."""
-
-    sentences: tuple[Sentence, ...]
-    labels: tuple[str, ...]
-    has_answers: bool
-    index: tuple[str, ...] = ()
-    """Name of each plain text in a file of predictions, if the sentences are plain texts."""
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-
-@dataclasses.dataclass(frozen=True)
-class TaggingFeatures(Features):
-    """Windows; `labels` is -1 where nothing is predicted, and has class 0 if the examples have no tags."""
-
-    words: list[np.ndarray]
-    """int32 [n] for each window: the word of the split, counted through all sentences, for each of its n labels."""
-
-
-def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
-    """Return those of train, dev and test that the data has."""
-    return task_files.splits(data, FILES)
-
-
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
-    """Read split "train", "dev" or "test" from a CoNLL file or TFDS.
-
-    Args:
-      labels: the classes; None: O, then B- and I- of every type that occurs (plain tags: those that occur, sorted).
-
-    Raises:
-      UserError: see `conll.read` and `conll.in_iob2`; or there are no tags to train on, or a tag is not among `labels`.
-    """
-    if data.tfds:
-        sentences = _read_tfds(data, split)
-    else:
-        sentences = conll.read(task_files.find(data, split, FILES[split]), data, to_predict=split == "test")
-    has_answers = all(sentence.tags is not None for sentence in sentences)
-    if has_answers:
-        sentences = conll.in_iob2(sentences, data.scheme)
-    elif split == "train" or labels is None:
-        raise UserError(
-            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside that of the words"
-        )
-    labels = _classes(sentences) if labels is None else tuple(labels)
-    for sentence in sentences if has_answers else ():
-        for tag, place in zip(sentence.need_tags(), sentence.places, strict=True):
-            if tag not in labels:
-                raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
-    return Examples(tuple(sentences), labels, has_answers)
-
-
-def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
-    """Return each plain text as one unlabelled sentence of the words that BERT splits it into.
-
-    Raises:
-      UserError: a text has no words (names the line).
-    """
-    sentences = []
-    for where, text, *_ in texts:
-        if not (spans := plain_text.words(text)):
-            raise UserError(f"{where}: {text!r:.80} holds no words")
-        words = tuple(text[start:end] for start, end in spans)
-        sentences.append(Sentence(words, None, None, (where,) * len(spans), tuple(spans)))
-    return Examples(tuple(sentences), tuple(labels), has_answers=False, index=tuple(text.index for text in texts))
-
-
-def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
-    tags = {tag for sentence in sentences for tag in sentence.need_tags()}
-    types = sorted({kind for prefix, kind in map(entities.split, tags) if prefix in ("B", "I")})
-    if not types:
-        return tuple(sorted(tags))
-    return (entities.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
-
-
-def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
-    source = f"{data.tfds}, split {tfds_examples.split_name(data, split)}"
-    sentences = []
-    for index, example in enumerate(
-        tfds_examples.examples(data.tfds, tfds_examples.split_name(data, split), data.tfds_dir)
-    ):
-        key = data.label_column or next((name for name in _TFDS_TAGS if name in example), "")
-        for name in ("tokens", key):
-            if name not in example:
-                raise UserError(
-                    f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
-                    "give the one that holds the tags with --data.label_column=NAME"
-                )
-        words, tags = example["tokens"], example[key]
-        if not words or len(words) != len(tags):
-            raise UserError(
-                f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
-                "each sentence a word"
-            )
-        places = tuple(f"{source}, example {index}, word {word}" for word in range(len(words)))
-        sentences.append(Sentence(tuple(words), None if None in tags else tuple(tags), None, places))
-    if not sentences:
-        raise UserError(f"{source} holds no sentence")
-    return sentences
-
-
-def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> TaggingFeatures:
-    """Return windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
-
-    With `options.context` a window continues across the sentences of a document, else it holds one sentence (or part of
-    one). A word of which the tokenizer leaves nothing becomes [UNK].
-    """
-    room = options.max_length - 2
-    step = min(options.doc_stride, room // 2)
-    pieces = [
-        ids[:step] or [tokenizer.unk_id]
-        for ids in tokenizer.encode_words([word for sentence in examples.sentences for word in sentence.words])
-    ]
-    classes = {label: index for index, label in enumerate(examples.labels)}
-    tags = np.array(
-        [
-            classes[tag] if examples.has_answers else 0
-            for sentence in examples.sentences
-            for tag in sentence.tags or sentence.words
-        ],
-        np.int32,
-    )
-    owner = np.repeat(np.arange(len(examples)), [len(sentence.words) for sentence in examples.sentences])
-    tags = with_edges(tags, first=np.diff(owner, prepend=-1) > 0, last=np.diff(owner, append=len(examples)) > 0)
-    rows = []
-    first = 0
-    for document in _documents(examples.sentences, options.context):
-        lengths = [np.array([len(pieces[first + word]) for word in range(low, high)]) for low, high in document]
-        for window in windows(lengths, room, step):
-            rows.append(
-                _row(
-                    pieces[first + window.first : first + window.end],
-                    first + window.first,
-                    first + window.predicted,
-                    tags,
-                    tokenizer,
-                )
-            )
-        first += document[-1][1]
-    ids, labels, words, types = ([row[part] for row in rows] for part in range(4))
-    sentence = owner[[row[0] for row in words]].astype(np.int32)
-    return TaggingFeatures(
-        input_ids=ids,
-        token_type_ids=types,
-        labels=labels,
-        example=sentence,
-        max_length=options.max_length,
-        words=words,
-    )
-
-
-def _documents(sentences: tuple[Sentence, ...], context: bool) -> list[list[tuple[int, int]]]:
-    """Return, per document, (first word, end) of its sentences, counted from its beginning."""
-
-    def document(item: tuple[int, Sentence]):
-        number, sentence = item
-        return sentence.document if context and sentence.document is not None else f"sentence {number} alone"
-
-    result = []
-    for _, group in itertools.groupby(enumerate(sentences), key=document):
-        ends = np.cumsum([len(sentence.words) for _, sentence in group]).tolist()
-        result.append(list(itertools.pairwise([0, *ends])))
-    return result
-
-
-def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.ndarray, tokenizer: Tokenizer):
-    """Return (input_ids, labels, words, token_type_ids) of the window whose first word is `first`."""
-    ids, types = assembled(tokenizer, list(itertools.chain.from_iterable(pieces)))
-    positions = text_start(tokenizer) + np.cumsum([0, *map(len, pieces[:-1])])  # of the first pieces
-    labels = np.full(len(ids), -1, np.int32)
-    labels[positions[predicted - first]] = tags[predicted]
-    return ids, labels, predicted.astype(np.int32), types
 
 
 def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:
