@@ -9,9 +9,9 @@ from etils import epath
 
 from bert_jax.devices.hosts import from_first
 from bert_jax.devices.signals import StopSignals
-from bert_jax.finetuning.prediction import predict_logits
 from bert_jax.finetuning.programs import Programs
 from bert_jax.finetuning.results import RECORD, earlier_predictions
+from bert_jax.finetuning.task_logits import predict_logits
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad.windows import SpanFeatures
 from bert_jax.tasks.task_data import TaskData

@@ -8,8 +8,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.devices.signals import StopSignals
 from bert_jax.finetuning.collapse import ignores_input
 from bert_jax.finetuning.command import Command
-from bert_jax.finetuning.prediction import predict_logits
 from bert_jax.finetuning.programs import Programs
+from bert_jax.finetuning.task_logits import predict_logits
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.saver import Saver

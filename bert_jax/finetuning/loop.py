@@ -24,9 +24,9 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.arguments import from_arguments
 from bert_jax.finetuning.benchmark_files import predicted
 from bert_jax.finetuning.command import Command
+from bert_jax.finetuning.diagnosis import diagnose
 from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, publish, remove
 from bert_jax.finetuning.plan import check_length, plan
-from bert_jax.finetuning.prediction import diagnose
 from bert_jax.finetuning.programs import Programs, fitting_head, make_programs
 from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
 from bert_jax.finetuning.run_record import settings

@@ -23,8 +23,8 @@ from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import dev_evaluations, loop, prediction
-from bert_jax.finetuning.prediction import average
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
+from bert_jax.finetuning.task_logits import average
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import Axis, Parameter, table
