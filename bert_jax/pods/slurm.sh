@@ -6,10 +6,12 @@
 set -uo pipefail
 most=$1
 shift
+# From Slurm 22.05 on, srun does not take this from sbatch, and would give one processor to each task.
+step=(--kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"})
 seconds=10
 for ((restart = 1; ; restart++)); do
   # A task that ends does not end the others at once: they may be saving.
-  srun --kill-on-bad-exit=0 --wait=120 "$@"
+  srun "${step[@]}" "$@"
   code=$?
   case $code in
     0 | 2 | 130) # finished, bad input, Ctrl-C

@@ -95,6 +95,7 @@ def job(slurm, tmp_path, monkeypatch):
     for name, value in (("CALLS", "srun_calls"), ("CODES", "codes")):
         monkeypatch.setenv(name, str(tmp_path / value))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
 
     def run(codes: str, most: int = 3):
         (tmp_path / "codes").write_text(codes)
@@ -111,6 +112,13 @@ START = "--kill-on-bad-exit=0 --wait=120 bert-jax pretrain a b"
 def test_the_job_ends_with_what_is_final(job, slurm, code):
     assert job(f"{code} 0") == (code, f"the run has ended: exit code {code}\n", [START])
     assert slurm.calls == []
+
+
+def test_the_tasks_get_the_processors_that_the_job_has_asked_for(job, monkeypatch):
+    """Since Slurm 22.05 srun does not take them from sbatch, which sets this variable if --cpus-per-task was given."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
+    asked = START.replace("bert-jax", "--cpus-per-task=12 bert-jax")
+    assert job("75 0")[2] == [asked, "sleep 10", asked]
 
 
 def test_the_job_is_requeued_after_it_was_told_to_stop(job, slurm):
