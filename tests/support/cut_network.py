@@ -1,7 +1,7 @@
-"""Two hosts in network namespaces of their own, between which packets are dropped once a file exists.
+"""Hosts in network namespaces of their own, joined by a switch that drops the packets of one once a file exists.
 
-`unshare --net --mount python cut_network.py FILE HOST_0_LOG HOST_1_LOG COMMAND…` prints the exit codes of both and the
-seconds from the cut to their ends, as JSON.
+`unshare --net --mount python cut_network.py FILE HOST LOG,LOG,… COMMAND…` starts a host for each log, cuts off number
+HOST, and prints the exit codes of all and the seconds from the cut to the last end, as JSON.
 """
 
 import json
@@ -11,54 +11,73 @@ import subprocess
 import sys
 import time
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PORT = 12345
 
 
 def run(*words: str) -> None:
     subprocess.run(words, check=True)
 
 
-def entered(process: int) -> tuple[str, ...]:
-    return ("nsenter", f"--target={process}", "--net", "--mount")
+def address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
 
 
-def connect(there: tuple[str, ...], other: int) -> None:
-    """Lay a cable between this namespace and that of process `other`; each knows itself by its end of it."""
-    run("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
-    run("ip", "link", "set", "far", "netns", str(other))
-    for place, device, address in (((), "near", ADDRESSES[0]), (there, "far", ADDRESSES[1])):
-        names = pathlib.Path(f"{sys.argv[2]}.{device}.hosts")
-        names.write_text(f"127.0.0.1 localhost\n{address} {os.uname().nodename}\n")
-        run(*place, "mount", "--bind", str(names), "/etc/hosts")
-        run(*place, "ip", "address", "add", f"{address}/24", "dev", device)
-        run(*place, "ip", "link", "set", device, "up")
-        run(*place, "ip", "link", "set", "lo", "up")
+def new_namespace() -> subprocess.Popen:
+    """Return a process that does nothing in namespaces of its own."""
+    process = subprocess.Popen(["unshare", "--net", "--mount", "sleep", "10000"])
+    while os.readlink(f"/proc/{process.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+        time.sleep(0.02)
+    return process
 
 
-def start(place: tuple[str, ...], host: int) -> subprocess.Popen:
-    job = {"JAX_COORDINATOR_ADDRESS": f"{ADDRESSES[0]}:12345", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(host)}
-    with open(sys.argv[2 + host], "w") as log:
-        return subprocess.Popen([*place, *sys.argv[4:]], env={**os.environ, **job}, stdout=log, stderr=log)
+def entered(process: subprocess.Popen) -> tuple[str, ...]:
+    return ("nsenter", f"--target={process.pid}", "--net", "--mount")
+
+
+def connect(host: int, process: subprocess.Popen, log: str) -> None:
+    """Lay a cable from the switch to the namespace of a host, which knows itself by its end of it."""
+    run("ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "cable", "netns", str(process.pid))
+    run("ip", "link", "set", f"port{host}", "master", "switch", "up")
+    names = pathlib.Path(f"{log}.hosts")
+    names.write_text(f"127.0.0.1 localhost\n{address(host)} {os.uname().nodename}\n")
+    run(*entered(process), "mount", "--bind", str(names), "/etc/hosts")
+    run(*entered(process), "ip", "address", "add", f"{address(host)}/24", "dev", "cable")
+    run(*entered(process), "ip", "link", "set", "cable", "up")
+    run(*entered(process), "ip", "link", "set", "lo", "up")
+
+
+def start(host: int, hosts: int, process: subprocess.Popen, log: str) -> subprocess.Popen:
+    job = {
+        "JAX_COORDINATOR_ADDRESS": f"{address(0)}:{PORT}",
+        "JAX_NUM_PROCESSES": str(hosts),
+        "JAX_PROCESS_ID": str(host),
+    }
+    with open(log, "w") as file:
+        return subprocess.Popen([*entered(process), *sys.argv[4:]], env={**os.environ, **job}, stdout=file, stderr=file)
 
 
 def main() -> None:
-    other = subprocess.Popen(["unshare", "--net", "--mount", "sleep", "10000"])
+    ready, lost, logs = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")
+    spaces: list[subprocess.Popen] = []
     hosts: list[subprocess.Popen] = []
     try:
-        while os.readlink(f"/proc/{other.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
-            time.sleep(0.02)
-        there = entered(other.pid)
-        connect(there, other.pid)
-        hosts += [start((), 0), start(there, 1)]
-        while not os.path.exists(sys.argv[1]):
+        run("ip", "link", "add", "switch", "type", "bridge")
+        run("ip", "link", "set", "switch", "up")
+        for host, log in enumerate(logs):
+            spaces.append(new_namespace())
+            connect(host, spaces[host], log)
+        hosts += [
+            start(host, len(logs), space, log) for host, (space, log) in enumerate(zip(spaces, logs, strict=True))
+        ]
+        while not os.path.exists(ready):
             assert all(host.poll() is None for host in hosts), "a host ended before the cut"
             time.sleep(0.02)
-        run("ip", "link", "set", "near", "down")
+        run("ip", "link", "set", f"port{lost}", "nomaster")  # both ends of the cable stay up: packets just get lost
         cut = time.monotonic()
         codes = [host.wait() for host in hosts]
         print(json.dumps({"codes": codes, "seconds": time.monotonic() - cut}))
     finally:
-        for process in (*hosts, other):
+        for process in (*hosts, *spaces):
             process.kill()
             process.wait()
 
