@@ -55,7 +55,7 @@ FINETUNING = Changes(
     how=(
         *("init_from", "distillation.teacher", "data.", "workdir", "mesh.", *_COMPUTED),
         *(*_RUN, "batch_size", "micro_batches", "packing", "learning_rate", "epochs"),
-        *("keep", "eval_batch_size", "save_every_steps", "log_every_steps", "faults.", "profile."),
+        *("keep", "eval_batch_size", "save_every_steps", "log_every_steps", "faults.", "profile.", "sinks."),
     ),
 )
 """`how` includes the options that are part of a run's name, since each of their values is a separate run; data and

@@ -14,7 +14,7 @@ from bert_jax.config.faults import HostFaultsConfig
 from bert_jax.config.noise import NoiseConfig
 from bert_jax.config.task_options import TASKS, TaskDataConfig, TaskOptions
 from bert_jax.config.teachers import TaskDistillationConfig
-from bert_jax.config.watching import ProfileConfig
+from bert_jax.config.watching import ProfileConfig, SinksConfig
 from bert_jax.errors import UserError
 
 
@@ -127,6 +127,9 @@ class FinetuneConfig:
     """What a run does about hosts that hang or die, and about devices that compute wrongly."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
+    sinks: SinksConfig = SinksConfig()
+    """Services that get the metrics beside TensorBoard. Each seed and each setting of a grid is a run of its own
+    there."""
 
 
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.

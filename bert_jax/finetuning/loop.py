@@ -41,6 +41,7 @@ from bert_jax.pretrained.teacher import open_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import attention_of, say, say_hardware
 from bert_jax.training.events import Events
+from bert_jax.training.trackers import check_trackers
 from bert_jax.training.wall_time import WallTime
 
 
@@ -118,6 +119,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     use_compilation_cache()
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
+    check_trackers(config.sinks)
     if config.task == "ax":  # a test set for models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config.init_from)

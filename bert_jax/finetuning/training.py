@@ -1,6 +1,7 @@
 """One run of fine-tuning, from its initial checkpoint to its record."""
 
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import id_below
 from bert_jax.config import CheckpointConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import traced_steps
 from bert_jax.data.sequences.batching import TrainingBatches
 from bert_jax.devices import sharding
@@ -32,6 +34,7 @@ from bert_jax.training.replicas import Replicas
 from bert_jax.training.saver import Saver
 from bert_jax.training.state import TrainState, state_shardings
 from bert_jax.training.task_reporter import TaskReporter
+from bert_jax.training.trackers import Tracker, trackers
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
@@ -66,7 +69,14 @@ def train(run: Run, command: Command) -> dict[str, Any]:
         dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
         events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
         metrics = closing.enter_context(
-            Metrics(directory, total_steps=total, start_step=begin, evaluated=begin in dev, wall_time=wall_time)
+            Metrics(
+                directory,
+                total_steps=total,
+                start_step=begin,
+                evaluated=begin in dev,
+                wall_time=wall_time,
+                trackers=lambda: _trackers(run, command),
+            )
         )
         profiler = closing.enter_context(Profiler(directory, traced_steps(config.profile, total)))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
@@ -167,6 +177,14 @@ def _train_steps(
             saver.save_for_good(step, state)
             signals.saved(step)
         raise
+
+
+def _trackers(run: Run, command: Command) -> list[Tracker]:
+    """Return the services that get the metrics of this run, one of several in its work directory."""
+    config, workdir = command.config, command.workdir
+    name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
+    # Weights & Biases allows no slash in an id.
+    return trackers(config.sinks, f"{workdir.run_id or name}-{run.name}", f"{name}/{run.name}", options)
 
 
 def _first_state(command: Command, seed: np.uint32) -> TrainState:

@@ -18,7 +18,7 @@ from one_device import finetune
 from small_finetuning import assert_same_weights, run_config
 
 from bert_jax.config import HostFaultsConfig
-from bert_jax.config.watching import ProfileConfig
+from bert_jax.config.watching import ProfileConfig, SinksConfig
 from bert_jax.devices.peers import EXIT_CODE
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
@@ -107,10 +107,12 @@ def test_a_device_that_computed_wrongly_ends_the_run(pretrained, tmp_path, monke
     [
         ({"profile": ProfileConfig(steps="30:41")}, "profile.steps=30:41 must be .* at most the last step, 40"),
         ({"faults": HostFaultsConfig(peer_timeout_seconds=3)}, "faults.peer_timeout_seconds=3 must be at least 10"),
+        ({"sinks": SinksConfig(wandb="project")}, "sinks.wandb needs wandb, which is not installed"),
         ({"faults": HostFaultsConfig(check_replicas_every=-1)}, "faults.check_replicas_every=-1 must not be negative"),
     ],
 )
-def test_what_cannot_be_watched_is_refused_before_anything_is_written(pretrained, tmp_path, change, said):
+def test_what_cannot_be_watched_is_refused_before_anything_is_written(pretrained, tmp_path, change, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with pytest.raises(UserError, match=said):
         finetune(run_config(pretrained, tmp_path / "work", **change))
     assert not (tmp_path / "work").exists()

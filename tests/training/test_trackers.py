@@ -1,5 +1,6 @@
 """Weights & Biases and MLflow: what they are called with, by stubs, and the packages themselves where installed."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -7,7 +8,7 @@ import types
 
 import jax
 import pytest
-from one_device import pretrain
+from one_device import finetune, pretrain
 from small_pretraining import rows, run_config
 
 from bert_jax.config.watching import SinksConfig
@@ -119,6 +120,26 @@ def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatc
     logged = [(row["step"], row["loss"]) for row in rows(config.workdir)]
     assert [(row["step"], row["train/loss"]) for row in sent if "train/loss" in row] == logged
     assert rows(config.workdir) == rows(finished[0].workdir)  # it learns the same
+
+
+def test_each_run_of_a_fine_tuning_is_one_of_the_service(two_seeds, monkeypatch, tmp_path):
+    ours, _ = services(monkeypatch)
+    config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), sinks=SinksConfig(wandb="project"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: types.SimpleNamespace(name=name))
+    results = finetune(config).results
+    names = [record["run"] for record in two_seeds[1]["runs"]]
+    run_id = json.loads((tmp_path / "work" / "run.json").read_text())["run_id"]
+    begun = [options for _, options in of(ours, "init")]
+    assert len(names) == 2 and [options["name"] for options in begun] == [f"work/{name}" for name in names]
+    assert [options["id"] for options in begun] == [f"{run_id}-{name}" for name in names]
+    assert [options["config"]["seed"] for options in begun] == [config.seed, config.seed + 1]
+    sent = [(row["step"], row["train/loss"]) for (row,), _ in of(ours, "log") if "train/loss" in row]
+    assert sent == [(row["step"], row["loss"]) for name in names for row in rows(tmp_path / "work/runs" / name)]
+    assert len(of(ours, "finish")) == 2
+    metrics = [[record["metrics"] for record in each["runs"]] for each in (results, two_seeds[1])]
+    assert metrics[0] == metrics[1]  # it learns the same
+    finetune(dataclasses.replace(config, sinks=SinksConfig()))  # another service, or none, is no other run
+    assert len(of(ours, "init")) == 2
 
 
 def test_a_package_that_is_missing_is_named_before_anything_starts(monkeypatch, tmp_path, small_store):
