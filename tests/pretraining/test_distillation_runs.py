@@ -1,19 +1,20 @@
-"""Whole runs with a teacher: resumed exactly, with the same teacher only, and the same on a mesh of eight."""
+"""Whole runs with a teacher: resumed exactly, also after kill -9, with the same teacher only; the same on any mesh."""
 
 import dataclasses
 import os
 import shutil
+import signal
 
 import jax
 import numpy as np
 import pytest
 import written_teacher
 from pretrained_model import contents
+from run_process import finish, start
 from small_pretraining import rows
-from test_family_runs import small
+from test_family_runs import MESHES, small
 
 from bert_jax.commands.evaluate import run_evaluate
-from bert_jax.config import MeshConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretraining import pretrain
@@ -42,11 +43,34 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
     for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
         with pytest.raises(UserError, match=problem):
             pretrain(with_teacher(config, tmp_path / path if path else ""), devices=jax.devices()[:1])
-    split = dataclasses.replace(config, workdir=str(tmp_path / "split"), mesh=MeshConfig(data=2, fsdp=2, tensor=2))
-    pretrain(with_teacher(split, tmp_path / "moved"), devices=jax.devices()[:8])
-    for name in ("loss", "soft_targets_loss", "cosine_loss", "hidden_loss"):
-        losses = [[row[name] for row in found] for found in (whole, rows(split.workdir))]
-        np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6)
+    for mesh in MESHES:
+        name = f"{mesh.data}{mesh.fsdp}{mesh.tensor}"
+        split = dataclasses.replace(config, workdir=str(tmp_path / name), mesh=mesh)
+        pretrain(with_teacher(split, tmp_path / "moved"), devices=jax.devices()[:8])
+        for loss in ("loss", "soft_targets_loss", "cosine_loss", "hidden_loss"):
+            losses = [[row[loss] for row in found] for found in (whole, rows(split.workdir))]
+            np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6, err_msg=f"{loss} on {mesh}")
     shutil.rmtree(tmp_path / "moved")  # a trained student needs its teacher no more
     measured = run_evaluate(config.workdir, config, devices=jax.devices()[:1]).metrics
     assert measured["mlm_loss"] == pytest.approx(evaluated[-1]["mlm_loss"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_exactly_with_a_teacher(small_store, tmp_path):
+    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
+    written_teacher.write(tmp_path / "teacher", small_store)
+
+    def run(name):
+        config = small("distilbert_mini", small_store, tmp_path / name)
+        phases = (dataclasses.replace(config.phases[0], steps=20),)
+        return with_teacher(dataclasses.replace(config, phases=phases, init_from_layers=(0, 2)), tmp_path / "teacher")
+
+    whole, killed = run("whole"), run("killed")
+    assert finish(start(whole), whole)[0] == 0
+    assert finish(start(killed, dies_after=7), killed)[0] == -signal.SIGKILL
+    assert 7 <= rows(killed.workdir)[-1]["step"] < 20
+    code, output = finish(start(killed), killed)
+    assert code == 0 and "resuming from step" in output, output
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 20
+    assert "soft_targets_loss" in rows(whole.workdir)[0]
+    assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")
