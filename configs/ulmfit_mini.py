@@ -5,9 +5,9 @@
       --schedule.name=linear_after_warmup --schedule.final_fraction=0.03125
 
 The second command is the paper's fine-tuning: the head first and a layer more in each epoch, each layer 2.6 times
-slower than the one above it, and slanted triangular rates. Not ULMFiT's: DropConnect and the other dropouts of
-AWD-LSTM, 1,150 states between embeddings of 400, and the pooling of all states for classifiers, which here read the
-last. The whole run is not measured.
+slower than the one above it, and slanted triangular rates. Half of the weights from state to state are dropped in
+every step (DropConnect), as in the paper. Not ULMFiT's: the other dropouts of AWD-LSTM, 1,150 states between embeddings
+of 400, and the pooling of all states for classifiers, which here read the last. The whole run is not measured.
 """
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
@@ -24,6 +24,7 @@ def get_config() -> Config:
             positions="none",
             type_vocab_size=0,
             pair_head=False,
+            recurrent_dropout=0.5,
         ),
         data=DataConfig(sentence_pairs="none"),
         objective=ObjectiveConfig(name="left_to_right"),

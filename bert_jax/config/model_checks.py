@@ -55,11 +55,16 @@ def check_model(config: Config) -> None:
             f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
             f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
         )
-    need_share(model, "model.", "hidden_dropout", "attention_dropout", below_one=True)
+    need_share(model, "model.", "hidden_dropout", "attention_dropout", "recurrent_dropout", below_one=True)
     _check_positions(config)
     check_disentangled(model)
     if model.layer == "lstm":
         check_recurrent(config)
+    elif model.recurrent_dropout:
+        raise UserError(
+            f"model.recurrent_dropout={model.recurrent_dropout} drops weights of recurrent layers, but model.layer="
+            f"{model.layer} has none; leave it out, or set model.layer=lstm"
+        )
     check_static_vectors(config)
 
 

@@ -37,12 +37,20 @@ class Lstm(nnx.Module):
             jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)])
         )
 
-    def __call__(self, x: jax.Array, mask: jax.Array, reverse: bool = False) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array,
+        reverse: bool = False,
+        recurrent_rate: float = 0.0,
+        recurrent_key: jax.Array | None = None,
+    ) -> jax.Array:
         """Map x [B, L, I] to [B, L, S]; mask [B, L] is 1 for real tokens. Padding leaves the state as it was.
 
-        With `reverse` it runs from the last real token to the first.
+        With `reverse` it runs from the last real token to the first. With `recurrent_key`, elements of the recurrent
+        kernel are dropped, the same for all rows and tokens (DropConnect, Merity et al. 2018, section 2).
         """
-        recurrent = self.recurrent[...]
+        recurrent = dropout(self.recurrent[...], recurrent_rate, recurrent_key)
         given = affine(x, self.kernel[...], self.bias[...])
 
         def step(state: Any, token: Any):

@@ -21,6 +21,7 @@ class RecurrentBlock(nnx.Module):
         size = config.direction_size
         forward_key, backward_key = jax.random.split(key)
         self.rate: float = config.hidden_dropout
+        self.recurrent_rate: float = config.recurrent_dropout
         self.forward: Lstm = Lstm(size, size, forward_key)
         self.backward: Lstm | None = Lstm(size, size, backward_key) if config.two_directions else None
 
@@ -35,10 +36,17 @@ class RecurrentBlock(nnx.Module):
         """Map x [B, L, H] to (x [B, L, H], None); there are no attention probabilities to collect."""
         del attend, collect
         given = x.astype(jnp.float32)
+        keys = [None if dropout_key is None else jax.random.fold_in(dropout_key, each) for each in (1, 2)]
+        forward, backward = ({"recurrent_rate": self.recurrent_rate, "recurrent_key": key} for key in keys)
         if self.backward is None:
-            y = self.forward(given, mask.padding)
+            y = self.forward(given, mask.padding, **forward)
         else:
             left, right = jnp.split(given, 2, axis=-1)
-            states = self.forward(left, mask.padding), self.backward(right, mask.padding, reverse=True)
-            y = jnp.concatenate(states, axis=-1)
+            y = jnp.concatenate(
+                [
+                    self.forward(left, mask.padding, **forward),
+                    self.backward(right, mask.padding, reverse=True, **backward),
+                ],
+                axis=-1,
+            )
         return x + dropout(y.astype(x.dtype), self.rate, dropout_key), None

@@ -12,6 +12,8 @@ from bert_jax.config.checks import check
 from bert_jax.data.examples.next_words import NextWords
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bilstm import Lstm
+from bert_jax.models.layers import dropout
 from bert_jax.objectives.objective_choice import default_objective
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
@@ -95,12 +97,79 @@ def test_the_pooler_reads_the_end_of_each_direction(params, encode):
         ({"layer": "transformer", "positions": "learned"}, "would see the answer; set model.layer=lstm"),
         ({"positions": "rope"}, "model.positions=rope belongs to Transformer layers.* set model.positions=none or"),
         ({"feed_forward": "geglu"}, "model.feed_forward=geglu belongs to Transformer layers"),
+        ({"recurrent_dropout": 1.0}, "model.recurrent_dropout=1.0 must be between 0 and 1, 1 not included"),
+        (
+            {"layer": "transformer", "positions": "learned", "direction": "left_to_right", "recurrent_dropout": 0.5},
+            "model.recurrent_dropout=0.5 drops weights of recurrent layers, but model.layer=transformer has none",
+        ),
         ({"hidden_size": 15, "num_heads": 1}, "model.hidden_size=15 cannot be divided between the two directions"),
     ],
 )
 def test_what_recurrent_layers_cannot_have_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
         check(dataclasses.replace(CONFIG, model=dataclasses.replace(SIZES, **changes)))
+
+
+def _looped(x, mask, kernel, recurrent, bias):
+    """Of one row [L, I], token by token in float64: what an LSTM computes with these weights throughout."""
+    hidden = cell = np.zeros(len(recurrent))
+    states = []
+    for token, real in zip(x.astype(np.float64), mask):
+        into, forget, new, out = np.split(token @ kernel + bias + hidden @ recurrent, 4)
+        if real:
+            cell = cell / (1 + np.exp(-forget)) + np.tanh(new) / (1 + np.exp(-into))
+            hidden = np.tanh(cell) / (1 + np.exp(-out))
+        states.append(hidden)
+    return np.stack(states)
+
+
+RATE = 0.25
+
+
+def test_dropped_weights_between_states_are_the_same_for_all_tokens_and_rows():
+    """The weights that `dropout` draws from the key, applied token by token by a loop over rows."""
+    lstm = Lstm(3, 4, jax.random.key(0))
+    x = np.array(jax.random.normal(jax.random.key(1), (2, 5, 3)))
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    weights = [np.array(each[...], np.float64) for each in (lstm.kernel, lstm.recurrent, lstm.bias)]
+    key = jax.random.key(2)
+    dropped = np.array(dropout(lstm.recurrent[...], RATE, key), np.float64)
+    assert 0 < (dropped == 0).sum() < dropped.size
+    np.testing.assert_allclose(dropped[dropped != 0], weights[1][dropped != 0] / (1 - RATE), rtol=1e-6)
+    found = np.array(lstm(x, mask, recurrent_rate=RATE, recurrent_key=key))
+    expected = [_looped(x[row], mask[row], weights[0], dropped, weights[2]) for row in range(2)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    whole = [_looped(x[row], mask[row], *weights) for row in range(2)]
+    np.testing.assert_allclose(lstm(x, mask, recurrent_rate=RATE), whole, atol=1e-6)
+
+
+def test_what_dropped_weights_add_to_a_state_has_the_expectation_and_variance_of_their_closed_form():
+    """h · (W ∘ m) / (1 - p) has the mean h · W and the variance Σ (h W)² p / (1 - p)."""
+    hidden, weights = (np.array(jax.random.normal(jax.random.key(each), (6,))) for each in (3, 4))
+    keys, column = jax.random.split(jax.random.key(5), 4000), jnp.asarray(weights)[:, None]
+    sums = np.array(jax.vmap(lambda key: hidden @ dropout(column, RATE, key)[:, 0])(keys))
+    variance = float(np.sum((hidden * weights) ** 2) * RATE / (1 - RATE))
+    assert abs(sums.mean() - hidden @ weights) < 5 * np.sqrt(variance / len(keys))
+    assert sums.var() == pytest.approx(variance, rel=0.15)
+
+
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+def test_weights_between_states_are_dropped_in_training_alone(direction):
+    config = dataclasses.replace(SIZES, direction=direction, recurrent_dropout=0.5, hidden_dropout=0.0)
+    dropping = BertForPreTraining(config, parts=("mlm", "pooler"))
+    plain = BertForPreTraining(dataclasses.replace(config, recurrent_dropout=0.0), parts=("mlm", "pooler"))
+    params = plain.init(jax.random.key(0))
+    ids = TEXT[None]
+
+    def states(model, key=None):
+        return np.array(model.encode(params, ids, 0 * ids, 0 * ids + 1, key).last_hidden_state)
+
+    key = jax.random.key(7)
+    np.testing.assert_array_equal(states(dropping), states(plain))
+    np.testing.assert_array_equal(states(plain, key), states(plain))
+    np.testing.assert_array_equal(states(dropping, key), states(dropping, key))
+    assert np.abs(states(dropping, key) - states(plain)).max() > 1e-4
+    assert np.abs(states(dropping, jax.random.key(8)) - states(dropping, key)).max() > 1e-4
 
 
 def test_the_operations_of_a_step_are_those_of_its_products(model):
