@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import sys
 import threading
 import traceback
@@ -81,8 +82,9 @@ def run_command(commands: Commands, argv: list[str]) -> int:
         if debug or not _of_cloud_storage(error, words):
             raise
         print(
-            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name of the bucket, the "
-            "network and your credentials (--debug shows the whole traceback)",
+            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "
+            f"{_first_bucket(words)}, the network and your credentials (gcloud auth application-default login); "
+            "--debug shows the whole traceback",
             file=sys.stderr,
         )
         return 2
@@ -92,6 +94,11 @@ def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
     """Return whether `error` comes from a library that reads gs://, each of which has its own classes of errors."""
     library = type(error).__module__.split(".")[0]
     return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
+
+
+def _first_bucket(words: list[str]) -> str:
+    """Return the first bucket that the words name, as gs://BUCKET."""
+    return next(match[0] for word in words if (match := re.search(r"gs://[^/,\s]*", word)))
 
 
 def leave(status: int) -> int:

@@ -118,7 +118,9 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     """
     directory, problems = epath.Path(path).expanduser(), []
     if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
-        reason = "it has neither run.json nor metrics.jsonl" if directory.is_dir() else "there is no such directory"
+        reason = "it has neither run.json nor metrics.jsonl"
+        if not directory.is_dir():
+            reason = "it is a file" if directory.exists() else "there is no such directory"
         raise UserError(f"{path} is not the work directory of a run: {reason}")
     contents = {}
     for name in ("run.json", "config.json"):

@@ -182,7 +182,9 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
 
     monkeypatch.setitem(cli.COMMANDS, "info", fail)
     assert cli._run(["bert-jax", "info", "--workdir=gs://bucket/run"]) == 2
-    assert capsys.readouterr().err.startswith("error: Google Cloud Storage: no route; check")
+    said = capsys.readouterr().err
+    assert said.startswith("error: Google Cloud Storage: no route; check the name in gs://bucket, the network")
+    assert "gcloud auth application-default login" in said and said.count("\n") == 1
     for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
         with pytest.raises(Unavailable):
             cli._run(["bert-jax", *words])

@@ -169,9 +169,13 @@ def test_the_facts_as_a_file_and_directories_that_are_none(finished, tmp_path, c
     assert cli._run(["bert-jax", "status", finished[0].workdir, f"--output={file}"]) == 0
     assert json.loads(file.read_text())["step"] == 12
     capsys.readouterr()
-    for path, words in ((tmp_path, "neither run.json nor metrics.jsonl"), (tmp_path / "no", "there is no such")):
+    for path, words in (
+        (tmp_path, "neither run.json nor metrics.jsonl"),
+        (tmp_path / "no", "there is no such"),
+        (file, "it is a file"),
+    ):
         with pytest.raises(UserError, match=words):
             read_run(path)
         assert cli._run(["bert-jax", "status", str(path)]) == 2
     assert cli._run(["bert-jax", "status", finished[0].workdir, "--output=/nowhere/x.json"]) == 2
-    assert capsys.readouterr().err.count("error: ") == 3
+    assert capsys.readouterr().err.count("error: ") == 4
