@@ -138,7 +138,7 @@ def _train_phase(
       evaluates_first: whether the step of `state` still has to be evaluated.
 
     Returns:
-      Where to go on, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
+      Where to continue, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
     """
     signals, learner = run.signals, run.learner
     signals.saving, begin = None, int(state.step)  # the previous phase has saved its last step

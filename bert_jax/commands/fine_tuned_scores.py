@@ -29,7 +29,7 @@ class FineTuned:
 class FineTunedScore:
     """A `score` for `prune`: a model is fine-tuned, and what it then reaches on the dev set counts.
 
-    A result is written at once, and not computed again; a fine-tuning that was interrupted goes on where it stopped.
+    A result is written at once, and not computed again; a fine-tuning that was interrupted resumes where it stopped.
     The weights are not kept.
     """
 

@@ -84,7 +84,7 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
 def resolve_stages(config: Config) -> tuple[Phase, ...]:
     """Return the phases of a run, in order, with those whose batch grows divided where its size changes.
 
-    The stages of a phase have its index, and so its examples: each goes on where the one before has stopped.
+    The stages of a phase have its index, and so its examples: each continues where the one before stopped.
     """
     return tuple(stage for phase in resolve_phases(config) for stage in _stages(phase, config.phases[phase.index]))
 

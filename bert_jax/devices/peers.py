@@ -1,7 +1,7 @@
 """Notices that another host of the job is dead, stuck or has crashed, and ends this process so that all start again.
 
 Every host leaves a sign of life in JAX's coordination service every few seconds, from a thread of its own; the first
-host looks whether they go on. JAX has heartbeats too, but answers a missing one by aborting with a page of C++ stack,
+host sees whether they advance. JAX has heartbeats too, but answers a missing one by aborting with a page of C++ stack,
 and a host that crashes leaves the others in a collective operation until its heartbeat is missed. Here a host that
 crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. When the first
 host, which has the service, is silent, each of the others ends by itself. JAX's heartbeats come later than all this.

@@ -53,7 +53,7 @@ def restarted(state: optax.OptState, params: dict[str, Any]) -> optax.OptState:
 
 
 def with_average_of(fresh: optax.OptState, state: optax.OptState) -> optax.OptState:
-    """Return the state `fresh` with the average of `state`, which goes on when moments are reset."""
+    """Return the state `fresh` with the average of `state`, which continues when moments are reset."""
     if not (isinstance(state, AveragedState) and isinstance(fresh, AveragedState)):
         return fresh
     return dataclasses.replace(fresh, average=state.average)

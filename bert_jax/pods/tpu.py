@@ -30,7 +30,7 @@ def run_tpu(job: Job, options: TpuConfig) -> int:
 
     Returns:
       0 when it has finished, 2 for bad input on the workers, 130 when Ctrl-C has detached this launch from a run that
-      goes on, else the exit code after which no restart was left.
+      continues, else the exit code after which no restart was left.
 
     Raises:
       UserError: the options cannot work, or gcloud refuses them.
@@ -48,7 +48,7 @@ def run_tpu(job: Job, options: TpuConfig) -> int:
     try:
         code, over = launch.run()
     except KeyboardInterrupt:
-        say(f"\ndetached: {options.name} goes on. The same command shows its log again; --teardown ends it")
+        say(f"\ndetached: {options.name} continues. The same command shows its log again; --teardown ends it")
         return 130
     if options.keep or not over:
         say(f"{options.name} is kept, and paid for, until the same command with --teardown deletes it")
@@ -109,7 +109,7 @@ class _Launch:
             ],
         )
         yield (
-            "The run, which goes on when the connection ends. The second command shows the log of the first worker.",
+            "The run, which continues when the connection ends. The second command shows the log of the first worker.",
             [
                 resource.ssh_words(self._worker("start", *self._words)),
                 resource.ssh_words(self._worker("follow", "0"), worker="0"),

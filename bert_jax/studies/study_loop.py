@@ -32,7 +32,7 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
     """Run what is left of a study, and write its table and picture after every run; return the exit status.
 
     The status is 0; 1 if a run failed, which does not keep the others from running; 130 or 143 if a signal ended the
-    study, after the steps made so far were saved. The same call goes on from there.
+    study, after the steps made so far were saved. The same call resumes from there.
 
     Args:
       study: what is compared.
@@ -58,7 +58,7 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
         _run(plan, run, progress, devices)
         table = write_report(plan, progress.failures, machine)
         if progress.exit_code:
-            say(f"stopped; the same command goes on with {run.name}")
+            say(f"stopped; the same command resumes with {run.name}")
             return progress.exit_code
         gc.collect()  # what a run compiled and held has cycles, and the next one needs the memory
     print(table)

@@ -83,7 +83,7 @@ class Events:
             self._upload()
 
     def start(self, step: int, devices: list[Any], resumed: bool, **details: Any) -> None:
-        """Add the row of a start that goes on from `step` on these devices."""
+        """Add the row of a start that resumes from `step` on these devices."""
         self.step = step
         hosts = len({device.process_index for device in devices})
         self.write(

@@ -55,7 +55,7 @@ class Guard:
         """Take in the loss of the update to `step`, the one after that of the last call.
 
         Raises:
-          Trouble: the state is no longer one to go on from.
+          Trouble: the state is no longer one to continue from.
         """
         self._skipped = self._skipped + 1 if skipped else 0
         if self._skipped >= self._faults.max_skipped_steps:

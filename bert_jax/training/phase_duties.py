@@ -34,7 +34,7 @@ class PhaseDuties:
     Args:
       run: what the phases share.
       phase: the phase.
-      begin: step of the state that it goes on from.
+      begin: step of the state that it resumes from.
       position: where the run is in its data after that step.
     """
 

@@ -26,9 +26,9 @@ class PhaseSteps:
         return self._programs[key]
 
     def begin(self, step: int) -> None:
-        """Compile what a run goes on with after `step`, in a thread, while it restores its state and opens its files.
+        """Compile what a run continues with after `step`, in a thread, while it restores its state and opens its files.
 
-        A run that then goes on from another step has compiled in vain, and compiles again.
+        A run that then resumes from a different step has compiled in vain, and compiles again.
         """
         for phase in resolve_stages(self._learner.config):
             if step < phase.end:

@@ -47,7 +47,7 @@ def check_way_back(
 
 
 def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Position) -> tuple[TrainState, Position]:
-    """Restore the newest good checkpoint before `trouble`; return its state and where to go on: at position `behind`.
+    """Restore the newest good checkpoint before `trouble`; return its state and where to resume: at position `behind`.
 
     Checkpoints after it, and rows of metrics, are deleted: the run takes these steps again. Nothing else is written.
     A run that ends before its next save meets the same trouble and rolls back in the same way.

@@ -197,7 +197,7 @@ def interrupted(launch, until) -> int:
 def test_the_same_launch_again_joins_the_run(cloud, launch, capsys):
     cloud.is_like(starts=[["finish", "finish"]])
     assert interrupted(launch, lambda: followed(cloud)) == 130
-    assert "detached: pod goes on." in capsys.readouterr().out and cloud.exists
+    assert "detached: pod continues." in capsys.readouterr().out and cloud.exists
     finish = threading.Thread(target=lambda: (wait_until(lambda: followed(cloud) == 2), (cloud.place / "go").touch()))
     finish.start()
     assert launch() == 0

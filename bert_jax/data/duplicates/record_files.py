@@ -1,4 +1,4 @@
-"""The records of all blocks in order, in files that only grow, so that a run that was killed goes on at their end."""
+"""The records of all blocks in order, in files that only grow, so that a run that was killed resumes at their end."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ from bert_jax.data.duplicates.minhash import Banding
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordCounts:
-    """How many rows the files have: what a run needs to go on."""
+    """How many rows the files have: what a run needs to resume."""
 
     blocks: int = 0
     documents: int = 0

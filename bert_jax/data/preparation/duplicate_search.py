@@ -1,7 +1,7 @@
 """The first pass over a corpus that is made without duplicates: which documents and paragraphs are to go.
 
 It reads and cleans every block as the second pass does, keeps hashes of it in files that only grow, and then searches
-those. A run that was killed goes on where `search.json` says; only the search itself, which is short beside the
+those. A run that was killed resumes where `search.json` says; only the search itself, which is short beside the
 reading, begins again.
 """
 

@@ -61,7 +61,7 @@ class Encoder:
         owners = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
         piece_lengths = np.bincount(owners[lengths > 0], minlength=len(pieces))
         kept = piece_lengths > 0
-        kept[[0, -1]] = True  # the next block may go on with the last, or with what is gone
+        kept[[0, -1]] = True  # the next block may continue the last, or with what is gone
         return EncodedBlock(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
