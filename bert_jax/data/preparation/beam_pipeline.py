@@ -67,12 +67,15 @@ def _split(option: str) -> tuple[str, str | None]:
 
 
 def _need_cloud_paths(config: PrepareConfig) -> None:
-    for name, value in (("input", config.input), ("output", config.output)):
-        for path in value.split(","):
-            if not path.strip().startswith(("gs://", "tfds:", "docs:")):
-                raise UserError(
-                    f"{name}={path.strip()} is on this machine, where Dataflow's workers are not; use gs://"
-                )
+    read_by_workers = {
+        "input": config.input,
+        "output": config.output,
+        "clean.decontaminate": config.clean.decontaminate,
+    }
+    for name, value in read_by_workers.items():
+        for path in filter(None, map(str.strip, value.split(","))):
+            if not path.startswith(("gs://", "tfds:", "docs:")):
+                raise UserError(f"{name}={path} is on this machine, where Dataflow's workers are not; use gs://")
 
 
 def _parsed(words: list[str]) -> PipelineOptions:

@@ -41,7 +41,7 @@ def make_request(config: PrepareConfig) -> Request:
     Raises:
       UserError: a bad option, vocabulary or source; nothing has been written.
     """
-    for path in (config.input, config.vocab, config.output):
+    for path in (config.input, config.vocab, config.output, config.clean.decontaminate):
         need_cloud_storage(path)
     make_splitter(config.sentences, config.language)
     if config.workers < 0:

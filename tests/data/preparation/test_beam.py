@@ -191,14 +191,24 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
         ({"beam": ("num_workers=many",)}, "--num_workers: invalid int value: 'many'"),
         ({"beam": ("runner=Sparkle",)}, "beam.runner=Sparkle cannot be used: Unexpected pipeline runner"),
         ({"beam": ("runner=DataflowRunner",)}, "input=.*a.txt is on this machine, where Dataflow's workers are not"),
+        (
+            {
+                "beam": ("runner=DataflowRunner",),
+                "input": "gs://bucket/a.txt",
+                "output": "gs://bucket/store",
+                "clean": CleaningConfig(decontaminate="gs://bucket/dev.txt, dev.txt"),
+            },
+            "clean.decontaminate=dev.txt is on this machine, where Dataflow's workers are not",
+        ),
         ({"beam": ("runner=FlinkRunner",), "workers": 4}, "workers=4 is for this machine; tell FlinkRunner"),
     ],
-    ids=["local", "unknown", "nameless", "type", "runner", "paths", "workers"],
+    ids=["local", "unknown", "nameless", "type", "runner", "paths", "evaluation", "workers"],
 )
 def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
-    corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
+    options = {"runner": "beam", "workers": 0, **options}
+    corpus = options.pop("input", write_corpus(tmp_path / "a.txt", random_documents(3)))
     with pytest.raises(UserError, match=match) as error:
-        run(corpus, vocab, tmp_path / "store", **{"runner": "beam", "workers": 0, **options})
+        run(corpus, vocab, options.pop("output", tmp_path / "store"), **options)
     assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
 
 
