@@ -32,8 +32,9 @@ def empty_pipeline(config: PrepareConfig) -> apache_beam.Pipeline:
     """Return a pipeline without steps, for the runner and with the options of this run.
 
     Raises:
-      UserError: an option that Beam does not know, a value of the wrong type, a runner that does not exist or lacks an
-        option or a library, --workers with a runner elsewhere, or a runner in the cloud and paths of this machine.
+      UserError: an option that Beam does not know, or that does not wait for the pipeline, a value of the wrong type, a
+        runner that does not exist or lacks an option or a library, --workers with a runner elsewhere, or a runner in
+        the cloud and paths of this machine.
     """
     given = dict(_split(option) for option in config.beam)
     runner = given.setdefault("runner", HERE)
@@ -49,6 +50,7 @@ def empty_pipeline(config: PrepareConfig) -> apache_beam.Pipeline:
         logging.getLogger("apache_beam.runners.dataflow").setLevel(logging.INFO)  # the address of the job, its state
     given.setdefault("default_sdk_harness_log_level", "ERROR")  # workers would print each of their steps
     options = _parsed([f"--{name}" if value is None else f"--{name}={value}" for name, value in given.items()])
+    _refuse_unwatched(options)
     if runner not in WITH_OPTIONS_OF_THEIR_OWN:
         _refuse_unknown(options)
     try:
@@ -88,6 +90,16 @@ def _parsed(words: list[str]) -> PipelineOptions:
     except SystemExit:
         message = said.getvalue().strip().rpartition("error: ")[2]
         raise UserError(f"Apache Beam refuses an option: {message}; each is written --beam.NAME=VALUE") from None
+
+
+def _refuse_unwatched(options: PipelineOptions) -> None:
+    """Refuse options with which Beam comes back before the pipeline has run, as if it had found no text."""
+    given = options.get_all_options()
+    for name in ("template_location", "dry_run", "no_wait_until_finish"):
+        if given[name]:
+            raise UserError(
+                f"--beam.{name} does not wait for the pipeline, after which prepare writes the manifest; leave it out"
+            )
 
 
 def _refuse_unknown(options: PipelineOptions) -> None:

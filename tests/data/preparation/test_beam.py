@@ -212,6 +212,20 @@ def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
     assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("option", ["template_location=gs://bucket/template", "dry_run=True", "no_wait_until_finish"])
+def test_what_does_not_wait_for_the_pipeline_is_refused_and_an_unfinished_store_kept(
+    tmp_path, vocab, small_blocks, corpus, monkeypatch, option
+):
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="the same command resumes"):
+        patched.setattr(beam_steps, "planned_shards", lambda *_: 1 / 0)
+        run(corpus, vocab, tmp_path / "store", runner="beam")
+    unfinished = contents(tmp_path / "store")
+    assert any("blocks" in name for name in unfinished)
+    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} does not wait for the pipeline") as error:
+        run(corpus, vocab, tmp_path / "store", runner="beam", beam=(option,))
+    assert "\n" not in str(error.value) and contents(tmp_path / "store") == unfinished
+
+
 def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find(name))
