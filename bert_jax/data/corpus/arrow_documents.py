@@ -76,7 +76,10 @@ def documents(name: str, format: str, text_field: str, start: int) -> Iterator[t
                 continue
             for index, text in enumerate(batch.column(text_field).to_pylist(), start=number):
                 if not isinstance(text, str):
-                    raise UserError(f"{name}: row {index}: the column {text_field!r} holds {text!r:.40}, not a string")
+                    raise UserError(
+                        f"{name}: row {index}: the column {text_field!r} holds {text!r:.40}, not a string; remove the "
+                        "row, or name another column with --text_field"
+                    )
                 if index >= start:
                     yield text, share
 

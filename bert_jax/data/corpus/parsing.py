@@ -113,7 +113,10 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
                 "--text_field"
             )
         if not isinstance(record[text_field], str):
-            raise UserError(f"{where}: the field {text_field!r} holds {record[text_field]!r:.40}, not a string")
+            raise UserError(
+                f"{where}: the field {text_field!r} holds {record[text_field]!r:.40}, not a string; remove the record, "
+                "or name another field with --text_field"
+            )
         yield record[text_field]
 
 

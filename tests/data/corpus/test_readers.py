@@ -168,7 +168,10 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
         "b.jsonl:8: no field 'text', the record has the fields 'body'",
         write(tmp_path / "b.jsonl", good + '{"body": "x"}\n'),
     )
-    fails("c.jsonl:8: the field 'text' holds 3", write(tmp_path / "c.jsonl", good + '{"text": 3}\n'))
+    fails(
+        "c.jsonl:8: the field 'text' holds 3, not a string; remove the record, or",
+        write(tmp_path / "c.jsonl", good + '{"text": 3}\n'),
+    )
     fails("d.jsonl:8: no field 'text', the record is not an object", write(tmp_path / "d.jsonl", good + "[1]\n"))
     fails("e.jsonl:8: not a JSON", write(tmp_path / "e.jsonl", good + "[" * 100_000 + "\n"))
     monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 64)
