@@ -22,7 +22,7 @@ from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.finetuning import dev_evaluations, loop, prediction
+from bert_jax.finetuning import dev_evaluations, loop, members, prediction
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.finetuning.task_logits import average
 from bert_jax.formats.opening import open_stored
@@ -178,10 +178,10 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
             tokenizer=TOKENIZER,
         )
 
-    options = prediction._options([member(384, 1.0), member(128, 4.0)], "squad_v2")
+    options = members.options_of([member(384, 1.0), member(128, 4.0)], "squad_v2")
     assert options.null_threshold == 2.5 and options.max_length == 128
     with pytest.raises(UserError, match="m128: tagging with a CRF O and m384: tagging O"):
-        prediction._check_member(member(128, 0.0, crf=True), member(384, 0.0))
+        members.check_member(member(128, 0.0, crf=True), member(384, 0.0))
 
 
 def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds, pretrained, tmp_path, capsys):
