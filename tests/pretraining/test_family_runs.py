@@ -85,8 +85,12 @@ KILLED = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_killed_and_resumed_exactly(small_store, tmp_path, name):
-    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
     whole, killed = (small(name, small_store, tmp_path / each) for each in ("whole", "killed"))
+    assert_killed_and_resumed_exactly(whole, killed)
+
+
+def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:
+    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
     phases = (dataclasses.replace(whole.phases[0], steps=20),)
     whole, killed = (dataclasses.replace(config, phases=phases) for config in (whole, killed))
     assert finish(start(whole), whole)[0] == 0
