@@ -29,7 +29,8 @@ class StopSignals:
 
     `Stopped` ends the `with` block and is not propagated; `exit_code` then says why the block ended. Until the first
     call of `check` nothing needs to be saved, and a signal raises `Stopped` wherever the program is; afterwards only
-    `check` and `wait` raise it.
+    `check` and `wait` raise it. Where Python drops every exception (a destructor, a callback of the garbage collector),
+    the next `check` or `wait` raises it again.
 
     With several hosts only `check` raises it. All hosts stop at the same call: the one after the highest number
     (initially 0) that any of them has passed to JAX's preemption service so far. Nothing else may call that service:
@@ -53,6 +54,7 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         watched = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._drop
         self._handlers = {number: signal.signal(number, self._handle) for number in watched}
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
@@ -65,6 +67,7 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._unraisable
         os.close(self._writing)  # which ends the thread after its last message
         self._listener.join()
         return kind is Stopped
@@ -124,6 +127,11 @@ class StopSignals:
             signal.raise_signal(signal.SIGTERM)  # which JAX's service forwards to the other hosts
         elif not self._checked:
             self._stop()
+
+    def _drop(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """Keep the traceback of a dropped `Stopped` from people: nothing went wrong."""
+        if not isinstance(unraisable.exc_value, Stopped):
+            self._unraisable(unraisable)
 
     def _listen(self) -> None:
         """Answer signals at once, from a separate thread, whatever the main thread is busy with."""

@@ -37,6 +37,17 @@ def restore(*unused):
     for _ in range(36000): time.sleep(0.1)
 Checkpoints.restore = restore
 """
+DESTROYS = """
+import time
+from bert_jax.checkpoints.checkpoint import Checkpoints
+class Slow:
+    def __del__(self):
+        print("a destructor is busy", flush=True)
+        for _ in range(36000): time.sleep(0.1)
+def restore(*unused):
+    Slow()
+Checkpoints.restore = restore
+"""
 EVALUATES = """
 import itertools, time
 from bert_jax.training.evaluation import Evaluation, Part
@@ -109,7 +120,11 @@ def config(small_store, tmp_path):
 
 @pytest.mark.parametrize(
     "busy, text, number, code",
-    [(COMPILES, "XLA is busy", signal.SIGTERM, 143), (RESTORES, "Orbax is busy", signal.SIGINT, 130)],
+    [
+        (COMPILES, "XLA is busy", signal.SIGTERM, 143),
+        (RESTORES, "Orbax is busy", signal.SIGINT, 130),
+        (DESTROYS, "a destructor is busy", signal.SIGTERM, 143),
+    ],
 )
 def test_before_the_first_step_it_leaves_at_once(config, busy, text, number, code):
     with Process(config, busy) as process:
