@@ -41,6 +41,7 @@ def run_id(workdir) -> str:
     return json.loads((pathlib.Path(workdir) / "run.json").read_text())["run_id"]
 
 
+@pytest.mark.slow
 def test_a_renamed_step_is_not_resumed_from(finished, tmp_path, caplog):
     config, result = finished
     workdir = tmp_path / "run"
@@ -132,6 +133,7 @@ def test_a_directory_taken_by_another_process_during_a_run_ends_it(small_store, 
             holder.communicate()
 
 
+@pytest.mark.slow
 def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, tmp_path, monkeypatch, caplog):
     work = tmp_path / "work"
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
@@ -162,6 +164,7 @@ def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, 
     assert finetune(task_config(pretrained, work, select="best")).results["metrics"]["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, caplog):
     """They have the name and the figures of the chosen run, as they come from a command with another work directory."""
     ours, theirs = (task_config(pretrained, tmp_path / name, epochs=1, keep="all") for name in ("ours", "theirs"))

@@ -53,6 +53,7 @@ def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: s
     return json.loads(done.stdout), b"".join(found[name].tobytes() for name in sorted(found)), done.stderr
 
 
+@pytest.mark.slow
 def test_the_next_process_loads_what_the_first_has_compiled(model, tmp_path):
     cache = tmp_path / "cache"
     off, compiled, _ = run(model, cache, JAX_ENABLE_COMPILATION_CACHE="false")

@@ -135,6 +135,7 @@ def test_before_the_first_step_it_leaves_at_once(config, busy, text, number, cod
     assert steps(config) == [] and rows(config.workdir) == []
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_left_between_two_batches_and_its_step_saved(config):
     with Process(config, EVALUATES) as process:
         process.wait_for("evaluating")

@@ -54,6 +54,7 @@ def in_memory(home, tmp_path_factory):
     return arguments, finetune("text", **arguments)
 
 
+@pytest.mark.slow
 def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
     """From the saved model and lists as from the model and files: bit for bit."""
     arguments, result = in_memory

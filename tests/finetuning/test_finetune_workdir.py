@@ -126,6 +126,7 @@ def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrain
         finetune(dataclasses.replace(config, seeds=3))
 
 
+@pytest.mark.slow
 def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:

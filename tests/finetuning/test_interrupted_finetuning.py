@@ -57,7 +57,7 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
 
 
 @pytest.mark.parametrize(
-    "batch", [1, pytest.param(3, marks=pytest.mark.slow), 5]
+    "batch", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 5]
 )  # the first of dev after an epoch, after the next, for the files of predictions
 def test_a_signal_during_predictions_is_answered_between_two_batches(
     two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch
@@ -160,6 +160,7 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     assert (tmp_path / "work" / "checkpoints").is_dir()
 
 
+@pytest.mark.slow
 def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
     config = dataclasses.replace(

@@ -58,6 +58,7 @@ def test_layers_that_share_parameters_are_refused(sizes):
         unfrozen_by_epoch(LAYERS, bert_parameters(shared, (), HEAD))
 
 
+@pytest.mark.slow
 def test_a_run_trains_the_head_then_the_top_layer_and_resumes_exactly(pretrained, tmp_path, monkeypatch, capfd):
     config = run_config(pretrained, tmp_path / "whole", gradual_unfreezing=True, layer_decay=0.5, save_every_steps=7)
     call, seen = Program.__call__, []

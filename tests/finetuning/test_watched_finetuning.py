@@ -44,6 +44,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_traced_run_that_was_interrupted_learns_the_same_and_accounts_for_its_time(two_seeds, tmp_path, monkeypatch):
     """Steps 5 to 7 of both runs are traced; a signal ends the second one, which goes on half a second later."""
     config, expected = two_seeds

@@ -54,7 +54,7 @@ def test_logits_of_every_head_are_those_of_transformers(tmp_path, size, name):
     batch = random_roberta.batch(size)
     if stored.head.kind == "choice":
         batch = {key: values[None] for key, values in batch.items()}
-    logits = BertForTask(stored.model, stored.head, FLOAT32).apply(place(stored), batch)
+    logits = jax.jit(BertForTask(stored.model, stored.head, FLOAT32).apply)(place(stored), batch)
     of_tokens = stored.head.kind in ("span", "tagging")
     real = random_roberta.batch(size)["attention_mask"].astype(bool) if of_tokens else slice(None)
     # The last row begins with padding, whose states nobody defines, and the pooler reads the first position.

@@ -41,15 +41,15 @@ def write(directory: pathlib.Path, size: str, task: str, **config) -> pathlib.Pa
 def logits(stored, params, batch) -> dict[str, jax.Array]:
     """What transformers calls so, at every position."""
     if stored.head is not None:
-        return {"logits": BertForTask(stored.model, stored.head, FLOAT32).apply(params, batch)}
+        return {"logits": jax.jit(BertForTask(stored.model, stored.head, FLOAT32).apply)(params, batch)}
     model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
     if "replaced_tokens" in stored.parts:
-        return {"logits": model.replaced_token_logits(params, batch)}
+        return {"logits": jax.jit(model.replaced_token_logits)(params, batch)}
     rows, length = batch["input_ids"].shape
     places = jnp.broadcast_to(jnp.arange(length), (rows, length))
-    found = {"logits": model.mlm_logits(params, batch | {"masked_positions": places})}
+    found = {"logits": jax.jit(model.mlm_logits)(params, batch | {"masked_positions": places})}
     return found | (
-        {"pair_logits": model.next_sentence_logits(params, batch)} if "next_sentence" in stored.parts else {}
+        {"pair_logits": jax.jit(model.next_sentence_logits)(params, batch)} if "next_sentence" in stored.parts else {}
     )
 
 

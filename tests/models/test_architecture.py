@@ -242,6 +242,7 @@ def test_with_rotary_positions_a_text_in_a_packed_row_is_as_if_alone(layers):
     assert np.abs(together.last_hidden_state[:, 5:] - alone.last_hidden_state).max() > 0.01
 
 
+@pytest.mark.slow
 def test_an_architecture_from_outside_learns():
     model, batch = BertForPreTraining(EVEN, FLOAT32, architecture=modern), make_batch()
     step = compiled(jax.value_and_grad(loss_function(model, batch)))

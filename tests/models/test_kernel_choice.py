@@ -118,7 +118,7 @@ def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
     padding = np.ones((2, 16), np.int32)
     padding[1, 9:] = 0
     mask = AttentionMask(padding=padding, segments=segments, window=5)
-    found, expected = (each(query, key, value, mask)[0] for each in (cudnn.attention, xla.attention))
+    found, expected = (jax.jit(each)(query, key, value, mask)[0] for each in (cudnn.attention, xla.attention))
     np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=2**-6)
     # What it cannot do, it does not try.
     dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in (cudnn.attention, xla.attention))

@@ -78,8 +78,13 @@ def test_word_losses_and_their_gradients_equal_numpy(block):
     words, rows, size = 53, 60, 16
     x, table, bias, factor = random_arrays((9, size), (rows, size), (rows,), (9,))
     labels = np.array([0, 1, 6, 7, 19, 20, 49, 50, 52], np.int32)  # edges of blocks among them
-    found, transpose = jax.vjp(lambda *given: word_losses(*given, labels, words, block), x, table, bias)
-    gradients = transpose(type(found)(factor, np.zeros(9, jax.dtypes.float0)))
+
+    @compiled
+    def losses_and_gradients(*given):
+        found, transpose = jax.vjp(lambda *given: word_losses(*given, labels, words, block), *given)
+        return found, transpose(type(found)(factor, np.zeros(9, jax.dtypes.float0)))
+
+    found, gradients = losses_and_gradients(x, table, bias)
 
     logits = x.astype(float) @ table[:words].astype(float).T + bias[:words]
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -97,7 +102,7 @@ def test_of_several_most_likely_words_the_first_counts_as_in_the_plain_loss(bloc
     x, table = np.ones((10, 3), np.float32), np.zeros((10, 3), np.float32)
     bias = np.array([0, 1, 0, 2, 2, 1, 0, 2, 0, 1], np.float32)
     labels = np.arange(10, dtype=np.int32)
-    found = word_losses(x, table, bias, labels, 10, block)
+    found = compiled(lambda *given: word_losses(*given, 10, block))(x, table, bias, labels)
     assert np.flatnonzero(found.correct).tolist() == [3]
     plain = loss_sums(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
     assert float(plain.correct) == 1 and float(plain.loss) == pytest.approx(float(found.losses.sum()), rel=1e-6)
@@ -109,7 +114,7 @@ def test_word_losses_of_large_and_small_logits_stay_finite(scale):
     losses = lambda x: word_losses(
         x, table * scale, np.zeros(30, np.float32), np.arange(4, dtype=np.int32), 30, 16
     ).losses.sum()
-    value, gradient = jax.value_and_grad(losses)(x)
+    value, gradient = compiled(jax.value_and_grad(losses))(x)
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
 

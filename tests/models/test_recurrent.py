@@ -44,7 +44,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    params = model.init(jax.random.key(0))
+    params = jax.jit(model.init)(jax.random.key(0))
     keys = iter(jax.random.split(jax.random.key(1), 100))
     return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
 
@@ -68,15 +68,17 @@ def test_the_losses_are_those_of_each_word_given_one_side_alone(model, params, e
     ids = np.pad(TEXT, (0, LENGTH - len(TEXT)))[None]
     batch = NextWords(LENGTH - 1, CLS)(ids, ids > 4, np.array([len(TEXT)]), np.zeros(1, np.uint64))
     batch |= {"attention_mask": (ids > 0).astype(np.int32), "token_type_ids": 0 * ids}
-    found = default_objective(model, CONFIG).sums(params, batch)
+    found = jax.jit(default_objective(model, CONFIG).sums)(params, batch)
     halves = jnp.arange(16) < 8
+
+    @jax.jit
+    def shares(output, place, half):
+        output = output._replace(last_hidden_state=jnp.where(half, output.last_hidden_state, 0))
+        return jax.nn.log_softmax(model.mlm_logits(params, {"masked_positions": place[None, None]}, output)[0, 0])
 
     def loss(text, place, half, word):
         """Of `word`, from the state of one direction at a place of a text that has nothing of the other side."""
-        output = encode(text)
-        output = output._replace(last_hidden_state=jnp.where(half, output.last_hidden_state, 0))
-        logits = model.mlm_logits(params, {"masked_positions": np.array([[place]])}, output)
-        return -float(jax.nn.log_softmax(logits[0, 0])[word])
+        return -float(np.asarray(shares(encode(text), np.int32(place), half))[word])
 
     left = sum(loss(TEXT[: place + 1], place, halves, TEXT[place + 1]) for place in range(5))
     right = sum(loss(TEXT[place:], 0, ~halves, TEXT[place - 1]) for place in range(1, 6))
@@ -158,11 +160,11 @@ def test_weights_between_states_are_dropped_in_training_alone(direction):
     config = dataclasses.replace(SIZES, direction=direction, recurrent_dropout=0.5, hidden_dropout=0.0)
     dropping = BertForPreTraining(config, parts=("mlm", "pooler"))
     plain = BertForPreTraining(dataclasses.replace(config, recurrent_dropout=0.0), parts=("mlm", "pooler"))
-    params = plain.init(jax.random.key(0))
+    params = jax.jit(plain.init)(jax.random.key(0))
     ids = TEXT[None]
 
     def states(model, key=None):
-        return np.array(model.encode(params, ids, 0 * ids, 0 * ids + 1, key).last_hidden_state)
+        return np.array(jax.jit(model.encode)(params, ids, 0 * ids, 0 * ids + 1, key).last_hidden_state)
 
     key = jax.random.key(7)
     np.testing.assert_array_equal(states(dropping), states(plain))

@@ -79,7 +79,7 @@ def test_the_shift_is_the_distance_of_every_pair(length, remembered):
     assert found.shape[2:] == (length, keys)
     for i, j in itertools.product(range(length), range(keys)):
         np.testing.assert_array_equal(found[..., i, j], scores[..., i, length - i + j])
-    encodings = distance_encodings(length, remembered, 6)  # the row of pair (i, j) encodes their distance
+    encodings = np.asarray(distance_encodings(length, remembered, 6))  # the row of pair (i, j) encodes their distance
     for i, j in itertools.product(range(length), range(keys)):
         angles = [(remembered + i - j) * 10_000.0 ** (-2 * k / 6) for k in range(3)]
         expected = [*map(math.sin, angles), *map(math.cos, angles)]

@@ -51,7 +51,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    params = model.init(jax.random.key(0))
+    params = jax.jit(model.init)(jax.random.key(0))
     keys = iter(jax.random.split(jax.random.key(1), 100))
     return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
 
@@ -84,14 +84,18 @@ def test_the_bias_hides_what_comes_later():
 
 def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model, params, text):
     batch = row(text)
-    found = default_objective(model, CONFIG).sums(params, batch)["next_word"]
-    encode = jax.jit(lambda ids, mask: model.encode(params, ids, jnp.zeros_like(ids), mask))
+    found = jax.jit(default_objective(model, CONFIG).sums)(params, batch)["next_word"]
+
+    @jax.jit
+    def shares(ids, mask, place):
+        encoded = model.encode(params, ids, jnp.zeros_like(ids), mask)
+        return jax.nn.log_softmax(model.mlm_logits(params, {"masked_positions": place[None, None]}, encoded)[0, 0])
+
     total = 0.0
     for place in range(1, len(text)):
         ids, mask = np.zeros((1, LENGTH), np.int32), np.zeros((1, LENGTH), np.int32)
         ids[0, :place], mask[0, :place] = text[:place], 1  # nothing of what comes later is in the row
-        logits = model.mlm_logits(params, {"masked_positions": np.array([[place - 1]])}, encode(ids, mask))
-        total -= float(jax.nn.log_softmax(logits[0, 0])[text[place]])
+        total -= float(np.asarray(shares(ids, mask, np.int32(place - 1)))[text[place]])
     assert float(found.weight) == len(text) - 1
     np.testing.assert_allclose(float(found.loss), total, rtol=1e-5)
 

@@ -53,7 +53,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    params = model.init(jax.random.key(0))
+    params = jax.jit(model.init)(jax.random.key(0))
     return jax.tree.map(lambda x: x + 0.5 * jax.random.normal(jax.random.key(x.size), x.shape), params)
 
 
@@ -89,8 +89,8 @@ def by_pairs(words, contexts, batch):
 
 def test_loss_and_gradient_are_those_of_the_pairs_one_by_one(model, params, batch):
     objective = default_objective(model, CONFIG)
-    value = lambda params: objective.sums(params, batch)["skip_gram"]
-    gradient = jax.grad(lambda params: value(params).loss)(params)
+    value = jax.jit(lambda params: objective.sums(params, batch)["skip_gram"])
+    gradient = jax.jit(jax.grad(lambda params: value(params).loss))(params)
     tables = (np.float64(params["embeddings"]["word"]["table"]), np.float64(params["contexts"]["table"]))
     loss, count, of_words, of_contexts = by_pairs(*tables, batch)
     assert count > 40

@@ -81,7 +81,7 @@ def test_steps_follow_the_published_code():
     for number in range(4):
         grads = drawn(number + 1)
         updates, state = jax.jit(ours.update)(grads, state, params)
-        plain, others = adam.update(grads, others)
+        plain, others = jax.jit(adam.update)(grads, others)
         given, usual = by_path(grads), by_path(plain)
         for path, update in by_path(updates).items():
             decay = 0.1 * values[path] * TABLE[path].decays

@@ -157,6 +157,7 @@ def test_bad_input_is_not_started_again(cloud, launch, capsys):
     assert "the run has ended: exit code 2 (bad input)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_failures_in_a_row_are_bounded(cloud, launch, capsys):
     cloud.is_like(starts=[["exit 1", "exit 0"]])
     assert launch("--max_restarts=2") == 1
@@ -206,6 +207,7 @@ def test_the_same_launch_again_joins_the_run(cloud, launch, capsys):
     assert cloud.starts() == cloud.starts(1) == 1 and not cloud.exists
 
 
+@pytest.mark.slow
 def test_a_worker_that_has_finished_takes_part_in_the_restart(cloud, launch):
     """Left out, it would let the others wait for it."""
     cloud.is_like(starts=[["exit 0", "exit 1"], ["exit 0", "exit 0"]])

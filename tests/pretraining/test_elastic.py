@@ -38,6 +38,7 @@ def assert_restored_as_saved(directory: pathlib.Path, step: int) -> None:
         assert array.tobytes() == restored[path].tobytes(), path
 
 
+@pytest.mark.slow
 def test_the_batch_size_may_change_between_starts(small_store, tmp_path, monkeypatch):
     """16 sequences on one device, 32 on two that share the parameters, 8 on one: no example is repeated or skipped."""
     run_record.record(tmp_path, monkeypatch.setattr)

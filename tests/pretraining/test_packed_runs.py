@@ -62,6 +62,7 @@ def test_devices_and_micro_batches_share_the_rows_of_one_batch(small_store, fini
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_it_began(finished):
     with pytest.raises(UserError, match="data.packing: on → off"):
         pretrain(dataclasses.replace(finished, data=dataclasses.replace(finished.data, packing="off")))

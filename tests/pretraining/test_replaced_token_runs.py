@@ -99,7 +99,7 @@ def test_the_work_directory_opens_as_its_discriminator_and_the_generator_is_reac
         np.testing.assert_array_equal(*tables)
     ids = {"input_ids": np.array([[2, 7, 9, 3]], np.int32), "token_type_ids": np.zeros((1, 4), np.int32)}
     batch = ids | {"attention_mask": np.ones((1, 4), np.int32)}
-    assert model.network.replaced_token_logits(model.params, batch).shape == (1, 4)
+    assert jax.jit(model.network.replaced_token_logits)(model.params, batch).shape == (1, 4)
     assert len(generator.fill_mask("[MASK]")[0]) == 5
     with pytest.raises(UserError, match="part='encoder' must be 'generator'"):
         bert_jax.load(run.workdir, part="encoder")  # pyright: ignore[reportArgumentType]
@@ -189,7 +189,7 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
         ids = np.array([[tokens.index(piece) for piece in sample["text"].split()]], np.int32)
         places = np.flatnonzero(ids[0] == generator.need_tokenizer().mask_id)[None].astype(np.int32)
         batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones_like(ids)}
-        logits = generator.network.mlm_logits(generator.params, batch | {"masked_positions": places})
+        logits = jax.jit(generator.network.mlm_logits)(generator.params, batch | {"masked_positions": places})
         shares = np.asarray(jax.nn.softmax(logits))[0]
         for mask, share in zip(sample["masks"], shares, strict=False):
             for token, expected in mask["candidates"]:

@@ -9,7 +9,7 @@ import pytest
 from one_device import pretrain
 from processes import wait_until
 from run_process import finish, log_of, start
-from small_pretraining import nothing_held_out, rows, run_config
+from small_pretraining import SCANNED, nothing_held_out, rows, run_config
 
 from bert_jax import pretraining
 from bert_jax.config import (
@@ -32,14 +32,15 @@ def wait_for_row(config: Config, step: int, process: subprocess.Popen):
 
 
 @pytest.mark.parametrize(
-    "loader, noise",
+    "loader, noise, compute",
     [
-        ("plain", 0.0),
-        pytest.param("tf.data", 0.0, marks=pytest.mark.slow),
-        pytest.param("plain", 0.1, marks=pytest.mark.slow),
+        ("plain", 0.0, SCANNED),
+        pytest.param("tf.data", 0.0, ComputeConfig(), marks=pytest.mark.slow),  # unrolled, as usual
+        pytest.param("plain", 0.1, ComputeConfig(), marks=pytest.mark.slow),
     ],
+    ids=["plain", "tf.data", "noise"],
 )
-def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise):
+def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise, compute):
     """kill -9 at an arbitrary moment; all losses and metrics of the resumed run equal the uninterrupted run's exactly.
 
     The uninterrupted run uses the plain loader, the killed one may use tf.data: their batches are equal too. Spelling
@@ -47,7 +48,7 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise)
     """
     changes = {
         "data": DataConfig(path=str(small_store), held_out=0.1, loader="plain", noise=NoiseConfig(rate=noise)),
-        "compute": ComputeConfig(),  # unrolled, as usual
+        "compute": compute,
         "phases": (PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2),),
         "evaluation": EvaluationConfig(every_steps=15, sequences=64, batch_size=32),
         "checkpoint": CheckpointConfig(every_steps=5, keep_last=2),

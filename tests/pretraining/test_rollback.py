@@ -184,6 +184,7 @@ def test_a_spike_is_rolled_back(small_store, tmp_path, monkeypatch):
     assert rows(config.workdir) == before and position(config, 10)["guard"]["losses"] == losses
 
 
+@pytest.mark.slow
 def test_a_run_that_may_not_go_back_stops_with_a_report(small_store, tmp_path):
     config = config_of(small_store, tmp_path / "run", faults=FaultsConfig(max_skipped_steps=2, rollbacks=0))
     with pytest.raises(

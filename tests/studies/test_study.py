@@ -101,6 +101,7 @@ def broken(study, tmp_path_factory) -> pathlib.Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_a_study_that_was_killed_and_failed_is_resumed_to_its_table(study, broken, capsys):
     found, table = figures(broken), (broken / "table.md").read_text()
     assert (broken / "picture.png").read_bytes().startswith(b"\x89PNG")

@@ -39,6 +39,7 @@ def test_a_flipped_bit_is_found_and_named(name, tmp_path):
     assert row["step"] == 6 and row["devices"] == {device: [f"params/{path}"] for device in expected}
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
     finished, small_store, tmp_path, monkeypatch
 ):

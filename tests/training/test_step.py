@@ -40,7 +40,7 @@ def reference():
     "mesh",
     [
         MeshConfig(data=8),
-        MeshConfig(data=1, fsdp=8),
+        pytest.param(MeshConfig(data=1, fsdp=8), marks=pytest.mark.slow),
         CUBE,
         pytest.param(MeshConfig(data=4, fsdp=2), marks=pytest.mark.slow),
         MeshConfig(slice=2, fsdp=2),

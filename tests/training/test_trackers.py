@@ -122,6 +122,7 @@ def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatc
     assert rows(config.workdir) == rows(finished[0].workdir)  # it learns the same
 
 
+@pytest.mark.slow
 def test_each_run_of_a_fine_tuning_is_one_of_the_service(two_seeds, monkeypatch, tmp_path):
     ours, _ = services(monkeypatch)
     config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), sinks=SinksConfig(wandb="project"))
