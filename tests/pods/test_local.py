@@ -19,6 +19,7 @@ from bert_jax.pods import local, restarts
 
 HOST = "import os, signal, sys, time; host = os.environ.get('JAX_PROCESS_ID', '0'); "
 READY = "print('ready', flush=True); "
+NAPS = "[time.sleep(0.1) for _ in range(36000)]"  # a signal that comes just before a sleep is answered after it
 
 
 @dataclasses.dataclass
@@ -70,7 +71,7 @@ def test_hosts_that_are_saving_are_given_the_time(capsys):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkeypatch):
     handles = f"signal.signal({int(number)}, lambda *_: (print('told', flush=True), sys.exit({128 + number}))); "
-    job, ready, write = Python(handles + READY + "time.sleep(3600)"), threading.Semaphore(0), sys.stdout.write
+    job, ready, write = Python(handles + READY + NAPS), threading.Semaphore(0), sys.stdout.write
 
     def watched(text):
         write(text)
