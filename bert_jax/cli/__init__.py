@@ -19,6 +19,7 @@ COMMANDS = {
     "prepare": corpora.prepare,
     "inspect": corpora.inspect,
     "describe": corpora.describe,
+    "count": corpora.count,
     "info": configurations.info,
     "plan": configurations.plan,
     "bench": configurations.bench,

@@ -56,6 +56,23 @@ def prepare(arguments: list[str]) -> int:
     return 0
 
 
+def count(arguments: list[str]) -> int:
+    """count STORE --output=COUNTS [--window=N]
+
+    Count how often each two tokens of a store are beside each other, for GloVe (objective.name=glove).
+
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://.
+    """
+    from bert_jax.config.commands import CountConfig
+
+    store, options = positional(arguments, usage(count), "STORE")
+    config = parse(CountConfig, options, *described(count))
+    from bert_jax.data.preparation.pair_counting import run_count
+
+    run_count(store, config)
+    return 0
+
+
 def describe(arguments: list[str]) -> int:
     """describe STORE [OTHER] --output=FILE.html
 

@@ -10,6 +10,21 @@ from bert_jax.config.preparing import CorpusFormat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CountConfig:
+    """Options of `bert-jax count`."""
+
+    output: str
+    """Directory to write the counts to. It must not exist yet, or be empty."""
+    window: int = 10
+    """Maximum distance of two tokens that are counted as a pair, 1 to 20. A pair at distance d counts 1/d."""
+    held_out: float = 0.01
+    """Share of the documents that is not counted: those that a run with this --data.held_out evaluates on."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoConfig:
     """Options of `bert-jax demo`."""
 

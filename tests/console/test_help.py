@@ -31,6 +31,7 @@ from bert_jax.config.benchmarking import (
 )
 from bert_jax.config.commands import (
     ConvertConfig,
+    CountConfig,
     DemoConfig,
     ExtendVocabConfig,
     FillMaskConfig,
@@ -116,6 +117,7 @@ OPTIONS = {  # of every command
     "report": ReportConfig(output=""),
     "doctor": DoctorConfig(),
     "describe": DescribeConfig(output=""),
+    "count": CountConfig(output=""),
     "evaluate": Config(),
     "fill-mask": FillMaskConfig(),
     "finetune": FinetuneConfig(),
@@ -142,7 +144,7 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
     assert "(default: '')" not in text
     assert sorted(shown_options(text)) == sorted(leaves(asdict(OPTIONS[command])))
     # Every word in capitals that stands in the usage is explained below it.
-    for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT"}:
+    for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT", "FLOAT"}:
         assert re.search(rf"\b{word} is ", prose(text)), word
 
 
