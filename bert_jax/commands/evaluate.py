@@ -31,6 +31,7 @@ LABELS = {
     "span_boundary_loss": "span boundary loss (nats)",
     "span_boundary_accuracy": "span boundary accuracy",
     "skip_gram_loss": "skip-gram loss (nats per pair)",
+    "glove_loss": "GloVe loss (squared error of log counts)",
     "next_sentence_loss": "sentence pair loss",
     "next_sentence_accuracy": "sentence pair accuracy",
     "replaced_tokens_loss": "replaced-token loss (nats)",

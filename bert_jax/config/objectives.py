@@ -12,16 +12,17 @@ from bert_jax.config.teachers import DistillationConfig
 class ObjectiveConfig:
     """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
 
-    name: Literal["masked_words", "left_to_right", "two_directions", "replaced_tokens", "permutation", "skip_gram"] = (
-        "masked_words"
-    )
+    name: Literal[
+        "masked_words", "left_to_right", "two_directions", "replaced_tokens", "permutation", "skip_gram", "glove"
+    ] = "masked_words"
     """Objective of the training. masked_words: BERT's masked language model, with the second objective of
     data.sentence_pairs. left_to_right: each token of a text, from those before it; the model needs
     direction=left_to_right. two_directions: from those before it and, by the other half of the states, from those after
     it, as in ELMo; the model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a
     generator, trained beside it, from those of the text. permutation: some tokens, from those that come before them in
     a random order, as in XLNet; the model needs positions=xlnet. skip_gram: the words beside each word, from its vector
-    alone (word2vec); the model needs layer=none."""
+    alone (word2vec); the model needs layer=none. glove: how often each two words are beside each other, from their
+    vectors; the model needs layer=none, and the data static_vectors.counts."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
     lowest loss of the second objective."""
@@ -44,12 +45,12 @@ class ObjectiveConfig:
     of the last layer, whose queries begin with absolute positions. It needs model.disentangled.terms, and is left out
     of exports."""
     static_vectors: StaticVectorsConfig = StaticVectorsConfig()
-    """Windows and random words of skip_gram."""
+    """Windows and random words of skip_gram; windows and counts of glove."""
 
     @property
     def predicts_neighbours(self) -> bool:
-        """Whether each word has one vector, from which the words beside it are predicted."""
-        return self.name == "skip_gram"
+        """Whether each word has one vector, from which the words beside it, or their counts, are predicted."""
+        return self.name in ("skip_gram", "glove")
 
     @property
     def predicts_all(self) -> bool:

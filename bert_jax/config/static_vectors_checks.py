@@ -1,7 +1,10 @@
 """What a model of static word vectors cannot have, before anything heavy is loaded."""
 
+import math
+
 from bert_jax.config.options import Config
 from bert_jax.config.phases import resolve_phases
+from bert_jax.config.static_vectors import StaticVectorsConfig
 from bert_jax.errors import UserError
 
 _WITHOUT_LAYERS = {
@@ -26,10 +29,12 @@ def check_static_vectors(config: Config) -> None:
         if model.layer == "none":
             raise UserError(
                 f"model.layer=none gives a word the same vector everywhere, which objective.name={objective.name} "
-                "cannot learn from; set objective.name=skip_gram"
+                "cannot learn from; set objective.name=skip_gram or glove"
             )
         if options != type(options)():
-            raise UserError("objective.static_vectors has no effect without objective.name=skip_gram; leave it out")
+            raise UserError(
+                "objective.static_vectors has no effect without objective.name=skip_gram or glove; leave it out"
+            )
         return
     if model.layer != "none":
         raise UserError(
@@ -42,6 +47,7 @@ def check_static_vectors(config: Config) -> None:
                 f"model.{name}={getattr(model, name)} means nothing in a model without layers (model.layer=none); set "
                 f"model.{name}={needed}"
             )
+    _check_names(objective.name, options)
     for name in ("window", "negatives"):
         if getattr(options, name) < 1:
             raise UserError(
@@ -51,6 +57,11 @@ def check_static_vectors(config: Config) -> None:
         raise UserError(
             f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to below "
             "1; the paper's is 1e-5"
+        )
+    if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
+        raise UserError(
+            f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
+            f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
         )
     for phase in resolve_phases(config):
         if phase.packed:
@@ -63,3 +74,18 @@ def check_static_vectors(config: Config) -> None:
                 f"objective.static_vectors.window={options.window} is not shorter than the rows of "
                 f"phases.{phase.index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
             )
+
+
+_OF_ONE = {"skip_gram": ("negatives", "subsampling"), "glove": ("counts", "maximum_count", "count_power")}
+"""Options that only one of the objectives has."""
+
+
+def _check_names(name: str, options: StaticVectorsConfig) -> None:
+    """Raise a UserError if an option is for the other objective."""
+    for other, names in _OF_ONE.items():
+        for option in names:
+            if other != name and getattr(options, option) != getattr(StaticVectorsConfig(), option):
+                raise UserError(
+                    f"objective.static_vectors.{option}={getattr(options, option)} has no effect with objective.name="
+                    f"{name}; leave it out, or set objective.name={other}"
+                )

@@ -176,6 +176,13 @@ class BertForPreTraining:
         assert bert.contexts is not None, "require(...) comes first"
         return bert.contexts(encoded.last_hidden_state, ids)
 
+    def context_biases(self, params: Params, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return float32 [B, L] twice: GloVe's bias of each of `ids` [B, L] as a word, and as a neighbour."""
+        self.require("context_biases")
+        bert = self._module(params)
+        assert bert.context_biases is not None, "require(...) comes first"
+        return bert.context_biases(ids)
+
     def encode(
         self,
         params: Params,

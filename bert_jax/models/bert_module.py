@@ -9,7 +9,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.architecture import Architecture
-from bert_jax.models.context_words import ContextWords
+from bert_jax.models.context_words import ContextBiases, ContextWords
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
@@ -53,6 +53,7 @@ class Bert(nnx.Module):
         decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
         self.mask_decoder: MaskDecoder | None = decoder() if "mask_decoder" in parts else None
         self.contexts: ContextWords | None = ContextWords(config) if "contexts" in parts else None
+        self.context_biases: ContextBiases | None = ContextBiases(config) if "context_biases" in parts else None
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias

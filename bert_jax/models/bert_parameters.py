@@ -9,9 +9,9 @@ from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts")
-"""Parts that a model can have on its encoder; the last four are the heads of ELECTRA's discriminator and of SpanBERT,
-DeBERTa's decoder below the head for masked words, and the second table of static word vectors."""
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
+"""Parts that a model can have on its encoder; the last five are the heads of ELECTRA's discriminator and of SpanBERT,
+DeBERTa's decoder below the head for masked words, the second table of static word vectors, and the biases of GloVe."""
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
@@ -22,7 +22,8 @@ POOLED = ("classification", "regression", "choice")
 def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training has."""
     if config.layer == "none":
-        return ("contexts",)
+        counted = objective is not None and objective.name == "glove"
+        return ("contexts", "context_biases") if counted else ("contexts",)
     parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
     if objective is None:
         return parts
@@ -83,6 +84,8 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
         entries += [Parameter("mask_decoder/position/table", (rows, hidden))]
     if "contexts" in parts:
         entries += [Parameter("contexts/table", (vocab, hidden))]
+    if "context_biases" in parts:
+        entries += [Parameter(f"context_biases/{name}", (vocab,), decays=False) for name in ("center", "neighbour")]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)

@@ -1,4 +1,4 @@
-"""The second table of static word vectors: what each word is as the neighbour of another one."""
+"""The second table of static word vectors, what each word is as the neighbour of another one, and GloVe's biases."""
 
 import jax
 import jax.numpy as jnp
@@ -20,3 +20,16 @@ class ContextWords(nnx.Module):
         """Return the products of x [B, L, H] with the vectors of ids [B, M], in the dtype of x: [B, L, M] float32."""
         vectors = look_up(self.table[...], ids).astype(x.dtype)
         return jnp.einsum("blh,bmh->blm", x, vectors, preferred_element_type=jnp.float32)
+
+
+class ContextBiases(nnx.Module):
+    """A number for each word, and one for it as a neighbour, which GloVe adds to their product; they start at zero."""
+
+    def __init__(self, config: ModelConfig):
+        zeros = lambda: nnx.Param(jnp.zeros((config.padded_vocab_size,), jnp.float32))
+        self.center: nnx.Param[jax.Array] = zeros()
+        self.neighbour: nnx.Param[jax.Array] = zeros()
+
+    def __call__(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return both numbers of each of `ids` [B, L], float32."""
+        return self.center[...][ids], self.neighbour[...][ids]

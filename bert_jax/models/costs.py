@@ -32,7 +32,7 @@ class ParameterCounts:
     replaced_tokens: int
     mask_decoder: int
     contexts: int
-    """Of the second table of static word vectors."""
+    """Of the second table of static word vectors, and of the biases of GloVe."""
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -65,7 +65,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         span_boundary=sizes.get("span_boundary", 0),
         replaced_tokens=sizes.get("replaced_tokens", 0),
         mask_decoder=sizes.get("mask_decoder", 0),
-        contexts=sizes.get("contexts", 0),
+        contexts=sizes.get("contexts", 0) + sizes.get("context_biases", 0),
     )
 
 
@@ -110,7 +110,7 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     directions = 2 if config.two_directions else 1  # each predicts every word
     if "contexts/table" in parameters:
         attention += 2 * length * length * config.hidden_size  # every word of the row with every other one
-        predicting += SHARED_NEGATIVES * config.hidden_size
+        predicting += 0 if "context_biases/center" in parameters else SHARED_NEGATIVES * config.hidden_size
     predicted = 2 * predictions * predicting * directions
     pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
     judged = 2 * length * _kernel_size(parameters, "replaced_tokens")

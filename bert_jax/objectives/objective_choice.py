@@ -6,6 +6,7 @@ from bert_jax.config import Config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.distillation import DistillationObjective
+from bert_jax.objectives.glove import GloveObjective
 from bert_jax.objectives.left_to_right import LeftToRightObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.permutation_language_model import PermutationObjective
@@ -40,3 +41,5 @@ def default_objective(
             return PermutationObjective(model)
         case "skip_gram":
             return SkipGramObjective(model, config.objective.static_vectors.negatives)
+        case "glove":
+            return GloveObjective(model, config.objective.static_vectors)

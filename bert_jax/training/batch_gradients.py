@@ -99,8 +99,9 @@ def _tables_whole(gradients: Any, shardings: Any, copies: bool):
 
     def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
         names = [getattr(entry, "key", None) for entry in path]
-        below_embeddings = bool({"embeddings", "contexts"} & set(names[:2])) and not (copies and names[1] == "word")
-        return jax.lax.with_sharding_constraint(gradient, whole) if below_embeddings else gradient
+        looked_up = bool({"embeddings", "contexts", "context_biases"} & set(names[:2]))
+        of_copies = copies and names[1] == "word"
+        return jax.lax.with_sharding_constraint(gradient, whole) if looked_up and not of_copies else gradient
 
     return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))
 

@@ -11,6 +11,7 @@ from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.full_sentences import FullSentences
 from bert_jax.data.examples.masking import Masking
+from bert_jax.data.examples.neighbour_counts import NeighbourCounts, counts_for
 from bert_jax.data.examples.neighbour_windows import NeighbourWindows
 from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
@@ -33,7 +34,8 @@ Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 f
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
 float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L].
 
-Rows for static word vectors also have windows int32 [B, L] and negatives int32 [B, N]; see `NeighbourWindows`."""
+Rows for static word vectors also have windows int32 [B, L] and negatives int32 [B, N] (see `NeighbourWindows`), or
+pair_counts float32 [B, L, W] (see `NeighbourCounts`)."""
 
 
 def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
@@ -49,8 +51,10 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
     if config.objective.name == "permutation":
         layout |= {"order": (tokens, np.int32)}
-    if config.objective.predicts_neighbours:
+    if config.objective.name == "skip_gram":
         layout |= {"windows": (tokens, np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
+    if config.objective.name == "glove":
+        layout |= {"pair_counts": ((*tokens, config.objective.static_vectors.window), np.float32)}
     if config.data.sentence_pairs != "none":
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
@@ -115,7 +119,7 @@ class Examples:
         _check_tokenizer(tokenizer, config)
         self._class_last = tokenizer.class_last and config.model.is_xlnet
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = _predictions(config, phase, store, tokenizer)
+        self._masking = _predictions(config, phase, store, tokenizer, split)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()
@@ -229,13 +233,17 @@ class Examples:
 
 
 def _predictions(
-    config: Config, phase: Phase, store: Store, tokenizer: Tokenizer
-) -> Masking | NextWords | Permutations | NeighbourWindows:
+    config: Config, phase: Phase, store: Store, tokenizer: Tokenizer, split: str
+) -> Masking | NextWords | Permutations | NeighbourWindows | NeighbourCounts:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
     if config.objective.predicts_all:
         return NextWords(phase.max_predictions, tokenizer.cls_id)
-    if config.objective.predicts_neighbours:
+    if config.objective.name == "skip_gram":
         return NeighbourWindows(config.objective.static_vectors, store.token_counts, tokenizer.pad_id)
+    if config.objective.name == "glove":
+        held_out = 0 if config.data.eval_path else config.data.held_out
+        counts = counts_for(config.objective.static_vectors, store, held_out if split == "train" else None)
+        return NeighbourCounts(counts, tokenizer.pad_id)
     begins = np.asarray(tokenizer.continues_word(), bool)
     if config.objective.name == "permutation":
         return Permutations(config.masking.rate, config.objective.longest_span, phase.max_predictions, begins)
