@@ -40,12 +40,13 @@ format: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# The core tests compile without optimization (tests/support/processes.py); the slow ones do it as users do.
+# Tests compile without optimization (tests/support/processes.py), and those that are marked `optimized` as users do.
 test: install
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: install build/libtpu/.installed
-	BERT_JAX_OPTIMIZED=1 PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m slow
+	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m 'slow and not optimized'
+	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(PARALLEL) -m 'slow and optimized'
 
 # The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for
 # a TPU, and complain that there is none, each time it starts.

@@ -65,33 +65,30 @@ def config_of(store, workdir, steps: int):
     )
 
 
-def end_of(processes, lost: int, config) -> tuple[float, list[int]]:
-    """Seconds until all but one host have ended, and their exit codes."""
+def lose(processes, lost: int, number: signal.Signals, config) -> None:
+    """Send a signal to one host after the second save: the others end in time, with the code to start them again."""
+    wait_until(
+        lambda: (pathlib.Path(config.workdir) / "checkpoints/step_000000008").exists(),
+        lambda: processes[lost].poll() is None,
+        lambda: logs(config),
+    )
+    processes[lost].send_signal(number)
     begun = time.monotonic()
     others = [process for host, process in enumerate(processes) if host != lost]
     wait_until(lambda: all(process.poll() is not None for process in others), said=lambda: logs(config))
-    return time.monotonic() - begun, [process.returncode for process in others]
-
-
-@pytest.mark.parametrize(
-    "host, number", [(2, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP), (0, signal.SIGSTOP)]
-)
-def test_the_others_end_when_one_dies_or_is_stopped(small_store, tmp_path, host, number):
-    config = config_of(small_store, tmp_path / "run", 100_000)
-    processes = launch(config, 3)
-    wait_until(
-        lambda: (tmp_path / "run/checkpoints/step_000000008").exists(),
-        lambda: processes[host].poll() is None,
-        lambda: logs(config),
-    )
-    processes[host].send_signal(number)
-    seconds, codes = end_of(processes, host, config)
-    print(f"{number.name} of host {host}: the others ended after {seconds:.1f} s with {codes}")
+    seconds, codes = time.monotonic() - begun, [process.returncode for process in others]
+    print(f"{number.name} of host {lost}: the others ended after {seconds:.1f} s with {codes}")
     print(logs(config))
     assert seconds < DEAD + BUSY
     # JAX itself aborts (134) when the process of the first host, and with it the connection, is gone.
-    aborts = {-signal.SIGABRT} if (host, number) == (0, signal.SIGKILL) else set()
+    aborts = {-signal.SIGABRT} if (lost, number) == (0, signal.SIGKILL) else set()
     assert set(codes) <= {EXIT_CODE, *aborts}, logs(config)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_others_end_when_the_first_dies_or_is_stopped(small_store, tmp_path, number):
+    config = config_of(small_store, tmp_path / "run", 100_000)
+    lose(launch(config, 3), 0, number, config)
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +111,12 @@ def assert_goes_on_exactly(lost, whole) -> None:
     assert records[0]["arrays"] == records[1]["arrays"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_job_that_is_started_again_goes_on_exactly(small_store, tmp_path, whole, number):
+@pytest.mark.parametrize("host, number", [(2, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_the_others_end_when_one_dies_or_is_stopped_and_go_on_exactly(small_store, tmp_path, whole, host, number):
     lost = config_of(small_store, tmp_path / "run", STEPS)
     processes = launch(lost, 3)
-    wait_until(
-        lambda: (tmp_path / "run/checkpoints/step_000000008").exists(),
-        lambda: processes[2].poll() is None,
-        lambda: logs(lost),
-    )
-    processes[2].send_signal(number)
-    end_of(processes, 2, lost)
-    processes[2].kill()
+    lose(processes, host, number, lost)
+    processes[host].kill()
     assert_goes_on_exactly(lost, whole)
 
 

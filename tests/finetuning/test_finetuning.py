@@ -33,6 +33,8 @@ from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.training.sinks import read_rows
 
+pytestmark = pytest.mark.optimized
+
 
 def test_it_learns_and_tells_what_it_did(two_seeds):
     config, results = two_seeds

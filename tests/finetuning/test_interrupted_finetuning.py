@@ -19,6 +19,8 @@ from bert_jax.finetuning import loop
 from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["death", "signal"])

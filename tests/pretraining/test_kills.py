@@ -34,6 +34,8 @@ from poisoned_objective import poisoned
 from bert_jax.console.command_line import load_config
 from bert_jax.pretraining import pretrain
 
+pytestmark = pytest.mark.optimized
+
 def run(file, log, adds):
     for stream in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)

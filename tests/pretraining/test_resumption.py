@@ -25,6 +25,8 @@ from bert_jax.config.noise import NoiseConfig
 from bert_jax.pretrained.loading import load
 from bert_jax.training.evaluation import Evaluation
 
+pytestmark = pytest.mark.optimized
+
 
 def wait_for_row(config: Config, step: int, process: subprocess.Popen):
     reached = lambda: any(row["step"] >= step for row in rows(config.workdir))

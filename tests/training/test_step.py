@@ -245,6 +245,8 @@ from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
 import tiny_run
+
+pytestmark = pytest.mark.optimized
 run = tiny_run.Run(*tiny_run.tiny(), tiny_run.MeshConfig(data=2, fsdp=2))
 rows = sharding.host_rows(run.mesh, tiny_run.BATCH)
 losses = [run({name: array[rows] for name, array in tiny_run.batch(step).items()})["loss"] for step in range(3)]
