@@ -46,3 +46,8 @@ def need_cloud_storage(path: str) -> None:
     """
     if re.search(r"(^|[=,])gs://", path) and importlib.util.find_spec("tensorflow") is None:
         need_extra("gcsfs", "gcs", path)
+
+
+def is_of_cloud_storage(error: BaseException) -> bool:
+    """Return whether a library that reads gs:// paths has raised `error`: each has its own classes."""
+    return type(error).__module__.split(".")[0] in ("tensorflow", "gcsfs", "aiohttp", "google")

@@ -26,7 +26,12 @@ def quiet_libraries() -> None:
 
     Orbax logs the same failure four times, and closes the event loop while writes are still in flight: asyncio logs
     each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
+
+    TensorFlow, which opens gs:// paths, logs from C++ what it found in the processor and how it looked for credentials.
+    It reads how much of that to show when it is imported, by this process or by one that this process starts.
     """
+    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+        os.environ.setdefault(name, value)
     from absl import logging as absl_logging
 
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax logs every file at INFO

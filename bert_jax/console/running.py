@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from bert_jax.console.command_line import asks_for_help
 from bert_jax.console.help import overview, version
 from bert_jax.console.log import quiet_libraries, show_libraries
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.errors import UserError, is_of_cloud_storage, need_cloud_storage
 
 Command = Callable[[list[str]], int]
 Commands = Mapping[str, Command]
@@ -79,7 +79,7 @@ def run_command(commands: Commands, argv: list[str]) -> int:
         )
         return 2
     except Exception as error:
-        if debug or not _of_cloud_storage(error, words):
+        if debug or not (is_of_cloud_storage(error) and any("gs://" in word for word in words)):
             raise
         print(
             f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "
@@ -88,12 +88,6 @@ def run_command(commands: Commands, argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-
-
-def _of_cloud_storage(error: Exception, words: list[str]) -> bool:
-    """Return whether `error` comes from a library that reads gs://, each of which has its own classes of errors."""
-    library = type(error).__module__.split(".")[0]
-    return library in ("tensorflow", "gcsfs", "aiohttp", "google") and any("gs://" in word for word in words)
 
 
 def _first_bucket(words: list[str]) -> str:

@@ -19,7 +19,7 @@ from jax._src.distributed import global_state  # it has no public name; Orbax ta
 from bert_jax.config.json_form import differences, is_among
 from bert_jax.devices import peers
 from bert_jax.devices.software import sources, versions
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, is_of_cloud_storage
 
 PATIENCE_SECONDS = 3600
 """One host may copy a large store while the others wait; one that has died is noticed sooner (peers.py)."""
@@ -127,10 +127,14 @@ def ending_together(run: Callable[P, R]) -> Callable[P, R]:
 
 
 def _end_all(error: Exception) -> NoReturn:
-    """End all hosts because of `error`, with a traceback unless another host is the cause."""
+    """End all hosts because of `error`, with a traceback unless another host or the network is the cause."""
     line = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.300}"
     if re.search("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|Connection|Socket closed", str(error)):
         peers.end_all(f"a collective operation has failed, probably because a host has died ({line})", is_effect=True)
+    if is_of_cloud_storage(error):
+        found = " ".join(str(error).split())[:300]
+        remedy = "check the name of the bucket, the network and the credentials of every host"
+        peers.end_all(f"Google Cloud Storage: {found}; {remedy}", stacks=False)
     traceback.print_exception(error)
     peers.end_all(line)
 

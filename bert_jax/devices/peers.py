@@ -180,18 +180,19 @@ def is_watching() -> bool:
     return _watching is not None
 
 
-def end_all(reason: str, is_effect: bool = False) -> NoReturn:
-    """End this process and those of all other hosts, with exit code 75 and the stacks of their threads.
+def end_all(reason: str, is_effect: bool = False, stacks: bool = True) -> NoReturn:
+    """End this process and those of all other hosts, with exit code 75.
 
     Args:
       reason: what has happened.
       is_effect: whether another host is probably the cause; then that one may say why for a few seconds.
+      stacks: whether this process also prints the stacks of its threads.
     """
     if is_effect:
         time.sleep(3 * LOOK_SECONDS)  # within which the thread ends this process if there is something to read
     if _watching is not None:
         _briefly(lambda peers: peers.tell(reason), _watching)
-    end_process(reason)
+    end_process(reason, stacks)
 
 
 def _briefly(call: Callable[[Peers], None], peers: Peers) -> None:
@@ -201,14 +202,15 @@ def _briefly(call: Callable[[Peers], None], peers: Peers) -> None:
     thread.join(LINGER_SECONDS + LOOK_SECONDS)
 
 
-def end_process(reason: str) -> NoReturn:
+def end_process(reason: str, stacks: bool = True) -> NoReturn:
     """End this process: nothing can be saved while a host is missing, and Python cannot interrupt what it waits for."""
     stream = sys.__stderr__
     if stream is not None:
         print(f"error: {reason}. Start the job again; it resumes from its newest checkpoint", file=stream, flush=True)
-        for host, sign in sorted(signs().items()):
-            print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
-        faulthandler.dump_traceback(stream, all_threads=True)
+        if stacks:
+            for host, sign in sorted(signs().items()):
+                print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
+            faulthandler.dump_traceback(stream, all_threads=True)
     if _watching is not None:
         _briefly(Peers.farewell, _watching)
     os._exit(EXIT_CODE)

@@ -92,6 +92,7 @@ class _Hosts:
     def __init__(self):
         self.told = False
         self._processes: list[subprocess.Popen[str]] = []
+        self._errors: dict[str, int] = {}
         self._handlers: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> "_Hosts":
@@ -126,7 +127,7 @@ class _Hosts:
                     start_new_session=True,  # Ctrl-C in a terminal comes to them once, from `_forward`
                 )
                 self._processes.append(process)
-                readers.append(threading.Thread(target=_copy, args=(process, host), daemon=True))
+                readers.append(threading.Thread(target=self._copy, args=(process, host), daemon=True))
                 readers[-1].start()
             return self._wait()
         finally:
@@ -136,6 +137,7 @@ class _Hosts:
             for reader in readers:
                 reader.join()
             self._processes.clear()
+            self._errors.clear()
 
     def _wait(self) -> int:
         """Wait until all have ended or, some time after one has failed, without those that have not."""
@@ -148,11 +150,12 @@ class _Hosts:
             time.sleep(LOOK_SECONDS)
         return first or next((exit_code(code) for code in codes if code), 0)
 
-
-def _copy(process: subprocess.Popen[str], host: int) -> None:
-    """Print each line of a process behind the number of its host."""
-    assert process.stdout is not None  # as it was started
-    with process.stdout as lines:
-        for line in lines:
-            sys.stdout.write(f"[host {host}] {line.rstrip()}\n")  # one write: the lines of two hosts do not mix
-            sys.stdout.flush()
+    def _copy(self, process: subprocess.Popen[str], host: int) -> None:
+        """Print each line of a process behind the number of its host; an error that several report, once."""
+        assert process.stdout is not None  # as it was started
+        with process.stdout as lines:
+            for line in lines:
+                if line.startswith("error: ") and self._errors.setdefault(line, host) != host:
+                    continue
+                sys.stdout.write(f"[host {host}] {line.rstrip()}\n")  # one write: the lines of two hosts do not mix
+                sys.stdout.flush()

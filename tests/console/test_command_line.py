@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import string
+import subprocess
 import sys
 
 import pytest
@@ -171,6 +172,15 @@ def test_log_records_of_several_lines_become_one():
     except OSError:
         record.exc_info = sys.exc_info()
     assert log.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
+
+
+def test_tensorflow_starts_in_silence():
+    """It opens gs:// paths: what it found in the processor would stand before the line that says what is wrong."""
+    pytest.importorskip("tensorflow")
+    program = "from bert_jax.console.log import quiet_libraries; quiet_libraries(); import tensorflow"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):

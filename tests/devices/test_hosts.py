@@ -12,7 +12,8 @@ from processes import SECONDS, free_port
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.json_form import to_dict
-from bert_jax.devices.hosts import Ended, any_failure, check_alike, from_first, refuse_differences
+from bert_jax.devices import peers
+from bert_jax.devices.hosts import Ended, any_failure, check_alike, ending_together, from_first, refuse_differences
 from bert_jax.devices.software import sources
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
@@ -45,6 +46,25 @@ def test_where_the_same_data_lie_and_how_they_are_read_may_differ():
 def test_one_process_has_nobody_to_ask():
     check_alike(lambda: pytest.fail("facts were gathered for nobody"))
     assert from_first("value") == "value" and any_failure("problem") == "problem"
+
+
+@pytest.mark.parametrize("library, stacks", [("tensorflow.python", False), ("jaxlib", True)])
+def test_a_bucket_out_of_reach_ends_all_hosts_without_a_traceback(monkeypatch, capsys, library, stacks):
+    ended = []
+    monkeypatch.setattr(peers, "is_watching", lambda: True)
+    monkeypatch.setattr(peers, "end_process", lambda *given: ended.append(given) or sys.exit(peers.EXIT_CODE))
+    failure = type("NoRoute", (Exception,), {"__module__": library})
+
+    @ending_together
+    def run():
+        raise failure("no route to\n gs://bucket/store")
+
+    with pytest.raises(SystemExit):
+        run()
+    ((reason, whether),) = ended
+    assert whether == stacks and ("Traceback" in capsys.readouterr().err) == stacks
+    if not stacks:
+        assert reason.startswith("Google Cloud Storage: no route to gs://bucket/store; check the name of the bucket")
 
 
 def test_a_changed_source_file_is_known_by_its_name(tmp_path):

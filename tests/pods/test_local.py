@@ -55,6 +55,15 @@ def test_a_single_host_joins_nothing(capsys):
     assert capsys.readouterr().out == "[host 0] False\n"
 
 
+def test_an_error_that_all_hosts_report_is_printed_once(capsys):
+    job = Python("print('error: no store'); print('error: host', host); print('the rest'); sys.exit(2)")
+    assert local.run_local(job, LocalConfig(hosts=2)) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith("error: no store") for line in lines) == 1
+    rest = {f"[host {host}] {line}" for host in range(2) for line in (f"error: host {host}", "the rest")}
+    assert len(lines) == 5 and rest < set(lines)
+
+
 @pytest.mark.parametrize("ends, code", [("sys.exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
 def test_all_end_when_one_dies_with_the_code_of_the_first(ends, code):
     """The others would run for an hour."""
