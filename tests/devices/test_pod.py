@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import time
 import types
 
 import pytest
@@ -19,6 +20,9 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.training.sinks import read_rows
 
 pytestmark = pytest.mark.slow
+
+BUSY = 60
+"""Seconds that a busy machine may add to a bound."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +99,14 @@ def wait_for_text(config, text: str, process):
     wait_until(lambda: text in logs(config), lambda: process.poll() is None, lambda: logs(config))
 
 
+def left_in_time(processes, config) -> list[int]:
+    """Return the exit codes of hosts one of which has just been sent a signal; all leave within 30 s, saved."""
+    begun = time.monotonic()
+    codes = finish(processes, config)
+    assert time.monotonic() - begun < 30 + BUSY, logs(config)
+    return codes
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path, compiled):
     phase = PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3)
@@ -103,7 +115,7 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
     processes = launch(config, 2)
     wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)
-    assert finish(processes, config) == [143, 143], logs(config)
+    assert left_in_time(processes, config) == [143, 143], logs(config)
     stopped = Checkpoints(tmp_path / "preempted" / "checkpoints", read_only=True).latest_step() or 0
     assert [row["step"] for row in rows(config.workdir)] == list(range(1, stopped + 1)) and stopped >= 3 * compiled
     # The notice may take long enough to reach the hosts that they have begun to train.
@@ -176,7 +188,7 @@ def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(
         lambda: logs(here),
     )
     processes[1].send_signal(signal.SIGINT)
-    assert finish(processes, here) == [143, 130], logs(here)
+    assert left_in_time(processes, here) == [143, 130], logs(here)
     stopped = Checkpoints(second / "training", read_only=True).latest_step()
     assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 100
     before = (first / "metrics.jsonl").read_bytes()
