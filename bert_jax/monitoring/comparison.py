@@ -49,7 +49,8 @@ def run_report(paths: list[str], config: ReportConfig) -> int:
         write_atomically(config.output, content)
     except OSError as error:
         raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
-    print(f"{config.output}: {len(runs)} runs, {len(content) / 1e6:.1f} MB; open it in any browser")
+    shown = f"{len(runs)} run" + "s" * (len(runs) > 1)
+    print(f"{config.output}: {shown}, {len(content) / 1e6:.1f} MB; open it in any browser")
     return len(content)
 
 
