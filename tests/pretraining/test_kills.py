@@ -23,6 +23,8 @@ from bert_jax.config import CheckpointConfig, DataConfig, EvaluationConfig, Faul
 from bert_jax.config.json_form import to_dict
 from bert_jax.training.events import read_events
 
+pytestmark = pytest.mark.optimized
+
 STEPS, BATCH = 150, 16
 POISONED = (14, 15, 33, 34, 60, 61, 90, 91, 125, 126)
 """Batches whose loss is not finite; two in a row make the run roll back."""
@@ -33,8 +35,6 @@ import jax
 from poisoned_objective import poisoned
 from bert_jax.console.command_line import load_config
 from bert_jax.pretraining import pretrain
-
-pytestmark = pytest.mark.optimized
 
 def run(file, log, adds):
     for stream in (1, 2):

@@ -246,6 +246,7 @@ def test_a_library_that_is_missing_is_named_before_anything_is_written(
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_a_run_learns_what_the_corpus_has_to_teach(small_store, tmp_path):
     """Half of the words follow from the others: held-out accuracy rises far above that of word frequencies alone."""
     config = run_config(

@@ -22,6 +22,8 @@ from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_forward_step
 from bert_jax.training.useful_work import COUNTS
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(autouse=True)
 def strict():
@@ -245,8 +247,6 @@ from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
 import tiny_run
-
-pytestmark = pytest.mark.optimized
 run = tiny_run.Run(*tiny_run.tiny(), tiny_run.MeshConfig(data=2, fsdp=2))
 rows = sharding.host_rows(run.mesh, tiny_run.BATCH)
 losses = [run({name: array[rows] for name, array in tiny_run.batch(step).items()})["loss"] for step in range(3)]
