@@ -71,7 +71,8 @@ class ModelConfig:
     """Dropout rate on the attention probabilities."""
     recurrent_dropout: float = 0.0
     """Dropout rate on the weights from state to state of layer=lstm (DropConnect; Merity et al. 2018): the same ones
-    for all tokens of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate. ULMFiT has 0.5."""
+    for all tokens of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate unless --dropout
+    is given. ULMFiT has 0.5."""
     layer_norm_epsilon: float = 1e-12
     """Constant added to the variance in LayerNorm."""
     initializer_range: float = 0.02

@@ -69,7 +69,8 @@ class FinetuneConfig:
     head_dropout: float | None = None
     """Dropout rate on the input of the head. None: 0.1, and 0 for SQuAD, as in the original."""
     dropout: float | None = None
-    """Dropout rate of the encoder, both hidden and attention. None: that of the checkpoint's configuration."""
+    """Dropout rate of the encoder: hidden, attention, and that of the weights from state to state of recurrent layers.
+    None: those of the checkpoint's configuration."""
     crf: bool = False
     """ner: whether the head has a linear-chain CRF on its scores."""
     features: LayersRead = ""

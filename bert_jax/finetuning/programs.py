@@ -56,7 +56,10 @@ def make_programs(
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it."""
     if config.dropout is not None:
-        model = dataclasses.replace(model, hidden_dropout=config.dropout, attention_dropout=config.dropout)
+        recurrent = config.dropout if model.layer == "lstm" else 0.0
+        model = dataclasses.replace(
+            model, hidden_dropout=config.dropout, attention_dropout=config.dropout, recurrent_dropout=recurrent
+        )
     if config.reinitialize_layers > model.num_layers:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"

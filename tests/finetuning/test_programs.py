@@ -1,5 +1,7 @@
 """The step of fine-tuning: micro-batches that change no loss, and memory that is saved by computing again."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.console.command_line import load_config
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import make_programs
@@ -67,6 +70,17 @@ def test_micro_batches_give_the_losses_of_the_whole_batch(kind):
         assert found == pytest.approx(expected, rel=1e-5)
     assert ("accuracy" in whole[0]) == (kind == "classification")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), parts_params, params)
+
+
+@pytest.mark.parametrize("dropout, expected", [(None, (0.1, 0.2, 0.5)), (0.0, (0.0, 0.0, 0.0)), (0.3, (0.3, 0.3, 0.3))])
+def test_dropout_is_that_of_recurrent_layers_too(dropout, expected):
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    config, head = FinetuneConfig(dropout=dropout), HEADS["classification"]
+    recurrent = load_config("ulmfit_mini").model
+    recurrent = dataclasses.replace(recurrent, vocab_size=41, hidden_dropout=0.1, attention_dropout=0.2)
+    found = make_programs(config, recurrent, head, mesh).model.config
+    assert (found.hidden_dropout, found.attention_dropout, found.recurrent_dropout) == expected
+    assert make_programs(config, MODEL, head, mesh).model.config.recurrent_dropout == 0
 
 
 @pytest.mark.parametrize("remat", ["auto", "none", "sel", "dots", "full"])
