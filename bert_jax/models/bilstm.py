@@ -4,6 +4,7 @@ The encoder is not trained: no gradient passes into the hidden states, and they 
 head.train_encoder it is, which is the BiLSTM on a left-to-right model of the paper's table 5.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,6 +18,24 @@ from bert_jax.models.layers import affine, dropout, truncated_normal
 from bert_jax.models.pooling import combine, layers_read
 
 
+def orthogonal(key: jax.Array, size: int) -> jax.Array:
+    """Return a random orthogonal matrix [size, size], float32: Gram-Schmidt on the columns of a normal one.
+
+    It is that of `jax.nn.initializers.orthogonal` up to rounding. That one calls LAPACK, whose batches wait in JAX 0.10
+    for threads of the pool that they run on: on a CPU mesh with as many devices as threads, for ever.
+    """
+    drawn = jax.random.normal(key, (size, size))
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+    def with_column(number: jax.Array, columns: jax.Array) -> jax.Array:
+        column = jax.lax.dynamic_index_in_dim(drawn, number, axis=1, keepdims=False)
+        for _ in range(2):  # once would leave the rounding errors of the long vector in the short one
+            column = column - product(columns, product(columns.T, column))
+        return columns.at[:, number].set(column / jnp.linalg.norm(column))
+
+    return jax.lax.fori_loop(0, size, with_column, jnp.zeros_like(drawn))
+
+
 class Lstm(nnx.Module):
     """Long short-term memory of I inputs and S states (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
 
@@ -26,13 +45,11 @@ class Lstm(nnx.Module):
 
     def __init__(self, inputs: int, size: int, key: jax.Array):
         kernel_key, recurrent_key = jax.random.split(key)
-        orthogonal = jax.vmap(lambda k: jax.nn.initializers.orthogonal()(k, (size, size)))(
-            jax.random.split(recurrent_key, 4)
-        )
+        gates = jax.vmap(lambda gate_key: orthogonal(gate_key, size))(jax.random.split(recurrent_key, 4))
         self.kernel: nnx.Param[jax.Array] = nnx.Param(
             jax.nn.initializers.glorot_uniform()(kernel_key, (inputs, 4 * size))
         )
-        self.recurrent: nnx.Param[jax.Array] = nnx.Param(jnp.concatenate(list(orthogonal), axis=1))
+        self.recurrent: nnx.Param[jax.Array] = nnx.Param(jnp.concatenate(list(gates), axis=1))
         self.bias: nnx.Param[jax.Array] = nnx.Param(
             jnp.concatenate([jnp.zeros(size), jnp.ones(size), jnp.zeros(2 * size)])
         )
