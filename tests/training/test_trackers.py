@@ -1,6 +1,7 @@
 """Weights & Biases and MLflow: what they are called with, by stubs, and the packages themselves where installed."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 import sys
@@ -18,6 +19,14 @@ from bert_jax.training.trackers import check_trackers, trackers
 
 BOTH = SinksConfig(wandb="project", mlflow="experiment")
 CONFIG = {"seed": 3, "model": {"num_layers": 2}, "phases": [{"steps": 5}]}
+
+
+FIND_SPEC = importlib.util.find_spec
+
+
+def finds_services(name: str, package: str | None = None):
+    """Find both packages, and everything else as usual: libraries look for others as they are first used."""
+    return types.SimpleNamespace(name=name) if name in ("wandb", "mlflow") else FIND_SPEC(name, package)
 
 
 class Recorder:
@@ -111,7 +120,7 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
 def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatch, tmp_path):
     ours, _ = services(monkeypatch)
     config = run_config(small_store, tmp_path / "run", sinks=SinksConfig(wandb="project"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: types.SimpleNamespace(name=name))
+    monkeypatch.setattr("importlib.util.find_spec", finds_services)
     pretrain(config)
     ((_, options),) = of(ours, "init")
     run = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -126,7 +135,7 @@ def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatc
 def test_each_run_of_a_fine_tuning_is_one_of_the_service(two_seeds, monkeypatch, tmp_path):
     ours, _ = services(monkeypatch)
     config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), sinks=SinksConfig(wandb="project"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: types.SimpleNamespace(name=name))
+    monkeypatch.setattr("importlib.util.find_spec", finds_services)
     results = finetune(config).results
     names = [record["run"] for record in two_seeds[1]["runs"]]
     run_id = json.loads((tmp_path / "work" / "run.json").read_text())["run_id"]
