@@ -18,7 +18,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
-from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks.sentence_examples import Sentences

@@ -10,7 +10,8 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
-from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, read_settings, refused_changes
+from bert_jax.checkpoints.run_files import read_json, read_settings, refused_changes
+from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.changes import is_elastic, is_harmless, lengthens
 from bert_jax.config.json_form import first_lines, from_dict, to_dict

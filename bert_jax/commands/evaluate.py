@@ -9,7 +9,7 @@ from absl import logging
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.checkpoints.workdir import read_settings
+from bert_jax.checkpoints.run_files import read_settings
 from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.data.examples.corpus import HeldOut

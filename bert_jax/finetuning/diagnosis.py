@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.checkpoints.workdir import read_json, write_json
+from bert_jax.checkpoints.run_files import read_json, write_json
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.task_options import TaskOptions

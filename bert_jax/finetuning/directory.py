@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
-from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir, read_json, refused_changes
+from bert_jax.checkpoints.run_files import read_json, refused_changes
+from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import CheckpointConfig, HeadConfig, ModelConfig
 from bert_jax.config.changes import is_harmless_to_finetuning
 from bert_jax.config.finetuning import FinetuneConfig

@@ -10,7 +10,8 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.checkpoints.workdir import WorkDirectory, write_json
+from bert_jax.checkpoints.run_files import write_json
+from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune

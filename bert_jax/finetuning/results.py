@@ -8,7 +8,7 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.checkpoints.workdir import read_json
+from bert_jax.checkpoints.run_files import read_json
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.software import commit, versions

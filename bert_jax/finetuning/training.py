@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import id_below
+from bert_jax.checkpoints.run_files import id_below
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import traced_steps

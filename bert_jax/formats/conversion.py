@@ -94,7 +94,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
     if to == "bert_jax":
         write_bert_jax(stored, directory)
     elif to == "huggingface":
-        from bert_jax.formats.huggingface import write_huggingface
+        from bert_jax.formats.huggingface_export import write_huggingface
 
         write_huggingface(stored, directory, name)
     else:

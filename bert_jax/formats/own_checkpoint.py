@@ -11,8 +11,8 @@ from bert_jax.checkpoints.arrays import open_array
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import host_fingerprint
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
+from bert_jax.checkpoints.run_files import id_below, read_json
 from bert_jax.checkpoints.walk_back import attempt
-from bert_jax.checkpoints.workdir import id_below, read_json
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from bert_jax.checkpoints.workdir import read_json, write_json
+from bert_jax.checkpoints.run_files import read_json, write_json
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict

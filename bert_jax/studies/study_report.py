@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from bert_jax.checkpoints.workdir import write_json
+from bert_jax.checkpoints.run_files import write_json
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.studying import Study
 from bert_jax.devices.software import commit, versions

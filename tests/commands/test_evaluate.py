@@ -17,7 +17,7 @@ from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats import conversion
-from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.writing import write_bert_jax
 from bert_jax.models.parameters import entries
 from bert_jax.objectives.objective_choice import default_objective

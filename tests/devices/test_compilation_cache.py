@@ -16,7 +16,7 @@ from pretrained_model import CONFIG, stored_model
 from processes import SECONDS
 
 from bert_jax.devices.compilation_cache import discard_torn
-from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 
 PROGRAM = """
 import json, sys, jax, numpy as np, bert_jax

@@ -23,7 +23,8 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import select
-from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import read_tokenizer

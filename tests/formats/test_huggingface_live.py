@@ -30,7 +30,8 @@ from processes import SECONDS
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
 from bert_jax.formats.conversion import select
-from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.models.bert import BertForPreTraining

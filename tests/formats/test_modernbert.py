@@ -19,7 +19,8 @@ import bert_jax
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig
 from bert_jax.devices.placement import StoredArray
-from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining

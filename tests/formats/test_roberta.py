@@ -18,7 +18,8 @@ from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask

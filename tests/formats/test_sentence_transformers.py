@@ -11,7 +11,7 @@ from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 from bert_jax import cli
 from bert_jax.config import EmbeddingConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.huggingface import write_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.loading import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -20,10 +20,11 @@ from bert_jax import cli
 from bert_jax.config import HeadConfig, TrainVocabConfig
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface, sentencepiece_files
+from bert_jax.formats import huggingface_export, sentencepiece_files
 from bert_jax.formats.conversion import convert, select
 from bert_jax.formats.fit import check_fit
-from bert_jax.formats.huggingface import open_huggingface, write_huggingface
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.formats.writing import new_directory, write_bert_jax
@@ -262,7 +263,7 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch, failure):
         assert [file.name for file in tmp_path.iterdir()] != ["out"], "written under the final name"
         raise failure
 
-    monkeypatch.setattr(huggingface, "write_tokenizer", fail)
+    monkeypatch.setattr(huggingface_export, "write_tokenizer", fail)
     with (
         pytest.raises(UserError if isinstance(failure, OSError) else type(failure), match="out: No space left|^$"),
         new_directory(tmp_path / "out") as directory,

@@ -20,7 +20,7 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface, opening, own_checkpoint, tf_checkpoint
+from bert_jax.formats import huggingface, huggingface_export, opening, own_checkpoint, tf_checkpoint
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored, place
@@ -212,7 +212,7 @@ def test_on_a_mesh_the_model_says_the_same(workdir):
 
 def test_a_hugging_face_directory_gives_the_same_model(tmp_path):
     stored = stored_model(kind="bert_jax")
-    huggingface.write_huggingface(stored, tmp_path, "float32")
+    huggingface_export.write_huggingface(stored, tmp_path, "float32")
     model = load(tmp_path)
     assert model.kind == "huggingface" and model.tokenizer.tokens == WORDS
     for path, values in leaf_paths(model.params).items():
@@ -220,7 +220,7 @@ def test_a_hugging_face_directory_gives_the_same_model(tmp_path):
 
 
 def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
-    huggingface.write_huggingface(stored_model(kind="bert_jax"), tmp_path, "test")
+    huggingface_export.write_huggingface(stored_model(kind="bert_jax"), tmp_path, "test")
     stored, file = open_stored(tmp_path), tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(UserError, match="model.safetensors has become shorter"):

@@ -26,7 +26,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.checkpoints.owner import Owner
 from bert_jax.checkpoints.run_directory import open_pretraining
-from bert_jax.checkpoints.workdir import id_below, write_json
+from bert_jax.checkpoints.run_files import id_below, write_json
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.finetuning import task_defaults
