@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Generator
 
 import jax
@@ -214,8 +213,6 @@ def _opened(
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
     memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
     teacher = open_teacher(config, corpus.store.tokenizer(), mesh)
-    if teacher is not None:
-        make_objective = functools.partial(default_objective, teacher=teacher.model)
     learner = Learner.of(config, mesh, make_objective, memory, teacher)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit

@@ -2,15 +2,17 @@
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.devices.placement import placed
+from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import entry
@@ -55,13 +57,34 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     raise UserError(f"no model in {path}: looked for {LOOKED_FOR}; found {shown}")
 
 
+def describe(stored: StoredModel, mesh: Mesh) -> dict[str, Any]:
+    """Return what `place` would place on `mesh`, whose devices need not exist, as ShapeDtypeStructs; nothing is read.
+
+    Raises:
+      UserError: as `place`.
+    """
+
+    def described(array: StoredArray, where: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, np.float32, sharding=where)
+
+    return _tree(stored, mesh, described)
+
+
 def place(stored: StoredModel, mesh: Mesh | None = None) -> dict[str, Any]:
     """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:
       UserError: an array that a model of this configuration does not have, or has in another shape.
     """
-    mesh = one_device() if mesh is None else mesh
+
+    def read(array: StoredArray, where: NamedSharding) -> jax.Array:
+        return placed(array.shape, where, array.read)
+
+    return _tree(stored, one_device() if mesh is None else mesh, read)
+
+
+def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSharding], Any]) -> dict[str, Any]:
+    """Return a nested dict of what `make` returns for each array and its place on `mesh`."""
     parameters, params = stored.parameters, {}
     for path, array in stored.arrays.items():
         *parents, name = path.split("/")
@@ -69,7 +92,7 @@ def place(stored: StoredModel, mesh: Mesh | None = None) -> dict[str, Any]:
         for parent in parents:
             node = node.setdefault(parent, {})
         where = NamedSharding(mesh, sharding.partition_spec(mesh, entry(parameters, path, array.shape))[0])
-        node[name] = placed(array.shape, where, array.read)
+        node[name] = make(array, where)
     return params
 
 

@@ -53,19 +53,20 @@ class Needed:
         return self.gradients + self.parameters
 
 
-def needed(parameter_bytes: int, mesh: Mapping[str, int]) -> Needed:
+def needed(parameter_bytes: int, mesh: Mapping[str, int], teacher_bytes: int = 0) -> Needed:
     """Return what a step needs; sums of activations (tensor parallelism) are not included.
 
     Args:
       parameter_bytes: bytes of the parameters, whole over fsdp and in the type in which they are moved.
       mesh: sizes of its axes.
+      teacher_bytes: those of a teacher's parameters, which have no gradients.
     """
     data, fsdp, slices = mesh["data"], mesh["fsdp"], mesh["slice"]
     scattered = _in_a_ring("reduce-scatter", parameter_bytes, fsdp)
     reduced = _in_a_ring("all-reduce", parameter_bytes, data) / fsdp
     return Needed(
         gradients=scattered + reduced,
-        parameters=_in_a_ring("all-gather", parameter_bytes, fsdp),
+        parameters=_in_a_ring("all-gather", parameter_bytes + teacher_bytes, fsdp),
         between_slices=_in_a_ring("all-reduce", parameter_bytes, slices) / (data * fsdp),
     )
 

@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jaxlib
 
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
+from bert_jax.models.protocol import Model
 from bert_jax.planning.advice import DOES_NOT_FIT
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
@@ -52,8 +53,11 @@ def _answer(request: dict[str, Any]) -> None:
         parameters=_bytes_on_a_device(state.params),
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),
+        teacher=_bytes_on_a_device(what.frozen),
+        teacher_flops=0 if what.teacher is None else forward_flops(what.teacher.model, phase),
         whole_parameters=_values_over_fsdp(state.params),
-        parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves(state.params)],
+        whole_teacher=_values_over_fsdp(what.frozen),
+        parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves((state.params, what.frozen))],
     )
     if topology.platform == "gpu":
         return  # there is no compiler for one here
@@ -65,6 +69,11 @@ def _answer(request: dict[str, Any]) -> None:
         _say(stage="compiling")
         store_program(key, compiled(lowered))
     _say(key=key)
+
+
+def forward_flops(model: Model, phase: Phase) -> int:
+    """Return the operations of one sequence in a model that is not trained: a third of those of training."""
+    return model.training_flops(phase.sequence_length, phase.max_predictions) // 3
 
 
 def compiler_version(topology: Topology) -> str:

@@ -20,6 +20,8 @@ class Memory:
     parameters: int
     moments: int
     """Of the optimizer, with its count of steps."""
+    teacher: int
+    """Parameters of the model that this one learns from."""
     batch: int
     padding: int
     """What the layouts of these arrays add to them."""
@@ -57,16 +59,17 @@ def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
 
     Args:
       program: the compiled program.
-      facts: bytes of parameters, moments and batch on each device, and the shapes of all parameters.
+      facts: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
     """
     said = program.memory
     live = _live_at_peak(program)
     gradients = sum(size for size, type_ in live if _like_a_parameter(type_, facts["parameter_shapes"]))
     activations = sum(size for size, _ in live) - gradients
-    state = facts["parameters"] + facts["moments"] + facts["batch"]
+    state = sum(facts[part] for part in ("parameters", "moments", "teacher", "batch"))
     return Memory(
         parameters=facts["parameters"],
         moments=facts["moments"],
+        teacher=facts["teacher"],
         batch=facts["batch"],
         padding=max(0, said["argument"] - state),
         gradients=gradients,

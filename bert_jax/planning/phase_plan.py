@@ -33,7 +33,7 @@ class PhasePlan:
     compiled: bool
     """Whether a compiler has seen it; else memory and time are closed forms."""
     flops: float
-    """Operations of a step on one chip by closed form, without what is computed twice."""
+    """Operations of a step on one chip by closed form, without what is computed twice and what a teacher computes."""
     memory: Memory | None
     """None if the program does not fit."""
     shortage: Shortage | None
@@ -81,7 +81,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
         flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
         memory=None,
         shortage=None,
-        needed=needed(facts["whole_parameters"] * value_bytes, mesh),
+        needed=needed(facts["whole_parameters"] * value_bytes, mesh, facts["whole_teacher"] * value_bytes),
     )
     if compiled is None:
         return _by_closed_form(plan, config, topology, facts)
@@ -118,6 +118,7 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
     memory = Memory(
         parameters=facts["parameters"],
         moments=facts["moments"],
+        teacher=facts["teacher"],
         batch=facts["batch"],
         padding=0,
         gradients=facts["parameters"],
@@ -131,7 +132,8 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
         plan, memory=memory, shortage=None if fits else Shortage(memory.total, chip.memory_bytes, BY_CLOSED_FORM)
     )
     links = plan.needed.within_slice / chip.link_bandwidth
-    fastest = max(plan.flops / (peak_flops(chip.kind) or math.inf), links)
+    computed = plan.flops + facts["teacher_flops"] * plan.sequences_per_chip
+    fastest = max(computed / (peak_flops(chip.kind) or math.inf), links)
     return _timed(
         plan, topology, StepTime(optimistic=fastest, pessimistic=None, computing=None, links=links, network=0.0)
     )

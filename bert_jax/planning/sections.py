@@ -12,6 +12,7 @@ GIB = 2**30
 PARTS = {
     "parameters": "parameters",
     "moments": "moments of the optimizer",
+    "teacher": "parameters of the teacher",
     "gradients": "gradients, gathered or cast parameters",
     "activations": "activations and work space",
     "batch": "batch",
@@ -51,8 +52,11 @@ def _names(plans: list[PhasePlan]) -> tuple[str, ...]:
 
 
 def _memory(topology: Topology, plans: list[PhasePlan]) -> Section:
+    taught = any(plan.memory and plan.memory.teacher for plan in plans)
     rows = [
-        (name, *(_gib(plan.memory and getattr(plan.memory, part)) for plan in plans)) for part, name in PARTS.items()
+        (name, *(_gib(plan.memory and getattr(plan.memory, part)) for plan in plans))
+        for part, name in PARTS.items()
+        if taught or part != "teacher"
     ]
     rows.append(("together", *(_gib(plan.memory and plan.memory.total) for plan in plans)))
     if topology.chip:

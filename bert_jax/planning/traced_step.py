@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.errors import UserError
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.topology import Topology
+from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
 from bert_jax.training.learner import Learner
 
 
@@ -39,12 +39,17 @@ def resolved(config: Config, topology: Topology) -> Config:
     """Return `config` with what a run on `topology` would choose by itself.
 
     The data type and the form of products are those of the machine, not of this one; mesh.slice is the number of slices
-    unless it is given; the vocabulary, which a run takes from its token store, is that of BERT uncased unless it is
-    given. (The attention kernel looks at the mesh in use.)
+    unless it is given; the vocabulary, which a run takes from its token store, is that of the teacher or, without one,
+    of BERT uncased unless it is given. (The attention kernel looks at the mesh in use.)
+
+    Raises:
+      UserError: there is no such teacher.
     """
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
-        model = dataclasses.replace(model, vocab_size=DEFAULT_VOCAB_SIZE)
+        teacher = stored_teacher(config)
+        size = DEFAULT_VOCAB_SIZE if teacher is None else teacher.model.vocab_size
+        model = dataclasses.replace(model, vocab_size=size)
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
     if compute.products == "auto":
@@ -60,16 +65,11 @@ def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Lear
     """Return what `pretrain` trains with these options on devices with so much memory.
 
     Raises:
-      UserError: they name a teacher, whose files need not be there where a run is planned.
+      UserError: there is no such teacher, or the student cannot learn from it.
     """
-    if teacher := config.objective.distillation.teacher:
-        raise UserError(
-            f"plan does not know the memory and the time of objective.distillation.teacher={teacher}; leave it out to "
-            "plan for the student alone"
-        )
-    return Learner.of(config, mesh, default_objective, memory_bytes)
+    return Learner.of(config, mesh, default_objective, memory_bytes, describe_teacher(config, mesh))
 
 
 def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
     """Return the very step that `pretrain` compiles for `phase`."""
-    return what.train_step(phase).lower(what.abstract, what.abstract_batch(phase))
+    return what.train_step(phase).lower(what.abstract, what.abstract_batch(phase), *what.frozen)

@@ -30,16 +30,45 @@ def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher[Be
     Raises:
       UserError: there is no such model, or the student cannot learn from it what the options ask for.
     """
-    path = config.objective.distillation.teacher
-    if not path:
+    stored = stored_teacher(config)
+    if stored is None:
         return None
-    from bert_jax.formats.opening import open_stored, place  # the readers of all formats, which most runs do not need
+    from bert_jax.formats.opening import place
 
-    stored = open_stored(path)
-    check_fit(stored)
     check_vocabularies(stored, tokenizer, f"{OPTION}.teacher")
     _check_states(stored, config)
     return Teacher(_network(stored, config.compute), place(stored, mesh), stored_fingerprint(stored.arrays))
+
+
+def describe_teacher(config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
+    """Return the teacher for devices that need not exist: its arrays are described, and there is no fingerprint.
+
+    Raises:
+      UserError: as `open_teacher`; of the vocabularies the sizes are compared.
+    """
+    stored = stored_teacher(config)
+    if stored is None:
+        return None
+    from bert_jax.formats.opening import describe
+
+    if stored.model.vocab_size != config.model.vocab_size:
+        raise UserError(
+            f"{OPTION}.teacher={stored.path} has a vocabulary of {stored.model.vocab_size:,} entries, the student one "
+            f"of {config.model.vocab_size or 0:,}; leave model.vocab_size out to plan with the teacher's"
+        )
+    _check_states(stored, config)
+    return Teacher(_network(stored, config.compute), describe(stored, mesh), "")
+
+
+def stored_teacher(config: Config) -> StoredModel | None:
+    """Return the description of the teacher on disk; None if the options name none."""
+    if not config.objective.distillation.teacher:
+        return None
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
+
+    stored = open_stored(config.objective.distillation.teacher)
+    check_fit(stored)
+    return stored
 
 
 def open_task_teacher(

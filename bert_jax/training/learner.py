@@ -17,7 +17,7 @@ from bert_jax.models.parameters import FLOAT32, total_size
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.objectives.objective_choice import MakeObjective
+from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.optim.averaging import averaged
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
@@ -55,11 +55,14 @@ class Learner:
     ) -> "Learner":
         """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
 
-        `make_objective` knows the model of the `teacher`, whose arrays are there already.
+        With a `teacher`, whose arrays are on the devices already or described only, the objective is that of learning
+        from it, whatever `make_objective` is.
 
         Raises:
           UserError: the model's table of parameters and what it initializes differ.
         """
+        if teacher is not None:
+            make_objective = functools.partial(default_objective, teacher=teacher.model)
         parts = pretraining_parts(config.model, config.objective)
         objective = make_objective(BertForPreTraining(config.model, config.compute, parts), config)
         update_rule = make_optimizer(config.optimizer, objective.model.parameters)

@@ -31,6 +31,7 @@ RANGES = """HloLiveRange (max 33):
 FACTS = {
     "parameters": 10_000_000,
     "moments": 20_000_000,
+    "teacher": 0,
     "batch": 1_000,
     "parameter_shapes": [[512, 1024], [24, 16, 64, 1024]],
 }

@@ -1,7 +1,6 @@
 """A teacher in the compiled step: an argument that is neither trained nor consumed."""
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
@@ -34,7 +33,7 @@ def learner_on(mesh, arrays):
         objective=ObjectiveConfig(distillation=DistillationConfig(teacher="there")),
         phases=(PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),),
     )
-    return Learner.of(config, mesh, functools.partial(default_objective, teacher=teacher_model), None, teacher)
+    return Learner.of(config, mesh, default_objective, None, teacher)
 
 
 @pytest.fixture(scope="module")
