@@ -109,6 +109,7 @@ def test_a_head_that_looks_at_syntactic_heads_finds_them_all(tmp_path):
     assert found.antecedents[0].tolist() == [0, 0, 1] and found.nearest == 0 and found.mentions == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families())
 def test_models_of_every_family_attend_by_probabilities_and_states_are_those_of_the_fast_path(family):
     model = model_of(family)
@@ -169,6 +170,7 @@ def test_batches_shrink_where_their_attention_is_large(model):
     assert batch_fitting(wide, ["a" * 5_000], 32, None) == 1
 
 
+@pytest.mark.slow
 def test_the_command_leaves_numbers_and_pictures_and_computes_once(tmp_path, capsys):
     write_workdir(tmp_path / "run", 1, config=SMALL)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))

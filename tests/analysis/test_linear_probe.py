@@ -62,6 +62,7 @@ def planted(layer: int, regression: bool = False):
     return joined([make_task("planted", ["abcd"] * 100, examples)]), found, np.arange(400)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 2])
 def test_a_planted_feature_is_found_in_its_layer_and_control_tasks_stay_at_chance(layer):
     result = probe_task(*planted(layer), (0, 1, 2, 3), range(10))

@@ -37,6 +37,7 @@ def analyze(place, output, *words: str) -> int:
     return cli._run(["bert-jax", "analyze", "probe", str(place / "run"), f"--output={output}", *words])
 
 
+@pytest.mark.slow
 def test_the_command_leaves_a_result_and_a_second_call_computes_nothing(place, tmp_path, capsys, monkeypatch):
     words = [f"--input={place}/a.conll,{place}/text.txt", f"--test={place}/b.conll", "--tasks=tags,order", "--seeds=2"]
     words.append("--layers=0,5")
@@ -53,6 +54,7 @@ def test_the_command_leaves_a_result_and_a_second_call_computes_nothing(place, t
     assert "has this result already" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_function_returns_what_the_command_saves(place, tmp_path):
     assert analyze(place, tmp_path, f"--input={place}/a.conll", "--seeds=1", "--layers=0,2", "--pieces=last") == 0
     saved = json.loads((tmp_path / "result.json").read_text())["result"]

@@ -278,6 +278,7 @@ def crash_after(monkeypatch, step: int) -> None:
     monkeypatch.setattr(Metrics, "write", patched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "every",
     [

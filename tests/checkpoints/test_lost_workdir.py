@@ -82,6 +82,7 @@ def rename(path):
     path.rename(path.with_name("elsewhere"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost_at, lose, left",
     [

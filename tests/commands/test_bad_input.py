@@ -374,6 +374,7 @@ def test_the_libraries_add_no_line_of_their_own(name, place):
 ARRAY = "params.pooler.kernel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command, says",
     [
@@ -408,6 +409,7 @@ def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
     assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_is_one_line(place, tmp_path):
     """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
     command = shlex.join(

@@ -96,6 +96,7 @@ class Fuzz:
         return None if value in expected else f"read as {str(value)[:300]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pretraining", "finetuned", "store", "huggingface"])
 def test_a_sample(name, tmp_path):
     fuzz = Fuzz(name, tmp_path)

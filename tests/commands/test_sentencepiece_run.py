@@ -50,6 +50,7 @@ def place(tmp_path_factory) -> pathlib.Path:
     return place
 
 
+@pytest.mark.slow
 def test_the_store_holds_what_sentencepiece_itself_encodes(place):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(place / "x.model"))
     store = open_store(place / "store")

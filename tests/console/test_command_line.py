@@ -119,6 +119,7 @@ def test_config_show_and_diff():
     assert bert_jax("config", "diff", "configs/bert_base.py", "configs/bert_base.py").stdout.strip() == "no differences"
 
 
+@pytest.mark.slow
 def test_warnings_are_one_line_and_said_once(tmp_path):
     pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
@@ -174,6 +175,7 @@ def test_log_records_of_several_lines_become_one():
     assert log.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
 
 
+@pytest.mark.slow
 def test_tensorflow_starts_in_silence():
     """It opens gs:// paths: what it found in the processor would stand before the line that says what is wrong."""
     pytest.importorskip("tensorflow")

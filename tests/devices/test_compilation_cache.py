@@ -92,6 +92,7 @@ def test_a_directory_of_the_user_is_used_and_one_that_cannot_be_is_no_error(mode
     assert found["directory"] is None and said == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags, kept", [([], True), (["--no_compilation_cache"], False)])
 def test_a_flag_of_any_command_turns_it_off(model, tmp_path, flags, kept):
     command = [sys.executable, "-m", "bert_jax", "fill-mask", str(model), "the [MASK]", *flags]

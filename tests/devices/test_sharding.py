@@ -177,6 +177,7 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
     jax.tree.map(np.testing.assert_array_equal, state, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3, 2**31, 2**32 - 1, 2**32 + 5, -1])
 def test_a_seed_gives_the_values_that_it_gave_when_it_was_compiled_in(seed):
     """As in every release before; the tolerance is for another order of the same float32 operations."""

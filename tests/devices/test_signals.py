@@ -146,6 +146,7 @@ def test_an_evaluation_is_left_between_two_batches_and_its_step_saved(config):
     assert steps(config) == [4, 6] and rows(config.workdir, "evaluation") == []
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_quits_and_says_what_is_lost(config):
     with Process(config, HANGS) as process:
         process.wait_for("evaluating")
@@ -158,6 +159,7 @@ def test_a_second_interrupt_quits_and_says_what_is_lost(config):
     assert steps(config) == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [pytest.param(6, marks=pytest.mark.slow), 12])
 def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, finished, monkeypatch, stopped_at):
     """Also the last one, after which no step is left to make; and no start makes it twice."""

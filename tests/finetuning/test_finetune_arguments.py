@@ -76,6 +76,7 @@ def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
     assert result.model is result.model, "loaded once"
 
 
+@pytest.mark.slow
 def test_the_contents_decide_whether_a_run_is_resumed(in_memory):
     arguments, result = in_memory
     same = {"dev": [list(row) for row in arguments["dev"]], "train": iter(arguments["train"])}
@@ -88,6 +89,7 @@ def test_the_contents_decide_whether_a_run_is_resumed(in_memory):
     assert config["data"]["train"] == config["data"]["dev"] == IN_MEMORY
 
 
+@pytest.mark.slow
 def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(UserError, match="there is no"):

@@ -37,6 +37,7 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
     assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     config, results = two_seeds
     monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))

@@ -186,6 +186,7 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
         members.check_member(member(128, 0.0, crf=True), member(384, 0.0))
 
 
+@pytest.mark.slow
 def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds, pretrained, tmp_path, capsys):
     config, _ = two_seeds
     stored = open_stored(config.workdir)

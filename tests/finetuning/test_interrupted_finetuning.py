@@ -58,9 +58,9 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
         assert_same_weights(*(pathlib.Path(c.workdir) / "runs" / record["run"] for c in (config, two_seeds[0])))
 
 
-@pytest.mark.parametrize(
-    "batch", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 5]
-)  # the first of dev after an epoch, after the next, for the files of predictions
+@pytest.mark.slow
+# The first batch of dev after an epoch, after the next, and for the files of predictions.
+@pytest.mark.parametrize("batch", [1, 3, 5])
 def test_a_signal_during_predictions_is_answered_between_two_batches(
     two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch
 ):
@@ -123,6 +123,7 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, monkeypatch):
     made = []
     make = loop.make_programs

@@ -86,6 +86,7 @@ def test_a_traced_run_that_was_interrupted_learns_the_same_and_accounts_for_its_
     assert facts["seconds_since_last_row"] < time.time() - begun
 
 
+@pytest.mark.slow
 def test_a_device_that_computed_wrongly_ends_the_run(pretrained, tmp_path, monkeypatch):
     faults, devices, call = HostFaultsConfig(check_replicas_every=2), jax.devices()[:2], Program.__call__
 

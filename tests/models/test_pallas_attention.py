@@ -85,6 +85,7 @@ def test_in_bfloat16_they_agree_to_its_rounding(names):
     assert_equal((2, 128, 4, 64), 0.1, names, jnp.bfloat16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
@@ -127,6 +128,7 @@ def test_a_row_without_a_key_to_attend_to_attends_as_if_unmasked():
 MESHES = [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(slice=2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", MESHES, ids=lambda mesh: f"{mesh.slice}x{mesh.data}x{mesh.fsdp}x{mesh.tensor}")
 def test_eight_devices_compute_what_one_does(config):
     """Each its own rows and heads, with the same dropout; a gradient of a shared bias is summed over all of them."""

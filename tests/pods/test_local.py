@@ -183,6 +183,7 @@ def test_bad_input_is_one_line_and_starts_nothing(words, message, capsys, monkey
     assert printed.err.startswith("error: ") and message in printed.err and printed.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_pretrain_rehearses_itself_on_two_hosts(small_store, tmp_path, capsys):
     """A real run of three steps; its losses are those of test_simulated_pods."""
     config = run_config(small_store, tmp_path / "run")

@@ -73,6 +73,7 @@ def rows(workdir: pathlib.Path, kind: str = "train") -> list[dict]:
     ]
 
 
+@pytest.mark.slow
 def test_a_continued_run_begins_where_its_source_ended(place, small_store, capsys):
     """The first update has a learning rate of 0: the evaluation after it measures what was loaded, to the last bit."""
     pretrain_by_words(*continued(place, small_store, "same", "--steps=1"))

@@ -69,6 +69,7 @@ def test_a_run_goes_on_as_it_began(finished):
     assert read_config(finished.workdir).data.packing == "on"
 
 
+@pytest.mark.slow
 def test_auto_is_off_where_no_phase_is_long_and_for_objectives_that_may_not_know_of_it(small_store, tmp_path):
     config = packed_config(small_store, tmp_path / "run", packing="auto")
     assert not resolve_phases(config)[0].packed

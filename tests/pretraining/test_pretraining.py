@@ -111,6 +111,7 @@ def test_nothing_is_left_to_do(finished, tmp_path, capsys):
     assert "raise the steps" in capsys.readouterr().out and rows(config.workdir) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken_from, kept", [pytest.param(7, [5, 6], marks=pytest.mark.slow), (1, [])])
 def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path, monkeypatch, broken_from, kept):
     """Every step and every evaluation is due to be saved; the run ends after ten steps in a row without an update."""
@@ -166,6 +167,7 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
     assert len(hours) == 7 and counted < hour  # pipeline, three programs, three saves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["sop", "none"])
 def test_other_objectives_run(small_store, tmp_path, pairs):
     config = run_config(

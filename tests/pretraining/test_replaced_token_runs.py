@@ -72,6 +72,7 @@ def error(capsys, *words: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_both_losses_are_logged_by_their_names_and_weighted(run):
     logged, evaluated = rows(run.workdir), rows(run.workdir, "evaluation")
     for row in logged:

@@ -163,6 +163,7 @@ def test_a_run_that_is_stopped_among_skipped_steps_counts_on(small_store, tmp_pa
     assert_as_expected(config, expected)
 
 
+@pytest.mark.slow
 def test_a_spike_is_rolled_back(small_store, tmp_path, monkeypatch):
     """Of ten times the loss before, at step 7 of a window of at least four losses."""
     monkeypatch.setattr("bert_jax.training.guard.FEWEST", 4)
@@ -205,6 +206,7 @@ def test_a_run_that_may_not_go_back_stops_with_a_report(small_store, tmp_path):
     assert happened(config, "failed")[0]["error"].startswith("loss or gradient has not been finite")
 
 
+@pytest.mark.slow
 def test_before_the_first_checkpoint_there_is_nothing_to_go_back_to(small_store, tmp_path):
     config = config_of(small_store, tmp_path / "run", checkpoint=CheckpointConfig(every_steps=100))
     with pytest.raises(UserError, match="for 2 steps up to 7, and no checkpoint is older"):

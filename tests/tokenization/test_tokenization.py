@@ -69,6 +69,7 @@ def test_google_wordpiece_tokenizer():
     assert pieces(tokenizer, "unwantedX running") == ["[UNK]", "runn", "##ing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_equals_google_on_every_assigned_character(lowercase):
     known = [
@@ -87,6 +88,7 @@ def test_equals_google_on_every_assigned_character(lowercase):
     assert different == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("casing", ["uncased", "cased"])
 def test_equals_google_on_wikipedia(shared_data, casing):
     """2 MB of English text with names in many scripts: no difference."""

@@ -89,6 +89,7 @@ def test_rows_read_back_exactly(tmp_path):
     assert evaluation == {"kind": "evaluation", "step": 1, "mlm_loss": 2.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -24,6 +24,7 @@ def arrays(workdir) -> dict:
     return read_record(newest / "record")["arrays"]
 
 
+@pytest.mark.slow
 def test_a_traced_run_learns_the_same(finished, small_store, tmp_path):
     """Steps 5 to 8 are traced, with an evaluation and a checkpoint between them."""
     config, _ = finished

@@ -23,6 +23,7 @@ MESHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
 def test_a_flipped_bit_is_found_and_named(name, tmp_path):
     mesh_config, path, named = MESHES[name]

@@ -5,6 +5,7 @@ import pathlib
 
 import jax
 import numpy as np
+import pytest
 from one_device import pretrain
 from small_pretraining import rows, run_config
 
@@ -15,6 +16,7 @@ from bert_jax.monitoring.comparison import is_samples, run_report
 from bert_jax.training.events import read_events
 
 
+@pytest.mark.slow
 def test_a_run_notes_what_its_model_fills_in(finished, small_store, tmp_path):
     """Against `load(…).fill_mask`, whose batches are padded otherwise; and the run learns what it learns without."""
     evaluation = EvaluationConfig(every_steps=6, sequences=64, batch_size=32, samples=3)

@@ -117,6 +117,7 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
     assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
 
 
+@pytest.mark.slow
 def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatch, tmp_path):
     ours, _ = services(monkeypatch)
     config = run_config(small_store, tmp_path / "run", sinks=SinksConfig(wandb="project"))

@@ -196,6 +196,7 @@ def test_broken_gzip(tmp_path, damage):
     fails("a.txt.gz is not a whole gzip file", path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [1, 3])
 def test_tfds_through_a_builder_of_our_own(tmp_path, monkeypatch, files):
     pytest.importorskip("tensorflow_datasets")

@@ -88,6 +88,7 @@ def test_damaged_files(tmp_path):
     fails(packed, "not a whole gzip file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.wet", "a.wet.gz"])
 @pytest.mark.parametrize("place", [0, 3, len(RECORDS)])
 def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path, vocab, monkeypatch, name, place):

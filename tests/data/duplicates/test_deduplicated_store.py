@@ -237,6 +237,7 @@ def test_a_threshold_that_makes_no_sense_is_one_line(tmp_path, vocab, threshold)
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [EXACT, NEAR], ids=["exact", "near"])
 def test_a_pipeline_of_beam_removes_the_same(tmp_path, vocab, small_blocks, corpus, clean, monkeypatch):
     """Also one that failed once the search had begun, and one whose output is in a bucket."""
