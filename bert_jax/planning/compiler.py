@@ -54,7 +54,7 @@ def _answer(request: dict[str, Any]) -> None:
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),
         teacher=_bytes_on_a_device(what.frozen),
-        teacher_flops=0 if what.teacher is None else forward_flops(what.teacher.model, phase),
+        teacher_flops=0 if what.teacher is None else _forward_flops(what.teacher.model, phase),
         whole_parameters=_values_over_fsdp(state.params),
         whole_teacher=_values_over_fsdp(what.frozen),
         parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves((state.params, what.frozen))],
@@ -69,11 +69,6 @@ def _answer(request: dict[str, Any]) -> None:
         _say(stage="compiling")
         store_program(key, compiled(lowered))
     _say(key=key)
-
-
-def forward_flops(model: Model, phase: Phase) -> int:
-    """Return the operations of one sequence in a model that is not trained: a third of those of training."""
-    return model.training_flops(phase.sequence_length, phase.max_predictions) // 3
 
 
 def compiler_version(topology: Topology) -> str:
@@ -133,6 +128,11 @@ def _memory(executable: jax.stages.Compiled | None) -> dict[str, int]:
 def _bytes_on_a_device(tree: Any) -> int:
     """Return the bytes of the arrays in `tree` on each device, without the padding of their layout."""
     return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def _forward_flops(model: Model, phase: Phase) -> int:
+    """Return the operations of one sequence in a model that is not trained: a third of those of training."""
+    return model.training_flops(phase.sequence_length, phase.max_predictions) // 3
 
 
 def _values_over_fsdp(params: Any) -> int:

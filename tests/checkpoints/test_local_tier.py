@@ -279,13 +279,7 @@ def crash_after(monkeypatch, step: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "every",
-    [
-        pytest.param(100, marks=pytest.mark.slow, id="without a checkpoint"),
-        pytest.param(4, id="beside checkpoints"),
-    ],
-)
+@pytest.mark.parametrize("every", [100, 4], ids=["without a checkpoint", "beside checkpoints"])
 def test_a_run_that_crashed_resumes_from_its_last_local_save(
     finished, small_store, tmp_path, monkeypatch, capsys, every
 ):

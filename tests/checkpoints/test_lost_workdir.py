@@ -86,8 +86,8 @@ def rename(path):
 @pytest.mark.parametrize(
     "lost_at, lose, left",
     [
-        pytest.param(4, delete_when_saved, [8, 12], marks=pytest.mark.slow),
-        pytest.param(4, rename, [8, 12], marks=pytest.mark.slow),
+        (4, delete_when_saved, [8, 12]),
+        (4, rename, [8, 12]),
         (12, rename, [12]),
     ],
     ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"],

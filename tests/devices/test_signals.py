@@ -160,7 +160,7 @@ def test_a_second_interrupt_quits_and_says_what_is_lost(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped_at", [pytest.param(6, marks=pytest.mark.slow), 12])
+@pytest.mark.parametrize("stopped_at", [6, 12])
 def test_an_evaluation_that_was_left_is_made_by_the_next_start(config, finished, monkeypatch, stopped_at):
     """Also the last one, after which no step is left to make; and no start makes it twice."""
     whole, evaluation = finished[0], finished[1].evaluation

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 import pytest
 import written_teacher
@@ -71,7 +70,7 @@ def test_a_teacher_computes_forward_only(teacher, plans):
     with_teacher, alone = (plan.work.flops for plan in plans)
     forward = training_flops(stored.model, stored.parameters, LENGTH, PREDICTIONS).total / 3
     # The closed form counts matrix products alone; comparing predictions and states takes a few operations more.
-    assert with_teacher - alone == pytest.approx(forward * ROWS / 4, rel=0.03)
+    assert with_teacher - alone == pytest.approx(forward * ROWS / 4, rel=0.005)
     assert plans[0].flops == plans[1].flops
 
 
@@ -92,15 +91,7 @@ def test_the_vocabulary_is_the_teachers(teacher, tmp_path, capsys):
     place, stored = teacher
     assert resolved(taught(teacher), find_topology("cpu:4")).model.vocab_size == stored.model.vocab_size
     shape = [f"--model.{name}={getattr(STUDENT, name)}" for name in ("hidden_size", "num_heads", "intermediate_size")]
-    words = [
-        "bert-jax",
-        "plan",
-        "distilbert_mini",
-        "--topology=cpu:1",
-        "--batch_size=2",
-        "--sequence_length=16",
-        *shape,
-    ]
+    words = "bert-jax plan distilbert_mini --topology=cpu:1 --batch_size=2 --sequence_length=16".split() + shape
     words.append(f"--objective.distillation.teacher={place}")
     assert cli._run([*words, "--model.vocab_size=99"]) == 2
     printed = capsys.readouterr().err
@@ -108,6 +99,6 @@ def test_the_vocabulary_is_the_teachers(teacher, tmp_path, capsys):
     assert cli._run([*words, f"--output={tmp_path / 'plan.json'}"]) == 0
     assert "parameters of the teacher" in capsys.readouterr().out
     memory = json.loads((tmp_path / "plan.json").read_text())["phases"][0]["memory"]
-    assert math.isclose(memory["teacher"], FLOAT32 * total_size(stored.parameters))
+    assert memory["teacher"] == FLOAT32 * total_size(stored.parameters)
     assert cli._run([*words[:-1], f"--objective.distillation.teacher={tmp_path / 'nothing'}"]) == 2
     assert capsys.readouterr().err.startswith("error: there is no ")

@@ -19,8 +19,6 @@ from bert_jax.training.trackers import check_trackers, trackers
 
 BOTH = SinksConfig(wandb="project", mlflow="experiment")
 CONFIG = {"seed": 3, "model": {"num_layers": 2}, "phases": [{"steps": 5}]}
-
-
 FIND_SPEC = importlib.util.find_spec
 
 
