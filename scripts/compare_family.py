@@ -1,29 +1,37 @@
 #!/usr/bin/env python3
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
-    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.3] [--configs=bert_mini,…] [--tasks="sst2 mrpc"] \
-      [--seeds=3] [--dry_run]
+    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.3] [--configs bert_mini …] [--tasks sst2 mrpc …] \
+      [--seeds=3] [--rows=DIR] [--dry_run]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
 objective, masks, optimizer and form of schedule; vocabulary, batch, length and learning rate are the same for all, and
 so many steps are made that all take the same number of floating-point operations (products, forward and backward, by
 the closed form of each). `distilbert_mini` learns from the `bert_mini` of the same comparison. --dry_run prints the
 plan alone. Started again, it resumes where it stopped.
+
+The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
+table is printed from all files there, so that it can be made on several days and machines.
 """
 
+import argparse
 import dataclasses
+import datetime
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
 import jax
 
+from bert_jax.bench.machine import processor
 from bert_jax.config import Config, resolve_phases
 from bert_jax.console.command_line import configured
 from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
+from bert_jax.devices.software import commit
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 
@@ -33,8 +41,10 @@ CONFIGS = (
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
 )
 SHAPE = ("--sequence_length=128", "--batch_size=32", "--learning_rate=5e-4")
-TUNING = ("--batch_size=32", "--learning_rate=3e-4")
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
+TUNING = ("--batch_size=32", "--learning_rate=3e-4")
+METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
+EPOCHS = {"sst2": 1}  # 67,349 sentences; the others have 3,668 to 8,551, which are read three times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,33 +60,38 @@ class Plan:
 
 
 def main() -> None:
-    given = {"petaflop": "0.3", "configs": ",".join(CONFIGS), "tasks": "sst2 stsb mrpc cola", "seeds": "3"}
-    places, dry = [], False
-    for word in sys.argv[1:]:
-        name, _, value = word.removeprefix("--").partition("=")
-        if word == "--dry_run":
-            dry = True
-        elif word.startswith("--") and name in given:
-            given[name] = value
-        else:
-            places.append(word)
-    if len(places) != 3 or any(word.startswith("-") for word in places):
-        sys.exit(__doc__)
-    store, glue, output = places
-    plans = [plan(name, store, output, float(given["petaflop"]) * 1e15) for name in given["configs"].split(",")]
+    options = arguments()
+    store, glue, output = options.store, options.glue, options.output
+    plans = [plan(name, store, output, options.petaflop * 1e15) for name in options.configs]
     for each in plans:
         print(
             f"{each.name}: {each.steps:,} steps of {each.flops / 1e9:,.0f} GFLOP: {' '.join(each.options)}", flush=True
         )
-    if dry:
+    if options.dry_run:
         return
+    rows = options.rows or pathlib.Path(output, "rows")
+    rows.mkdir(parents=True, exist_ok=True)
     for each in plans:
-        command("pretrain", each.name, *each.options)
-        tasks = {"TASKS": given["tasks"]}
-        words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{each.name}"]
-        run([*words, f"--seeds={given['seeds']}", *TUNING], tasks)
-    print(held_out(plans, output))
-    command("results", *(f"{output}/tasks/{each.name}" for each in plans), f"--output={output}")
+        run([sys.executable, "-m", "bert_jax", "pretrain", each.name, *each.options], {})
+        for task in options.tasks:
+            words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{each.name}"]
+            epochs = f"--epochs={EPOCHS.get(task, 3)}"
+            run([*words, f"--seeds={options.seeds}", epochs, *TUNING], {"TASKS": task})
+        (rows / f"{each.name}.json").write_text(json.dumps(row(each, output, options.tasks), indent=2) + "\n")
+    print(table([json.loads(file.read_text()) for file in sorted(rows.glob("*.json"))]))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for place in ("store", "glue", "output"):
+        parser.add_argument(place, metavar=place.upper())
+    parser.add_argument("--petaflop", type=float, default=0.3, help="Operations of each pre-training, in 10^15.")
+    parser.add_argument("--configs", nargs="+", default=CONFIGS, help="Configurations to compare.")
+    parser.add_argument("--tasks", nargs="+", choices=METRICS, default=list(METRICS), help="Tasks of GLUE.")
+    parser.add_argument("--seeds", type=int, default=3, help="Seeds of fine-tuning.")
+    parser.add_argument("--rows", type=pathlib.Path, help="Directory of the figures; by default OUTPUT/rows.")
+    parser.add_argument("--dry_run", action="store_true", help="Print the plan alone.")
+    return parser.parse_args()
 
 
 def plan(name: str, store: str, output: str, flops: float) -> Plan:
@@ -106,19 +121,45 @@ def flops_of(config: Config) -> float:
     return phase.batch_size * learner.objective.model.training_flops(phase.sequence_length, phase.max_predictions)
 
 
-def held_out(plans: list[Plan], output: str) -> str:
-    """Return a table of the last evaluation of each run: every term of its own objective."""
-    lines = ["| configuration | steps | GFLOP a step | held out, by its own objective |", "|---|---|---|---|"]
-    for each in plans:
-        rows = map(json.loads, pathlib.Path(output, each.name, "metrics.jsonl").read_text().splitlines())
-        *_, last = (row for row in rows if row.get("kind") == "evaluation")
-        figures = ", ".join(f"{key} {value:.3f}" for key, value in last.items() if key.endswith(("_loss", "_accuracy")))
-        lines.append(f"| `{each.name}` | {each.steps:,} | {each.flops / 1e9:,.0f} | {figures} |")
+def row(made: Plan, output: str, tasks: list[str]) -> dict:
+    """Return the figures of a configuration: held out by its own objective, and each seed's score of each task."""
+    logged = map(json.loads, pathlib.Path(output, made.name, "metrics.jsonl").read_text().splitlines())
+    *_, last = (line for line in logged if line.get("kind") == "evaluation")
+    scores = {}
+    for task in tasks:
+        results = json.loads(pathlib.Path(output, "tasks", made.name, task, "results.json").read_text())
+        scores[task] = [found["metrics"][METRICS[task]] for found in results["runs"]]
+    return {
+        "configuration": made.name,
+        "steps": made.steps,
+        "gflop_per_step": round(made.flops / 1e9, 1),
+        "held_out": {key: value for key, value in last.items() if key.endswith(("_loss", "_accuracy"))},
+        "scores": scores,
+        "options": [option for option in made.options if not option.startswith(("--data", "--workdir"))],
+        "processor": processor(),
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def table(rows: list[dict]) -> str:
+    """Return a table of all rows: the last evaluation, and the mean and sample deviation of each task over seeds."""
+    lines = [
+        f"| configuration | steps | GFLOP per step | held out, by its own objective | {' | '.join(METRICS)} |",
+        "|---|---|---|---|" + "---|" * len(METRICS),
+    ]
+    for each in rows:
+        held_out = ", ".join(f"{key} {value:.3f}" for key, value in each["held_out"].items())
+        scores = " | ".join(score(each["scores"].get(task, [])) for task in METRICS)
+        first = f"| `{each['configuration']}` | {each['steps']:,} | {each['gflop_per_step']:,.0f}"
+        lines.append(f"{first} | {held_out} | {scores} |")
     return "\n".join(lines)
 
 
-def command(*words: str) -> None:
-    run([sys.executable, "-m", "bert_jax", *words], {})
+def score(values: list[float]) -> str:
+    """Return the mean in percent, ± the sample standard deviation if there are several."""
+    spread = f" ± {100 * statistics.stdev(values):.1f}" if values[1:] else ""
+    return f"{100 * statistics.fmean(values):.1f}{spread}" if values else "–"
 
 
 def run(words: list[str], variables: dict[str, str]) -> None:
