@@ -2,8 +2,10 @@
 
     bert-jax pretrain modernbert_large --data.path=STORE --workdir=WORKDIR
 
-As configs/modernbert_base.py, with a lower rate. The paper's large model starts from tiles of the base model's weights;
-here it starts from random ones. Not trained here: neither cost nor result is measured.
+As configs/modernbert_base.py, with the rates of the paper: 5e-4 for 900 billion tokens, a tenth of that for the rest.
+The paper's batch grows from 448 over the first 10 billion tokens and its model starts from tiles of the base model's
+weights; here the batch is constant and the weights are random. Weight decay is that of the paper, 1e-5 per step at
+5e-4 and 1e-6 at 5e-5. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
@@ -16,8 +18,9 @@ def get_config() -> Config:
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="on"),
         masking=MaskingConfig(rate=0.3),
         phases=(
-            PhaseConfig(steps=340_000, sequence_length=1_024, batch_size=4_928, learning_rate=5e-4, warmup_steps=400),
+            PhaseConfig(steps=178_000, sequence_length=1_024, batch_size=4_928, learning_rate=5e-4, warmup_steps=400),
+            PhaseConfig(steps=162_000, sequence_length=1_024, batch_size=4_928, learning_rate=5e-5),
         ),
-        optimizer=OptimizerConfig(name="stable_adamw", beta2=0.98, weight_decay=1e-5, clip_norm=0.0),
+        optimizer=OptimizerConfig(name="stable_adamw", beta2=0.98, weight_decay=1e-5 / 5e-4, clip_norm=0.0),
         schedule=ScheduleConfig(name="constant"),
     )

@@ -3,7 +3,8 @@
     bert-jax pretrain modernbert_mini --data.path=STORE --workdir=WORKDIR
 
 Seven layers of feed-forward width 384 are one global layer and two rounds of two local ones and a global one. Windows
-of 32 tokens to either side, in rows of 256. docs/experiments.md has a short run of it.
+of 32 tokens to either side, in rows of 256. Weight decay is 1e-5 per step at the peak rate, as for the larger ones.
+docs/experiments.md has a short run of it.
 """
 
 import dataclasses
@@ -19,6 +20,6 @@ def get_config() -> Config:
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="on"),
         masking=MaskingConfig(rate=0.3),
         phases=(PhaseConfig(steps=10_000, sequence_length=256, batch_size=64, learning_rate=1e-3, warmup_steps=500),),
-        optimizer=OptimizerConfig(name="stable_adamw", beta2=0.98, weight_decay=1e-5, clip_norm=0.0),
+        optimizer=OptimizerConfig(name="stable_adamw", beta2=0.98, weight_decay=1e-5 / 1e-3, clip_norm=0.0),
         schedule=ScheduleConfig(name="constant", cooldown_steps=2_000, cooldown="one_minus_sqrt"),
     )

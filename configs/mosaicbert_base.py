@@ -1,9 +1,11 @@
-"""MosaicBERT-base (12 layers, hidden size 768; Portes et al. 2023): BERT with ALiBi and GeGLU, without dropout.
+"""MosaicBERT-base (12 layers, hidden size 768; Portes et al. 2023): BERT with ALiBi and GeGLU.
 
     bert-jax pretrain mosaicbert_base --data.path=STORE --workdir=WORKDIR
 
-30 % of the tokens masked, one objective, 128 tokens. The paper's gated maps have no bias; here they do. Not trained
-here: neither cost nor result is measured.
+30 % of the tokens masked, one objective, 128 tokens, 286,720,000 sequences, as in the published
+mosaic-bert-base-uncased.yaml; attention has no dropout. The published gated maps have no bias; here they do. The
+published weight decay of 1e-5 is a share of the weights per step at the peak rate; weight_decay is multiplied by the
+rate, so it is 1e-5 / 5e-4 here. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
@@ -14,7 +16,6 @@ def get_config() -> Config:
         model=ModelConfig(
             pair_head=False,
             activation="gelu_erf",
-            hidden_dropout=0.0,
             attention_dropout=0.0,
             feed_forward="geglu",
             positions="alibi",
@@ -24,6 +25,6 @@ def get_config() -> Config:
         phases=(
             PhaseConfig(steps=70_000, sequence_length=128, batch_size=4_096, learning_rate=5e-4, warmup_steps=4_200),
         ),
-        optimizer=OptimizerConfig(name="adamw", beta2=0.98, weight_decay=1e-5),
+        optimizer=OptimizerConfig(name="adamw", beta2=0.98, weight_decay=1e-5 / 5e-4),
         schedule=ScheduleConfig(name="linear_after_warmup", final_fraction=0.02),
     )

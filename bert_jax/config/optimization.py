@@ -22,7 +22,8 @@ class OptimizerConfig:
     epsilon: float = 1e-6
     """Constant added to the square root of the second moment."""
     weight_decay: float = 0.01
-    """Rate of the decoupled weight decay. Biases and LayerNorm parameters do not decay."""
+    """Rate of the decoupled weight decay: a step takes learning rate × weight_decay of each weight. Biases and
+    LayerNorm parameters do not decay."""
     clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
     ema_decay: float = 0.0
