@@ -1,4 +1,7 @@
-"""Whole runs of the family's configurations, in small: resumed exactly, and the same on any mesh."""
+"""Whole runs of the family's configurations, in small: resumed exactly, and the same on any mesh.
+
+`BERT_JAX_MESHES=all pytest -m slow tests/pretraining/test_family_runs.py -k mesh` takes each of them to all meshes.
+"""
 
 import dataclasses
 import os
@@ -33,7 +36,7 @@ NAMES = (
     "xlnet_mini",
 )
 MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
-ON_ALL_MESHES = ("electra_mini", "glove_mini")
+ON_ALL_MESHES = NAMES if os.environ.get("BERT_JAX_MESHES") == "all" else ("electra_mini", "glove_mini")
 """Each of the three takes programs of its own, and the first divides along every axis."""
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
