@@ -95,10 +95,12 @@ def shapes(model) -> dict:
 
 
 def assert_equal(model) -> None:
-    made = {path: leaf.shape for path, leaf in leaf_paths(shapes(model)).items()}
-    assert {path: parameter.shape for path, parameter in model.parameters.items()} == made
+    made = leaf_paths(shapes(model))
+    assert {path: parameter.shape for path, parameter in model.parameters.items()} == {
+        path: leaf.shape for path, leaf in made.items()
+    }
     assert all(path == parameter.path for path, parameter in model.parameters.items())
-    assert total_size(model.parameters) == sum(leaf.size for leaf in jax.tree.leaves(shapes(model)))
+    assert total_size(model.parameters) == sum(leaf.size for leaf in made.values())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
