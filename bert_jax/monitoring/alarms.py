@@ -31,7 +31,7 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
     """
     return [
         *_ended(run, owner, step),
-        *_silent(run, owner, now),
+        *([] if is_finished(run, step) else _silent(run, owner, now)),
         *_not_finite(run),
         *_recent(run, step),
         *_overdue(run, saved, step),

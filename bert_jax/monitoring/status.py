@@ -92,7 +92,8 @@ def _of_finetuning(run: RunHistory) -> dict[str, Any]:
 
     Rates and the time left are those of the run that is not finished: they go one after another.
     """
-    options, runs, pace = run.settings["finetune"], {}, {}
+    options, runs = run.settings["finetune"], {}
+    pace = next(map(_pace, run.of_kind("train")[-1:]), {})  # of a run that is looked at by itself
     for directory in sorted((run.path / "runs").glob("*")):
         rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"][-1:]
         runs[directory.name] = {"finished": (directory / "results.json").exists()}
