@@ -106,10 +106,10 @@ def _fastest_mesh(config: Config, topology: Topology, base: PhasePlan, planned: 
         plan = base if same else planned(dataclasses.replace(config, mesh=mesh), change)
         if plan is not None:
             shown[change] = plan
-    timed = {change: plan.pessimistic or plan.optimistic for change, plan in shown.items() if plan.fits}
-    best = min(
-        (change for change in timed if timed[change]), key=lambda change: timed[change].step_seconds, default=None
-    )
+    timed = {
+        change: end for change, plan in shown.items() if plan.fits and (end := plan.pessimistic or plan.optimistic)
+    }
+    best = min(timed, key=lambda change: timed[change].step_seconds, default=None)
     return [
         Candidate(question="mesh", change=change, plan=plan, chosen=change == best) for change, plan in shown.items()
     ]
