@@ -11,6 +11,8 @@ PATIENCE_SECONDS = 3600.0
 """For compiling, for the first steps, and for the first save: nobody knows yet what is slow."""
 FIRST_STEPS = 3
 TICK_SECONDS = 1.0
+REPORT_SECONDS = 5.0
+"""For which the end waits for the report, whose file system may be what hangs."""
 
 Work = Literal["step", "save", "compilation"]
 
@@ -67,7 +69,8 @@ class Watchdog:
       timeout_seconds: see `Progress`; 0 for never.
 
     Attributes:
-      report: told of it first, with the seconds and the place, such as "bert_jax/training/metrics.py:12 in write".
+      report: told of it first, with the seconds and the place, such as "bert_jax/training/metrics.py:12 in write"; it
+        may fail or never return.
     """
 
     def __init__(self, timeout_seconds: float | None = 0):
@@ -98,5 +101,7 @@ class Watchdog:
         while not self._stopping.wait(TICK_SECONDS):
             if self._progress.tick(TICK_SECONDS):
                 seconds, place = self._progress.waited, where(self._main)
-                self.report(seconds, place)
+                report = threading.Thread(target=self.report, args=(seconds, place), daemon=True)
+                report.start()
+                report.join(REPORT_SECONDS)
                 end_all(f"no progress for {seconds:.0f} s in {place}")

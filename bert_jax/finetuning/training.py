@@ -21,10 +21,11 @@ from bert_jax.finetuning.command import Command
 from bert_jax.finetuning.dev_evaluations import DevEvaluations
 from bert_jax.finetuning.directory import LATEST
 from bert_jax.finetuning.plan import Run, learning_rates
-from bert_jax.finetuning.programs import first_state
+from bert_jax.finetuning.programs import Programs, first_state
 from bert_jax.finetuning.run_batches import placed_batch, training_batches
 from bert_jax.finetuning.run_record import run_record, settings
 from bert_jax.planning.advice import advice, memory_error
+from bert_jax.training import useful_work
 from bert_jax.training.announcement import say
 from bert_jax.training.host_times import HostTimes
 from bert_jax.training.metrics import Metrics, Rates
@@ -81,8 +82,16 @@ def train(run: Run, command: Command) -> dict[str, Any]:
         profiler = closing.enter_context(Profiler(directory, traced_steps(config.profile, total)))
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
         tail = max(1, epoch // 2)
-        rates, host_times = Rates(wall_time=wall_time), HostTimes(events)
-        reporter = TaskReporter(metrics, rates, host_times, config.log_every_steps, total, tail, position.get("totals"))
+        reporter = TaskReporter(
+            metrics,
+            Rates(_peak_flops(programs), wall_time=wall_time),
+            HostTimes(events),
+            config.log_every_steps,
+            total,
+            tail,
+            useful_work.flops_of_texts(programs.model, config.options.max_length),
+            position.get("totals"),
+        )
         saver = Saver(
             workdir,
             states,
@@ -157,7 +166,7 @@ def _train_steps(
             signals.saving = events.step = step + 1
             with profiler.step(step, state):
                 state, values = programs.train_step(state, batch, *scalars)
-            reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size)
+            reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size, batches.text_lengths(step))
             states.poll()
             if due(step + 1, config.faults.check_replicas_every):
                 with reporter.rates.paused("setup"):
@@ -177,6 +186,15 @@ def _train_steps(
             saver.save_for_good(step, state)
             signals.saved(step)
         raise
+
+
+def _peak_flops(programs: Programs) -> float | None:
+    """Return the FLOP/s that utilization refers to; None if unknown, or if the encoder is not trained.
+
+    A model counts its operations as if all of it was trained.
+    """
+    head = programs.model.head
+    return None if head.features and not head.train_encoder else useful_work.peak_flops(programs.mesh)
 
 
 def _trackers(run: Run, command: Command) -> list[Tracker]:

@@ -31,7 +31,7 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
     """
     return [
         *_ended(run, owner, step),
-        *_silent(run, owner, now),
+        *([] if is_finished(run, step) else _silent(run, owner, now)),
         *_not_finite(run),
         *_recent(run, step),
         *_overdue(run, saved, step),
@@ -42,19 +42,22 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
 
 def is_finished(run: RunHistory, step: int) -> bool:
     """Return whether nothing is left to do."""
+    if run.is_finetuning:
+        return (run.path / "results.json").exists()
     config = run.config
     return config is not None and step >= config.total_steps
 
 
 def _ended(run: RunHistory, owner: dict[str, Any] | None, step: int) -> list[str]:
-    if owner is not None or run.config is None or is_finished(run, step):
+    if owner is not None or (run.config is None and not run.is_finetuning) or is_finished(run, step):
         return []
     last = run.events[-1] if run.events else {}
     how = {
         "stopped": f"by {str(last.get('signal', 'a signal')):.20}",
         "failed": f"with an error: {str(last.get('error', ''))[:200]}",
     }.get(str(last.get("event")), "without a word, as kill -9 or a lost machine end it")
-    return [f"no process writes here and the run is at step {step:,} of {run.config.total_steps:,}; it ended {how}"]
+    left = "it is not finished" if run.config is None else f"the run is at step {step:,} of {run.config.total_steps:,}"
+    return [f"no process writes here and {left}; it ended {how}"]
 
 
 def _silent(run: RunHistory, owner: dict[str, Any] | None, now: float) -> list[str]:
@@ -78,15 +81,18 @@ def _not_finite(run: RunHistory) -> list[str]:
 
 
 def _recent(run: RunHistory, step: int) -> list[str]:
-    """Return what events.jsonl has of the last steps."""
-    found = []
+    """Return what events.jsonl has of the last steps, which those of a fine-tuning count from 0 in each of its runs."""
+    found, since = [], 0
+    if run.is_finetuning:
+        since = max((row["time"] for row in run.happened("start")), default=0)
+        step = max((row["step"] for row in run.events if row["time"] >= since), default=0)
     for event, words in (
         ("skipped", "updates were skipped because loss or gradient was not finite"),
         ("rollback", "rollbacks to an earlier checkpoint"),
         ("replica_mismatch", "checks found replicas that differ"),
         ("slow_host", "reports of a slow host"),
     ):
-        rows = [row for row in run.happened(event) if row["step"] > step - RECENT_STEPS]
+        rows = [row for row in run.happened(event) if row["step"] > step - RECENT_STEPS and row["time"] >= since]
         if rows:
             which = next((f", the last of host {row['host']}" for row in rows[-1:] if "host" in row), "")
             last = f"the last at {rows[-1]['step']:,}{which}"

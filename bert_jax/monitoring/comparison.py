@@ -1,5 +1,6 @@
 """`bert-jax report`: runs side by side in one HTML file, which needs neither a server nor the network."""
 
+import dataclasses
 import os
 import time
 from typing import Any
@@ -15,8 +16,6 @@ from bert_jax.monitoring.goodput import LOST, goodput
 from bert_jax.monitoring.page import Table, page
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.status import status
-from bert_jax.training.events import FILE as EVENTS
-from bert_jax.training.events import read_events
 from bert_jax.training.sinks import duration, read_rows
 from bert_jax.training.wall_time import CATEGORIES
 
@@ -59,9 +58,25 @@ def runs_below(path: str) -> list[RunHistory]:
     run = read_run(path)
     found = sorted((run.path / "runs").glob("*")) if run.is_finetuning else []
     return [
-        RunHistory(each, run.run, run.settings, read_rows(each / "metrics.jsonl"), read_events(each / EVENTS), [])
+        dataclasses.replace(
+            run,
+            path=each,
+            home=run.path,
+            rows=read_rows(each / "metrics.jsonl"),
+            events=_events_of(run.events, each.name),
+            problems=[],
+        )
         for each in found
     ] or [run]
+
+
+def _events_of(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return those of one run of a fine-tuning: from each of its starts to the next start."""
+    found, current = [], None
+    for row in events:
+        current = row.get("run") if row["event"] == "start" else current
+        found += [row] * (current == name)
+    return found
 
 
 def named(runs: list[RunHistory]) -> dict[str, RunHistory]:
@@ -77,7 +92,7 @@ def summary(runs: dict[str, RunHistory], now: float) -> Table:
         facts = status(run, now)
         step = facts.get("step", max((row["step"] for row in run.rows), default=0))
         done = f"{step:,}" + (f" of {facts['total_steps']:,}" if "total_steps" in facts else "")
-        state = "running" if facts["process"] else "finished" if facts.get("finished") else "not running"
+        state = "finished" if facts.get("finished") else "running" if facts["process"] else "not running"
         spent = f"{facts['goodput']['share']:.1%}" if "goodput" in facts else ""
         rate = facts.get("rates", {}).get("tokens_per_second")
         speed = f"{rate:,.0f}" if isinstance(rate, float) else ""

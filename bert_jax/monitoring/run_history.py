@@ -44,6 +44,8 @@ class RunHistory:
     """Rows of events.jsonl."""
     problems: list[str]
     """Files that are damaged, one line each."""
+    home: epath.Path | None = None
+    """The work directory of the command that makes this run, if it makes several."""
 
     @property
     def name(self) -> str:
@@ -89,7 +91,7 @@ class RunHistory:
 
     def owner(self) -> dict[str, Any] | None:
         """Return host and pid of the live process that writes to the directory; None if there is none."""
-        return live_owner(self.path)
+        return live_owner(self.home or self.path)
 
     def last_sign(self) -> float | None:
         """Return when the run last wrote a row, in seconds since 1970; None if it has written none."""

@@ -81,22 +81,33 @@ def _of_pretraining(run: RunHistory, saved_step: int) -> dict[str, Any]:
         for row in rows:
             facts[name] = {"step": row["step"], **_figures(row)}
     for row in train:
-        facts["rates"] = {name: _finite(row[name]) for name in RATES if name in row}
-        if "seconds_left" in row and step == row["step"]:
-            facts["seconds_left"] = _finite(row["seconds_left"])
+        facts |= _pace(row)
+        if step != row["step"]:
+            facts.pop("seconds_left", None)
     return facts
 
 
 def _of_finetuning(run: RunHistory) -> dict[str, Any]:
-    """Return the task and, for each run below runs/, whether it is finished and the last row it wrote."""
+    """Return the task and, for each run below runs/, whether it is finished and the last row it wrote.
+
+    Rates and the time left are those of the run that is not finished: they go one after another.
+    """
     options, runs = run.settings["finetune"], {}
+    pace = next(map(_pace, run.of_kind("train")[-1:]), {})  # of a run that is looked at by itself
     for directory in sorted((run.path / "runs").glob("*")):
         rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"][-1:]
         runs[directory.name] = {"finished": (directory / "results.json").exists()}
         for row in rows:
             runs[directory.name] |= {"step": row["step"], **_figures(row)}
+            pace = pace if runs[directory.name]["finished"] else _pace(row)
     task = options.get("task") if isinstance(options, dict) else None
-    return {"task": str(task), "finished": (run.path / "results.json").exists(), "runs": runs}
+    return {"task": str(task), "finished": is_finished(run, 0), "runs": runs, **pace}
+
+
+def _pace(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the rates in a row of training and the seconds left at them, as far as they are there."""
+    found: dict[str, Any] = {"rates": {name: _finite(row[name]) for name in RATES if name in row}}
+    return found | {name: _finite(row[name]) for name in ("seconds_left",) if name in row}
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float | str]:
@@ -129,7 +140,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         total = facts.get("total_steps")
         lines.append(("step", f"{facts['step']:,}" + (f" of {total:,} ({facts['step'] / total:.1%})" if total else "")))
     if isinstance(left := facts.get("seconds_left"), float) and facts["process"] and not facts.get("finished"):
-        lines.append(("time left", duration(max(0.0, left - facts.get("seconds_since_last_row", 0.0)))))
+        of_run = " in this run" if "runs" in facts else ""
+        lines.append(("time left", duration(max(0.0, left - facts.get("seconds_since_last_row", 0.0))) + of_run))
     if rates := " · ".join(describe(_numbers(facts.get("rates", {})))):
         lines.append(("throughput", rates))
     for name in ("training", "held_out"):

@@ -8,6 +8,7 @@ parent does. The child never starts a TPU backend, it only asks for descriptions
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 from bert_jax.config import Config
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError, need_extra
+from bert_jax.files import cache_directory
 from bert_jax.planning.program_store import CompiledProgram, load_program
 from bert_jax.planning.topology import Topology
 
@@ -33,8 +35,8 @@ WITHOUT_A_TPU = {
 OF_THIS_MACHINE = ("TPU_", "MEGASCALE_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "CLOUD_TPU_")
 
 
-class CompilerFailure(Exception):
-    """The child ended without an answer; the message has the end of what it printed."""
+class CompilerFailure(UserError):
+    """Raised when the compiler has crashed, which other options may avoid."""
 
 
 def check_compiler(topology: Topology) -> None:
@@ -58,7 +60,7 @@ def compile_phase(
       The program (None for GPUs, which have no compiler here), and what is known without it: bytes on each device.
 
     Raises:
-      UserError: the options do not fit the machine.
+      UserError: the options do not fit the machine, or the program cannot be stored.
       CompilerFailure: the compiler has crashed.
     """
     request = {"config": to_dict(config), "topology": topology.name, "phase": phase}
@@ -75,7 +77,9 @@ def compile_phase(
         return None, facts
     program = load_program(facts.get("key", ""))
     if program is None:
-        raise CompilerFailure("the compiled program could not be stored in the user's cache directory")
+        raise UserError(
+            f"the compiled program could not be written to {cache_directory()}; make room there, or set XDG_CACHE_HOME"
+        )
     return program, facts
 
 
@@ -102,9 +106,20 @@ def _child(request: dict[str, Any], topology: Topology) -> Iterator[Iterator[dic
         finally:
             child.kill()
             child.wait()
+        if status < 0:
+            raise CompilerFailure(_crash(topology, signal.Signals(-status)))
         if status:
             printed.seek(0)
-            raise CompilerFailure(f"the compiler ended with status {status}: {printed.read()[-2000:].strip()}")
+            raise RuntimeError(f"the process that compiles has failed: {printed.read()[-2000:].strip()}")
+
+
+def _crash(topology: Topology, number: signal.Signals) -> str:
+    if number == signal.SIGKILL:
+        return f"the compiler for {topology.name} was killed, as a machine does that runs out of memory; free some"
+    return (
+        f"the compiler for {topology.name} has crashed ({number.name}), which is a fault of the compiler; another "
+        "--batch_size, --mesh or --compute.layers gives it another program"
+    )
 
 
 def _environment(topology: Topology) -> dict[str, str]:

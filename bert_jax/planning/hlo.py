@@ -89,8 +89,12 @@ class Program:
     def root(self, computation: str) -> Instruction:
         return next(each for each in self.computations[computation].values() if each.is_root)
 
-    def trips(self, loop: Instruction) -> int:
-        """Return how often a while loop runs: what the compiler knows, else the largest constant of its condition."""
+    def trips(self, computation: str, loop: Instruction) -> int:
+        """Return how often a while loop in `computation` runs.
+
+        That is what the compiler knows, else the largest constant of its condition without what the counter, which is
+        the first of its values, begins with: 1 where the compiler has moved the first trip out of the loop.
+        """
         if known := loop.attribute(r'known_trip_count"?[^\d]*(\d+)'):
             return int(known)
         most, waiting = 1, [loop.attribute(r"condition=%?([\w.\-]+)")]
@@ -99,7 +103,14 @@ class Program:
                 if each.op == "constant" and each.type.startswith("s32[]") and each.raw.strip().isdigit():
                     most = max(most, int(each.raw))
                 waiting += each.calls
-        return most
+        return most - self._counter_begins(self.computations[computation], loop)
+
+    def _counter_begins(self, scope: Computation, loop: Instruction) -> int:
+        counter = scope.get(loop.operands[0])
+        while counter is not None and counter.op in ("tuple", "copy", "bitcast"):
+            counter = scope.get(counter.operands[0])
+        is_number = counter is not None and counter.op == "constant" and counter.type.startswith("s32[]")
+        return int(counter.raw) if counter is not None and is_number else 0
 
     def scheduled(self, computation: str | None = None, times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield (computation, instruction, times it runs) for all that runs by itself, not inside a fusion."""
@@ -107,7 +118,7 @@ class Program:
         for instruction in self.computations[name].values():
             if instruction.op == "while":
                 body = instruction.attribute(r"body=%?([\w.\-]+)") or ""
-                yield from self.scheduled(body, times * self.trips(instruction))
+                yield from self.scheduled(body, times * self.trips(name, instruction))
             elif instruction.op == "call" or instruction.op == "conditional":
                 for called in instruction.calls[:1]:  # of a conditional the first branch, since one of them runs
                     yield from self.scheduled(called, times)

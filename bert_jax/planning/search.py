@@ -3,8 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from absl import logging
+
 from bert_jax.config import Config, MeshConfig
 from bert_jax.planning.advice import STRONGER
+from bert_jax.planning.compilation import CompilerFailure
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
 from bert_jax.planning.topology import Topology
 
@@ -29,8 +32,12 @@ def search(config: Config, topology: Topology, first: PhasePlan, stage: Callable
     """Return what was tried for the phase of `first`, its plan with the options as they are, and which is best."""
     number, found = first.phase.index, []
 
-    def planned(changed: Config, change: str) -> PhasePlan:
-        return plan_phase(changed, topology, number, lambda what: stage(f"{change}: {what}"))
+    def planned(changed: Config, change: str) -> PhasePlan | None:
+        try:
+            return plan_phase(changed, topology, number, lambda what: stage(f"{change}: {what}"))
+        except CompilerFailure as error:
+            logging.warning("%s is left out: %s", change, error)
+            return None
 
     config, base, tried = _fitting_remat(config, first, planned)
     found += tried
@@ -40,7 +47,8 @@ def search(config: Config, topology: Topology, first: PhasePlan, stage: Callable
     return found
 
 
-Planned = Callable[[Config, str], PhasePlan]
+Planned = Callable[[Config, str], PhasePlan | None]
+"""Plans a phase with other options, and their text; None if the compiler has crashed."""
 
 
 def _fitting_remat(config: Config, first: PhasePlan, planned: Planned) -> tuple[Config, PhasePlan, list[Candidate]]:
@@ -50,6 +58,8 @@ def _fitting_remat(config: Config, first: PhasePlan, planned: Planned) -> tuple[
         stronger = dataclasses.replace(config, compute=dataclasses.replace(config.compute, remat=policy))
         change = f"--compute.remat={policy}"
         plan = planned(stronger, change)
+        if plan is None:
+            continue
         tried.append(Candidate(question="remat", change=change, plan=plan, chosen=plan.fits))
         config, first = stronger, plan
         if plan.fits:
@@ -69,6 +79,8 @@ def _largest_batch(config: Config, base: PhasePlan, planned: Planned) -> list[Ca
         )
         change = f"--phases.{number}.batch_size={size}"
         plan = planned(dataclasses.replace(config, phases=phases), change)
+        if plan is None:
+            break
         tried.append(Candidate(question="batch", change=change, plan=plan))
         if plan.fits != base.fits:
             break
@@ -86,16 +98,18 @@ def _sizes(size: int, unit: int, grows: bool) -> Iterator[int]:
 
 def _fastest_mesh(config: Config, topology: Topology, base: PhasePlan, planned: Planned) -> list[Candidate]:
     """Compare data parallelism with the state split over 4 chips, and over all of a slice."""
-    chips, shown = topology.chips_per_slice, {}
+    chips, shown = topology.chips_per_slice, dict[str, PhasePlan]()
     for fsdp in sorted({1, min(4, chips), chips, base.mesh["fsdp"]}):
         mesh = MeshConfig(slice=base.mesh["slice"], data=chips // fsdp, fsdp=fsdp)
         change = f"--mesh.data={mesh.data} --mesh.fsdp={fsdp}"
         same = dict(base.mesh) == dataclasses.asdict(mesh)
-        shown[change] = base if same else planned(dataclasses.replace(config, mesh=mesh), change)
-    timed = {change: plan.pessimistic or plan.optimistic for change, plan in shown.items() if plan.fits}
-    best = min(
-        (change for change in timed if timed[change]), key=lambda change: timed[change].step_seconds, default=None
-    )
+        plan = base if same else planned(dataclasses.replace(config, mesh=mesh), change)
+        if plan is not None:
+            shown[change] = plan
+    timed = {
+        change: end for change, plan in shown.items() if plan.fits and (end := plan.pessimistic or plan.optimistic)
+    }
+    best = min(timed, key=lambda change: timed[change].step_seconds, default=None)
     return [
         Candidate(question="mesh", change=change, plan=plan, chosen=change == best) for change, plan in shown.items()
     ]

@@ -91,6 +91,7 @@ class _Hosts:
 
     def __init__(self):
         self.told = False
+        self._starts, self._signal = False, 0
         self._processes: list[subprocess.Popen[str]] = []
         self._errors: dict[str, int] = {}
         self._handlers: dict[int, Callable[..., Any] | int | None] = {}
@@ -105,15 +106,15 @@ class _Hosts:
             signal.signal(number, handler)
 
     def _forward(self, number: int, frame: object) -> None:
-        if not self._processes:  # between two starts
+        if not self._starts:
             sys.exit(128 + number)
-        self.told = True
+        self.told, self._signal = True, number
         for process in self._processes:
             process.send_signal(number)  # which does nothing to one that has been waited for
 
     def run(self, command: list[str], options: LocalConfig) -> int:
         """Start all hosts, print what they print, and return the exit code of the first that failed, else 0."""
-        port, readers = _free_port(), []
+        self._starts, port, readers = True, _free_port(), []
         try:
             for host in range(options.hosts):
                 process = subprocess.Popen(
@@ -127,6 +128,8 @@ class _Hosts:
                     start_new_session=True,  # Ctrl-C in a terminal comes to them once, from `_forward`
                 )
                 self._processes.append(process)
+                if self._signal:  # which came before this one could be told
+                    process.send_signal(self._signal)
                 readers.append(threading.Thread(target=self._copy, args=(process, host), daemon=True))
                 readers[-1].start()
             return self._wait()
@@ -136,6 +139,7 @@ class _Hosts:
                 process.wait()
             for reader in readers:
                 reader.join()
+            self._starts = False
             self._processes.clear()
             self._errors.clear()
 

@@ -5,15 +5,14 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-import jax
 from etils import epath
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples.corpus import Corpus
-from bert_jax.devices import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.optim.averaging import average_of
+from bert_jax.training import useful_work
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.guard import Guard
 from bert_jax.training.host_times import HostTimes
@@ -48,7 +47,7 @@ class PhaseDuties:
         self._samples = None
         if self._evaluation is not None:
             self._samples = make_samples(learner, config, self._evaluation, run.corpus.store)
-        self.rates: Rates = Rates(_peak_flops(learner.mesh), wall_time=run.wall_time)
+        self.rates: Rates = Rates(useful_work.peak_flops(learner.mesh), wall_time=run.wall_time)
         guard, self._host_times = Guard(config.faults, position.guard_of(phase.index)), HostTimes(run.events)
         self.reporter: PhaseReporter = PhaseReporter(
             run.metrics, self.rates, config, phase, learner.objective.model, run.events, guard, self._host_times
@@ -170,8 +169,3 @@ def _evaluation(run: PretrainingRun, phase: Phase) -> Evaluation | None:
     return Evaluation(
         learner.objective, run.config, phase, corpus.held_out, shares, learner.mesh, shardings, learner.frozen
     )
-
-
-def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    peak = hardware.hardware(list(mesh.devices.flat)).peak_flops
-    return None if peak is None else peak * mesh.size

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ class TaskReporter:
       host_times: what they say of how fast each host reads.
       every: steps between two rows.
       total: last step of the run.
+      flops_of: returns the operations of a step on texts of some lengths.
       tail: number of last steps whose losses are averaged.
       totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
     """
@@ -41,13 +42,14 @@ class TaskReporter:
         every: int,
         total: int,
         tail: int,
+        flops_of: Callable[[np.ndarray], float],
         totals: dict[str, Any] | None = None,
     ):
         self.rates: Rates = rates
-        self._host_times = host_times
+        self._host_times, self._flops_of = host_times, flops_of
         self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
         self._metrics, self._every, self._total, self._tail, self._pending = metrics, every, total, tail, []
-        self._steps = self._tokens = 0
+        self._steps = self._places = 0
 
     @property
     def tail_loss(self) -> float:
@@ -57,12 +59,22 @@ class TaskReporter:
         """
         return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
 
-    def dispatched(self, step: int, values: dict[str, jax.Array], sequences: int, positions: int) -> None:
-        """Note the metrics of the step up to `step`, with the size of its batch; they are fetched later."""
+    def dispatched(
+        self, step: int, values: dict[str, jax.Array], sequences: int, places: int, lengths: np.ndarray
+    ) -> None:
+        """Note the metrics of the step up to `step`, with the size of its batch; they are fetched later.
+
+        Args:
+          step: number of steps, this one included.
+          values: metrics, on the devices.
+          sequences: in the batch.
+          places: positions of the batch, padding included.
+          lengths: int64 [T], tokens of each of its texts.
+        """
         self.rates.wall_time.switch("steps")  # at the first one, setting up is over
         self._pending.append(values)
-        self._step, self._steps, self._tokens = step, self._steps + 1, self._tokens + positions
-        self.rates.count(sequences, positions)
+        self._step, self._steps, self._places = step, self._steps + 1, self._places + places
+        self.rates.count(sequences, float(lengths.sum()), self._flops_of(lengths), places)
         self._metrics.advance(step)
         if step % self._every == 0 or step == self._total:
             self.finish()
@@ -82,8 +94,8 @@ class TaskReporter:
         row = {name: float(np.mean([values[name] for values in fetched])) for name in fetched[0] if name != "skipped"}
         row["learning_rate"] = float(fetched[-1]["learning_rate"])
         row["skipped_steps"] = float(sum(values["skipped"] for values in fetched))
-        tokens_left = self._tokens / self._steps * (self._total - self._step)  # batches differ in length
-        self._metrics.write(self._step, row | self.rates.report(tokens_left) | self._host_times.row(self._step))
+        places_left = self._places / self._steps * (self._total - self._step)  # batches differ in length
+        self._metrics.write(self._step, row | self.rates.report(places_left) | self._host_times.row(self._step))
 
     def _is_busy(self) -> bool:
         """Return whether the devices still compute the newest step."""

@@ -1,8 +1,13 @@
-"""How much of a batch is text: what tokens per second and utilization of pre-training count, without padding."""
+"""How much of a batch is text: what tokens per second and utilization count, without padding."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 
+from bert_jax.devices.hardware import hardware
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import Model
 from bert_jax.objectives.objective import Batch
@@ -27,10 +32,28 @@ def useful_flops(model: Model, sequence_length: int, counts: dict[str, float]) -
     XLNet's second stream lets attend to its text, counts as in a text of the mean length of a token's.
     """
     tokens, squares, texts, predictions = (counts[name] for name in COUNTS)
+    text, token, square = _operations(model, sequence_length)
+    length = round(squares / tokens) if tokens else 0
+    prediction = model.training_flops(length, 1) - model.training_flops(length, 0)
+    return text * texts + token * tokens + square * squares + prediction * predictions
+
+
+def flops_of_texts(model: Model, sequence_length: int) -> Callable[[np.ndarray], float]:
+    """Return a function of the lengths of texts, int64 [T]: `useful_flops` of a batch of them, without predictions."""
+    text, token, square = _operations(model, sequence_length)
+    return lambda lengths: float(text * len(lengths) + token * lengths.sum() + square * np.square(lengths).sum())
+
+
+def peak_flops(mesh: Mesh) -> float | None:
+    """Return the FLOP/s of all devices together; None if unknown."""
+    peak = hardware(list(mesh.devices.flat)).peak_flops
+    return None if peak is None else peak * mesh.size
+
+
+def _operations(model: Model, sequence_length: int) -> tuple[float, float, float]:
+    """Return the operations for a text of any length, for each of its tokens, and for each pair of two of them."""
     whole, half = float(sequence_length), float(sequence_length // 2)
     text = model.training_flops(0, 0)
     slopes = [(model.training_flops(int(length), 0) - text) / length for length in (whole, half)]
     curvature = (slopes[0] - slopes[1]) / (whole - half)
-    length = round(squares / tokens) if tokens else 0
-    prediction = model.training_flops(length, 1) - model.training_flops(length, 0)
-    return text * texts + (slopes[0] - curvature * whole) * tokens + curvature * squares + prediction * predictions
+    return text, slopes[0] - curvature * whole, curvature

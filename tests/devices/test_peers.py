@@ -1,10 +1,14 @@
 """Signs of life between hosts, over a store of keys in place of JAX's coordination service, and a clock in hand."""
 
+import atexit
 import json
+import threading
 
 import jax
 import pytest
+from processes import SECONDS
 
+from bert_jax.devices import peers as watching
 from bert_jax.devices.peers import END, LINGER_SECONDS, Peers
 
 
@@ -56,6 +60,28 @@ def test_hosts_that_give_signs_live(job):
     assert pass_time(clock, peers, 500) == [None] * 3
     assert sorted(peers[0].signs) == [0, 1, 2] and peers[1].signs == {}
     assert {sign["left"] for sign in peers[0].signs.values()} == {False}
+
+
+def test_a_host_leaves_though_the_service_does_not_answer(monkeypatch):
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "LINGER_SECONDS", 0.1)
+    service, called, cut = Service(), threading.Event(), threading.Event()
+
+    def silent(key: str) -> str:
+        called.set()
+        cut.wait()
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE")
+
+    monkeypatch.setattr(service, "key_value_try_get", silent)
+    host = Peers(service, 1, 1e9)
+    host.start()
+    try:
+        assert called.wait(SECONDS)
+        host.stop()
+        assert service.values == {}
+    finally:
+        cut.set()
+        atexit.unregister(host.stop)
 
 
 def test_a_silent_host_is_named_within_the_bound_and_everybody_told(job):

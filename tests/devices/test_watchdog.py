@@ -64,7 +64,11 @@ import sys, time
 from bert_jax.devices import watchdog
 watchdog.TICK_SECONDS = 0.05
 with watchdog.Watchdog(float(sys.argv[1])) as dog:
-    dog.report = lambda seconds, place: print(f"reported {seconds > 1} {place}", flush=True)
+    watchdog.REPORT_SECONDS = 0.5
+    def report(seconds, place):
+        print(f"reported {seconds > 1} {place}", flush=True)
+        time.sleep(float(sys.argv[2]))  # the disk hangs too
+    dog.report = report
     for _ in range(3):
         dog.step()
     def waits_for_ever():

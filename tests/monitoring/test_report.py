@@ -12,9 +12,11 @@ import tarfile
 
 import numpy as np
 import pytest
+from etils import epath
 from processes import SECONDS
 
 from bert_jax import cli
+from bert_jax.checkpoints.owner import Owner
 from bert_jax.config.watching import ReportConfig
 from bert_jax.errors import UserError
 from bert_jax.monitoring import comparison
@@ -152,6 +154,15 @@ def test_fine_tuning_runs_and_older_versions(tmp_path, capsys):
     runs = [run.name for run in runs_below(paths[1])]
     assert len(runs) >= 1 and all(f"<td>{run}</td>" in text for run in ["pretraining", *runs])
     assert "dev_accuracy" in text and "a version that did not" in text
+    events = [{"event": "start", "time": 1.0, "step": 0, "run": run} for run in (runs[0], "other", runs[0])]
+    events.insert(1, {"event": "slow_host", "time": 2.0, "step": 3})
+    (tmp_path / "finetuned" / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
+    told = next(run for run in runs_below(paths[1]) if run.name == runs[0])
+    assert [row["event"] for row in told.events] == ["start", "slow_host", "start"]
+    assert told.owner() is None
+    owner = Owner(epath.Path(paths[1]))
+    assert told.owner() is not None  # the process has the whole directory
+    owner.release()
     assert re.search(r"page.html: \d+ runs, \d\.\d MB", capsys.readouterr().out)
     two = named([read_run(paths[0]), read_run(paths[0] + "/")])
     assert all(name.startswith(str(tmp_path)) for name in two)

@@ -16,7 +16,7 @@ from bert_jax import cli
 from bert_jax.checkpoints.owner import Owner, live_owner
 from bert_jax.config.watching import StatusConfig
 from bert_jax.errors import UserError
-from bert_jax.monitoring.run_history import read_run
+from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.status import run_status, status
 
 ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
@@ -156,12 +156,32 @@ def test_directories_of_an_older_version(tmp_path, name):
         archive.extractall(tmp_path, filter="data")
     found, shown = facts(tmp_path / name), printed(tmp_path / name)
     assert "goodput" not in found and name in shown
+    unfinished = [
+        "no process writes here and it is not finished; it ended without a word, as kill -9 or a lost machine end it"
+    ]
+    assert found["alarms"] == (unfinished if name == "finetuning" else [])
     if name == "pretraining":
         assert found["step"] == 6 and found["checkpoint"]["step"] == 6 and found["seconds_since_last_row"] > 0
     else:
         assert found["kind"] == "fine-tuning" and found["finished"] == (name == "finetuned")
         states = [run["finished"] for run in found["runs"].values()]
         assert len(states) >= 1 and all(states) == (name == "finetuned")
+
+
+def test_the_pace_of_a_fine_tuning_is_that_of_the_run_under_way(tmp_path, monkeypatch):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.setattr(RunHistory, "owner", lambda _: {"host": "here", "pid": 1, "since": "today"})
+    for name in ("finetuned", "finetuning"):
+        row = {"step": 3, "kind": "train", "loss": 0.5, "tokens_per_second": 800.0, "mfu": 0.25, "seconds_left": 1e6}
+        for directory in (tmp_path / name / "runs").iterdir():
+            with (directory / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        found, shown = facts(tmp_path / name), printed(tmp_path / name)
+        if name == "finetuned":
+            assert "rates" not in found and "time left" not in shown
+        else:
+            assert found["rates"] == {"tokens_per_second": 800.0, "mfu": 0.25} and "in this run" in shown
 
 
 def test_the_facts_as_a_file_and_directories_that_are_none(finished, tmp_path, capsys):

@@ -106,6 +106,27 @@ def test_the_costliest_operations_are_together_what_runs_where_the_traced_step_s
     assert work.cycles == 1300 and work.roofline_seconds == pytest.approx((first.bytes + second.bytes) / 1e9)
 
 
+PEELED = (
+    LOOP.replace(', backend_config={"known_trip_count":{"n":"5"}}', "")
+    .replace("%go = pred[] constant(true)", "%go = pred[] compare(%n, %twelve), direction=LT")
+    .replace(
+        "ROOT %go", "%n = s32[] get-tuple-element(%s), index=0\n  %twelve = s32[]{:T(128)} constant(12)\n  ROOT %go"
+    )
+    .replace("while(%s)", "while(%first)")
+    .replace(
+        "  ROOT %w", "  %one = s32[]{:T(128)} constant(1)\n  %i = s32[] copy(%one)\n  %first = tuple(%i, %x)\n  ROOT %w"
+    )
+    .replace("%first = tuple", "%first = (s32[], f32[64,128]{1,0}) tuple")
+)
+
+
+@pytest.mark.parametrize("begin, trips", [("constant(1)", 11), ("constant(0)", 12), ("parameter(1)", 12)])
+def test_a_loop_whose_first_trip_the_compiler_moved_out_runs_once_less(begin, trips):
+    """As libtpu 0.0.42.1 writes the loop over the layers of two slices: its condition alone says one trip too many."""
+    program = parse_program(PEELED.replace("constant(1)\n", begin + "\n"))
+    assert {times for _, each, times in program.scheduled() if each.op == "add"} == {trips}
+
+
 def test_a_roofline_takes_the_longer_of_products_and_memory():
     text = jax.jit(jnp.matmul).lower(array(64, 32), array(32, 16)).as_text("hlo")
     program, bytes_ = parse_program(text), 4 * (64 * 32 + 32 * 16 + 64 * 16)

@@ -274,6 +274,34 @@ def test_a_search_finds_the_largest_batch_the_weakest_remat_and_the_fastest_mesh
     assert "--compute.remat=sel: compiling" in told
 
 
+def test_a_search_goes_on_where_the_compiler_crashes(monkeypatch, caplog):
+    """Without the mesh of 4 shards and without the batch of 128, which is the next one."""
+
+    def fake(config: Config, topology, number, stage) -> PhasePlan:
+        if config.mesh.fsdp == 4 or config.phases[0].batch_size == 128:
+            raise compilation.CompilerFailure("has crashed")
+        return plan_of(config, "v5e:2x2", fits=True)
+
+    monkeypatch.setattr(search, "plan_phase", fake)
+    config, topology = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64),)), find_topology("v5e:2x2")
+    found = search.search(config, topology, fake(config, topology, 0, print), lambda _: None)
+    changes = {each.question: each.change for each in found if each.chosen}
+    assert (changes["batch"], changes["mesh"]) == ("--phases.0.batch_size=64", "--mesh.data=4 --mesh.fsdp=1")
+    assert "--phases.0.batch_size=128 is left out: has crashed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "number, said", [("SEGV", r"v5e:2x2 has crashed \(SIGSEGV\)"), ("KILL", "was killed, .* memory")]
+)
+def test_a_crash_of_the_compiler_is_one_line(tmp_path, monkeypatch, number, said):
+    stub = tmp_path / "python"
+    stub.write_text(f"#!/bin/sh\nread request\nkill -{number} $$\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    with pytest.raises(UserError, match=said):
+        compilation.compile_phase(CONFIG, find_topology("v5e:2x2"), 0, print)
+
+
 def test_the_costliest_operations_are_shown_in_milliseconds_of_the_chip():
     """v5e has 1.5 cycles in a nanosecond."""
     one = Operation(

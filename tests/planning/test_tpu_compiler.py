@@ -57,7 +57,7 @@ def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
 
 
 def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
-    """Of the kernels each chip sends its part of the sum only; the table of the lookup is sent whole."""
+    """Each chip sends its part of the sum only, whose 32 columns of the word table the layout fills up to 128."""
     config, plan = planned("tiny", "2xv5e:2x2", 64)
     kinds = {each.kind for each in plan.collectives}
     assert {"reduce-scatter", "all-gather", BETWEEN_SLICES} <= kinds

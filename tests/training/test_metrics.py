@@ -6,15 +6,20 @@ import math
 import struct
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
 from rich.console import Console
 
+from bert_jax.devices.signals import StopSignals
 from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
 from bert_jax.training.curves import draw_curves, smoothed
+from bert_jax.training.events import Events
+from bert_jax.training.host_times import HostTimes
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows
+from bert_jax.training.task_reporter import TaskReporter
 
 TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
 
@@ -54,6 +59,20 @@ def test_rates_count_useful_tokens_and_the_time_left_by_places():
     rates.count(sequences=8, tokens=768, places=1024)
     found = rates.report(places_left=5120)
     assert (found["tokens_per_second"], found["token_share"], found["seconds_left"]) == (384, 0.75, 10)
+
+
+def test_steps_of_fine_tuning_count_the_tokens_and_operations_of_their_texts(tmp_path):
+    clock = Clock()
+    rates = Rates(peak_flops=1e6, clock=clock)
+    with Metrics(tmp_path, total_steps=4) as metrics, Events(tmp_path, StopSignals()) as events:
+        reporter = TaskReporter(metrics, rates, HostTimes(events), 2, 4, 1, lambda lengths: 1000.0 * lengths.sum())
+        for step, lengths in enumerate(([3, 5], [8, 4]), 1):
+            clock.now += 1
+            values = {"loss": jnp.float32(step), "learning_rate": jnp.float32(1e-3), "skipped": jnp.float32(0)}
+            reporter.dispatched(step, values, sequences=2, places=2 * 8 * step, lengths=np.array(lengths))
+    (row,) = [row for row in read_rows(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
+    assert (row["step"], row["loss"], row["tokens_per_second"], row["token_share"]) == (2, 1.5, 10, 20 / 48)
+    assert row["mfu"] == pytest.approx(0.01) and row["seconds_left"] == pytest.approx(2)
 
 
 def test_rates_begin_with_the_first_step():

@@ -9,7 +9,7 @@ from synthetic_store import VOCAB_SIZE, SyntheticStore
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.training.useful_work import COUNTS, counts, useful_flops
+from bert_jax.training.useful_work import COUNTS, counts, flops_of_texts, useful_flops
 
 
 @pytest.mark.parametrize("packing", ["on", "off"])
@@ -24,5 +24,6 @@ def test_operations_are_those_of_each_text_alone(packing):
     assert [found[name] for name in COUNTS] == [sum(lengths), sum(n * n for n in lengths), len(lengths), predictions]
     model = BertForPreTraining(ModelConfig(vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=2, num_heads=3), FLOAT32)
     expected = sum(model.training_flops(n, 0) for n in lengths)
+    assert flops_of_texts(model, 64)(np.array(lengths)) == pytest.approx(expected, rel=1e-9)
     expected += predictions * (model.training_flops(0, 1) - model.training_flops(0, 0))
     assert useful_flops(model, 64, found) == pytest.approx(expected, rel=1e-9)

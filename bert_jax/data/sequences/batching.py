@@ -71,6 +71,11 @@ class TrainingBatches:
     def batch(self, step: int) -> Batch:
         return padded(self.features, self.indices(step), self.rows)
 
+    def text_lengths(self, step: int) -> np.ndarray:
+        """Return int64 [T]: the tokens of each text in that batch; for choice, of every candidate."""
+        chosen = [self.features.input_ids[index] for index in self.indices(step)]
+        return np.array([len(ids) for entry in chosen for ids in _texts(entry)], np.int64)
+
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, window: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Return the index arrays of the batches of one epoch, see TrainingBatches."""
@@ -94,7 +99,7 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
     chosen = [features.input_ids[index] for index in indices]
     candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
-    longest = max(len(ids) for entry in chosen for ids in (entry if candidates else [entry]))
+    longest = max(len(ids) for entry in chosen for ids in _texts(entry))
     length = next(rung for rung in ladder(features.max_length) if rung >= longest)
     shape = (rows, candidates, length) if candidates else (rows, length)
     batch: Batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
@@ -113,6 +118,11 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
 
 def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
+
+
+def _texts(entry: Any) -> list[np.ndarray]:
+    """Return the candidates of a choice, or the one text that an entry of `Features.input_ids` is."""
+    return entry if isinstance(entry, list) else [entry]
 
 
 def _sequences(features: Features, index: int, row: int):

@@ -79,6 +79,8 @@ def test_rows_hold_the_sequences_and_the_last_ones_only_fill(kind):
     assert not batch["input_ids"][3:].any() and (batch["attention_mask"][3:].sum(-1) == 1).all()
     assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
     assert batch["labels"].dtype == (np.float32 if kind == "regression" else np.int32)
+    batches = TrainingBatches(features, 4)
+    assert batches.text_lengths(1).sum() == batches.batch(1)["attention_mask"].sum()
 
 
 def test_all_batches_of_a_run_have_a_handful_of_shapes():
