@@ -117,7 +117,6 @@ def plain_layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps
     return _scaled(centred * jax.lax.rsqrt(variance + epsilon), scale, bias).astype(x.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def fused_layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Return the norm of x such that a compiler can put all its sums at the end of the product before it.
 
@@ -125,6 +124,11 @@ def fused_layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps
     of bfloat16 is E[x²] - E[x]² in float32. That errs by about 2⁻²³ E[x²], where rounding x to bfloat16 has added at
     least 2⁻²⁰ E[x²] to the variance. Of other types it takes two passes.
     """
+    return jnp.asarray(_fused(x, scale, bias, epsilon))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _fused(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     return _fused_forward(x, scale, bias, epsilon)[0]
 
 
@@ -153,7 +157,7 @@ def _fused_backward(epsilon: float, kept: tuple[Any, ...], gradient: jax.Array) 
     )
 
 
-fused_layer_norm.defvjp(_fused_forward, _fused_backward)
+_fused.defvjp(_fused_forward, _fused_backward)
 
 
 def _scaled(normed: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
