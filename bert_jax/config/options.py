@@ -30,7 +30,7 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:
-    pallas on TPU for rows of 256 tokens and more, else xla; and, in layers whose window is far shorter than the row,
+    pallas on TPU for rows of 128 tokens and more, else xla; and, in layers whose window is far shorter than the row,
     block by block, so that time and memory grow linearly with the length (on TPU from 2,048 tokens).
     What a kernel cannot compute is left to xla, and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
@@ -38,10 +38,10 @@ class ComputeConfig:
     dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on
     accelerators sel or, where that does not fit into the memory, full; on CPU none."""
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
-    """Form of matrix products, of sums over rows and of the loss over the vocabulary. plain: as the mathematics is
+    """Form of matrix products, sums over rows, norms and the loss over the vocabulary. plain: as the mathematics is
     written; cpu: what XLA computes fastest on a CPU, with the logits of 4,096 words at a time; tpu: with the gradients
-    of biases as products, and kernels as matrices where fsdp splits them. auto: cpu on a single CPU device, tpu on
-    TPUs, else plain. The results are equal up to rounding."""
+    of biases as products, layer norms whose sums do not wait for each other, and kernels as matrices where fsdp splits
+    them. auto: cpu on a single CPU device, tpu on TPUs, else plain. The results are equal up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,19 @@ from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
-from bert_jax.models.layers import AddBias, Norm, gelu_erf, gelu_tanh, make_norm, plain_bias, product_bias, relu
+from bert_jax.models.layers import (
+    AddBias,
+    Norm,
+    NormForm,
+    fused_layer_norm,
+    gelu_erf,
+    gelu_tanh,
+    make_norm,
+    plain_bias,
+    plain_layer_norm,
+    product_bias,
+    relu,
+)
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.permutation import Permutation
 from bert_jax.models.positions import random_positions, sinusoidal_positions
@@ -66,6 +78,8 @@ class Architecture:
     """The product in every affine map of the model."""
     add_bias: AddBias = plain_bias
     """How a bias is added in them."""
+    layer_norm: NormForm = plain_layer_norm
+    """How every layer normalization is computed."""
     word_block: int | None = None
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
     attention_bias: Callable[[int], jax.Array] | None = None
@@ -103,6 +117,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         dtype=computation_dtype(compute),
         product={"cpu": cpu_product, "tpu": tpu_product, "plain": plain_product}[form],
         add_bias=product_bias if form == "tpu" else plain_bias,
+        layer_norm=fused_layer_norm if form == "tpu" else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
         attention_bias=_attention_bias(config),
         relations=functools.partial(Relations.of, config.hidden_size) if config.is_xlnet else None,

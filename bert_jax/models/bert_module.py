@@ -13,7 +13,7 @@ from bert_jax.models.context_words import ContextBiases, ContextWords
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.layers import Linear, Norm
+from bert_jax.models.layers import LayerNorm, Linear, Norm
 from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.permutation import Permutation
@@ -57,6 +57,8 @@ class Bert(nnx.Module):
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias
+            elif isinstance(module, LayerNorm):
+                module.form = architecture.layer_norm
 
     def encode(
         self,

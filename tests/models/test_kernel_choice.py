@@ -31,7 +31,7 @@ def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_
 
 
 @pytest.mark.parametrize(
-    "platform, length, fused", [("tpu", 512, True), ("tpu", 128, False), ("cpu", 512, False), (None, 512, False)]
+    "platform, length, fused", [("tpu", 128, True), ("tpu", 64, False), ("cpu", 512, False), (None, 512, False)]
 )
 def test_the_mesh_in_use_decides_what_is_automatic(platform, length, fused):
     """A plan is traced here for chips that are not here."""
@@ -68,7 +68,8 @@ SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp
     [
         ("auto", "cpu", {}, "xla"),
         ("auto", "tpu", {}, "pallas"),
-        ("auto", "tpu", {"length": 128}, "xla"),
+        ("auto", "tpu", {"length": 128}, "pallas"),
+        ("auto", "tpu", {"length": 64}, "xla"),
         ("auto", "tpu", {"length": 300}, "xla, not pallas: length 300 is not a multiple of 128 up to 8192"),
         ("pallas", "tpu", {"length": 128}, "pallas"),
         ("auto", "gpu", {"rate": 0.0}, "xla"),

@@ -11,7 +11,7 @@ from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.layers import plain_bias, product_bias
+from bert_jax.models.layers import fused_layer_norm, plain_bias, plain_layer_norm, product_bias
 from bert_jax.models.products import cpu_product, plain_product, tpu_product
 from bert_jax.models.word_losses import word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
@@ -179,6 +179,7 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     chosen = lambda **compute: BertForPreTraining(SMALL, ComputeConfig(**compute))._pieces
     assert jax.device_count() > 1
     assert chosen().product is plain_product and chosen().word_block is None
+    assert chosen().layer_norm is plain_layer_norm
     assert chosen(products="cpu").product is cpu_product and chosen(products="cpu").word_block == 4096
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert chosen().product is cpu_product
@@ -187,6 +188,7 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert chosen().product is tpu_product and chosen().add_bias is product_bias
+    assert chosen().layer_norm is fused_layer_norm
 
 
 @pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])

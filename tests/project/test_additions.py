@@ -25,7 +25,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "models/architecture.py": [
             ('"tanh": jnp.tanh}', '"tanh": jnp.tanh, "squared_relu": squared_relu}'),
-            ("product_bias, relu\n", "product_bias, relu, squared_relu\n"),
+            ("    relu,\n", "    relu,\n    squared_relu,\n"),
         ],
     },
     "an attention kernel": {

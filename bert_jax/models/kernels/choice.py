@@ -13,7 +13,7 @@ from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs; those that are not named here run everywhere."""
-SHORTEST = 256
+SHORTEST = 128
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
 LINEAR_FROM = 2_048
