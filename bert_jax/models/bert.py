@@ -249,13 +249,9 @@ class BertForPreTraining:
     def _fresh(self, key: jax.Array) -> Bert:
         return Bert(self.config, self._pieces, self.parts, key)
 
-    @functools.cached_property
-    def _structure(self) -> nnx.GraphDef[Bert]:
-        return structure(lambda: self._fresh(jax.random.key(0)))
-
     def _module(self, params: Params) -> Bert:
         own = ("embeddings", "encoder", "final_norm", *self.parts)  # a fine-tuned model has its head beside them
-        return nnx.merge(self._structure, {name: tree for name, tree in params.items() if name in own})
+        return nnx.merge(_structure(self), {name: tree for name, tree in params.items() if name in own})
 
     def require(self, *parts: str) -> None:
         """Raise UserError if the model lacks one of these parts."""
@@ -265,6 +261,12 @@ class BertForPreTraining:
                 f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
                 "that has it, for example one of a pre-training run"
             )
+
+
+@functools.lru_cache(maxsize=64)
+def _structure(model: BertForPreTraining) -> nnx.GraphDef[Bert]:
+    """Return the structure of the module of every model that equals `model`; it takes a trace of the initialization."""
+    return structure(lambda: model._fresh(jax.random.key(0)))
 
 
 def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
