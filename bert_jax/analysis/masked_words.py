@@ -69,7 +69,7 @@ def mask_words(
     ids = arrays["input_ids"]
     words = (arrays["attention_mask"] > 0) & ~np.isin(ids, [tokenizer.cls_id, tokenizer.sep_id])
     if not words.any():
-        raise UserError("the texts have no words to hide; give texts that the tokenizer finds words in")
+        raise UserError("the texts have no words to hide; give texts in which the tokenizer finds words")
     order = bits(seed, Stream.ANALYSED_MASKS, np.arange(len(ids))[:, None], np.arange(ids.shape[1])[None])
     counts = np.where(words.any(axis=1), np.maximum(1, np.round(RATE * words.sum(axis=1))), 0).astype(np.int64)
     first = np.argsort(np.where(words, order >> np.uint64(1), np.uint64(2**63)), axis=1, kind="stable")

@@ -17,7 +17,7 @@ def heads_of(sentence: conll.Sentence) -> list[int]:
     for word, (head, place) in enumerate(zip(sentence.need_tags(), sentence.places, strict=True)):
         if not (head.isascii() and head.isdigit()) or int(head) > len(sentence.words) or int(head) == word + 1:
             raise UserError(
-                f"{place}: the head {head!r} of {sentence.words[word]!r} must be the number of another of the "
+                f"{place}: the head {head!r} of {sentence.words[word]!r} must be the number of a different one of the "
                 f"{len(sentence.words)} words, or 0 for the root"
             )
         found.append(int(head) - 1)

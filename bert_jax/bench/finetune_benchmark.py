@@ -40,7 +40,9 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     data = read_task(options.run, stored.model, stored.need_tokenizer())
     examples = data.train.examples
     if not isinstance(examples, Sentences):
-        raise UserError(f"task={options.task}: measured are tasks on sentences and pairs, such as sst2, mrpc or text")
+        raise UserError(
+            f"task={options.task}: only tasks on sentences and pairs can be measured, such as sst2, mrpc or text"
+        )
     texts, before = examples.first[: options.texts], load_average()
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)

@@ -7,7 +7,7 @@ from bert_jax.config.benchmarking import DataBenchConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 
-REMEDY = "write it anew with bert-jax plan CONFIG --topology=NAME --output=FILE.json"
+REMEDY = "write it again with bert-jax plan CONFIG --topology=NAME --output=FILE.json"
 
 
 def needed(options: DataBenchConfig) -> dict[str, float]:
@@ -43,7 +43,7 @@ def _of_plan(file: str, options: DataBenchConfig) -> tuple[str, float]:
         raise UserError(f"need={file} holds no rate for phase {options.phase}; {REMEDY}") from None
     if length != options.run.phases[0].sequence_length:
         raise UserError(
-            f"need={file}: its phase {options.phase} has rows of {length} tokens, what is measured has "
+            f"need={file}: its phase {options.phase} has rows of {length} tokens, but the measured phase has "
             f"{options.run.phases[0].sequence_length}; choose another --phase, or {REMEDY}"
         )
     return f"{name} ({file})", rate

@@ -26,7 +26,7 @@ def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
     for each in (path, *options.also):
         stored = open_stored(each)
         if peer and each == path and stored.kind != "huggingface":
-            raise UserError(f"peer=torch: transformers opens Hugging Face directories, and {path} is none")
+            raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
     ours = [
         Contestant(
             f"bert_jax, {each}", peer_program(sys.executable, "fresh_process.py"), job(our_program("load_once"), each)

@@ -34,7 +34,8 @@ def run_prepare_benchmark(options: PrepareBenchConfig, words: list[str]) -> None
     tokenizer = load_tokenizer(options.vocab, options.lowercase)
     if peer and tokenizer.kind != "wordpiece":
         raise UserError(
-            f"peer=torch: {options.vocab} is a {tokenizer.kind} vocabulary; compared are WordPiece tokenizers"
+            f"peer=torch: {options.vocab} is a {tokenizer.kind} vocabulary, but only WordPiece tokenizers can be "
+            "compared"
         )
     before = load_average()
     with tempfile.TemporaryDirectory() as directory:

@@ -66,7 +66,7 @@ class LocalTier:
     ):
         if run_id is None:
             raise UserError(
-                f"checkpoint.local_path={path}: this run was begun by a version without run ids, which local saves "
+                f"checkpoint.local_path={path}: this run was started by a version without run ids, which local saves "
                 "need; leave the option out"
             )
         self.run_id: str = run_id

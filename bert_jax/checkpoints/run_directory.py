@@ -107,7 +107,7 @@ def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[
     if refused:
         elastic = ", or say --elastic_batch if the new values are meant" if all(map(is_elastic, refused)) else ""
         raise UserError(
-            f"{path} holds a run with other settings ({first_lines(refused)}). Resume with that run's own settings "
+            f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
         )
 

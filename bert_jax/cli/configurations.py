@@ -13,7 +13,7 @@ def config(arguments: list[str]) -> int:
     Print the resolved options as JSON, or the options in which two configurations differ.
 
     CONFIG is a shipped configuration such as bert_base, a .py file with get_config(), or the config.json of a work
-    directory. `show` also takes the options below.
+    directory. `show` also takes the options listed here.
     """
     import json
 
@@ -52,7 +52,7 @@ def plan(arguments: list[str]) -> int:
     Compile a run for TPUs that are not there, and print its memory, transfers, time and cost; exit with 1 if it does
     not fit.
 
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The TPU compiler comes with the extra
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The TPU compiler comes with the extra
     `plan`. A program is compiled once, which takes minutes, and then kept.
     """
     from bert_jax.config.planning import PlanConfig
@@ -67,7 +67,7 @@ def plan(arguments: list[str]) -> int:
 def bench(arguments: list[str]) -> int:
     """bench step|data|prepare|load|finetune|attention … [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure speed: contestants take turns in one run, ours and others, on a machine whose name is recorded.
+    Measure speed. bert_jax and its competitors take turns within one run, and the machine is recorded with the result.
 
     Each benchmark has further options: `bert-jax bench step --help` lists those of step. With --peer=torch the same
     work is done in torch and transformers, in an environment that --peer_python names.

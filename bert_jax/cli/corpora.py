@@ -1,4 +1,4 @@
-"""Commands on text: vocabularies, the token store, and what the model sees of it."""
+"""Commands on text: vocabularies, the token store, and the examples that a model sees."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ def extend_vocab(arguments: list[str]) -> int:
 
     Add the words of a domain to a vocabulary. Every entry keeps its id.
 
-    Give either --input=CORPUS, to find the words in, or --words=FILE, which lists them.
+    Give either --input=CORPUS, in which the words are found, or --words=FILE, which lists them.
     """
     from bert_jax.config.commands import ExtendVocabConfig
 
@@ -42,7 +42,7 @@ def prepare(arguments: list[str]) -> int:
 
     Tokenize a corpus once into a token store, which every pre-training run reads.
 
-    NAME is an option of Apache Beam, and VALUE is what it is set to. Without --runner=beam there are none.
+    NAME is an option of Apache Beam, and VALUE is what it is set to. Such options need --runner=beam.
     """
     from bert_jax.config import PrepareConfig
 
@@ -59,7 +59,7 @@ def prepare(arguments: list[str]) -> int:
 def count(arguments: list[str]) -> int:
     """count STORE --output=COUNTS [--window=N]
 
-    Count how often each two tokens of a store are beside each other, for GloVe (objective.name=glove).
+    Count how often any two tokens of a store occur near each other, for GloVe (objective.name=glove).
 
     STORE is a token store that `bert-jax prepare` wrote, local or gs://.
     """

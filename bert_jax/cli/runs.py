@@ -29,9 +29,9 @@ def pretrain(arguments: list[str]) -> int:
     Pre-train a model on a token store. The same command resumes an interrupted run.
 
     CONFIG is a shipped configuration such as bert_base, a .py file (its get_config() returns a bert_jax.Config), or the
-    config.json of a work directory. The options below override it. `bert-jax pretrain CONFIG --help` shows its values
-    as defaults; without CONFIG the defaults are the built-in ones. The options of a run's only
-    phase need no prefix: --steps means --phases.0.steps.
+    config.json of a work directory. Options override its values. `bert-jax pretrain CONFIG --help` shows its values as
+    defaults; without CONFIG the defaults are the built-in ones. The options of a run's only phase need no prefix:
+    --steps means --phases.0.steps.
     """
     from bert_jax.config.launching import LocalConfig, PretrainConfig
 
@@ -56,13 +56,14 @@ def pretrain(arguments: list[str]) -> int:
 def study(arguments: list[str]) -> int:
     """study NAME --data.path=STORE --workdir=DIR [--task_data=DIR] [--steps=N …]
 
-    Run pre-trainings and fine-tunings that differ in one thing, and write one table and one picture, with the figures
-    of the paper beside ours. The same command resumes after an interruption. The exit status is 1 if a run failed.
+    Run pre-trainings and fine-tunings that differ in one thing, and write one table and one picture that compare our
+    figures with those of the paper. The same command resumes after an interruption. The exit status is 1 if a run
+    failed.
 
     NAME is a shipped study such as replacement, or a .py file whose get_study() returns a Study of
-    bert_jax.config.studying. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE, --steps=N), and so
-    do those of `bert-jax finetune` with a prefix (--finetune.epochs=2); those in which the arms differ are refused.
-    Everything is checked before anything runs, and --dry_run ends there.
+    bert_jax.config.studying. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE, --steps=N), and so do
+    those of `bert-jax finetune` with a prefix (--finetune.epochs=2). Options in which the arms differ are refused.
+    Everything is checked before anything runs; --dry_run stops after the checks.
     """
     from bert_jax.config.studying import StudyConfig
 
@@ -82,9 +83,9 @@ def study(arguments: list[str]) -> int:
 def launch(arguments: list[str]) -> int:
     """launch tpu|gke|slurm|local CONFIG --data.path=STORE --workdir=DIR [--dry_run]
 
-    Start a pre-training run on several hosts, and start it again after a preemption or a crash.
+    Start a pre-training run on several hosts, and restart it after a preemption or a crash.
 
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too. Each platform has further ones:
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply. Each platform has further options:
     `bert-jax launch tpu --help` lists those of tpu. With --dry_run the commands are printed, and nothing is run.
     """
     from bert_jax.config.launching import PLATFORMS
@@ -137,7 +138,8 @@ def report(arguments: list[str]) -> int:
 def doctor(arguments: list[str]) -> int:
     """doctor PATH
 
-    Look for the classic failures of a token store or a run, and say what to do. The exit status is 1 if one is found.
+    Look for the classic failures of a token store or a run, and say how to repair them. The exit status is 1 if one is
+    found.
 
     PATH is a token store that `bert-jax prepare` wrote, or the work directory of a run, local or gs://. A run whose
     token store is on this machine is examined together with its data.

@@ -14,9 +14,9 @@ def evaluate(arguments: list[str]) -> int:
     Print held-out loss, perplexity and accuracies of a pre-trained model, next to those of word frequencies alone.
 
     WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or a directory that
-    `bert-jax convert --to=bert_jax` wrote. Of the options below, only data.path, data.cache, evaluation, compute and
-    mesh are used; everything else is as in training. For a converted model that bert_jax has not trained,
-    --sequence_length, masking and data.sentence_pairs are used too.
+    `bert-jax convert --to=bert_jax` wrote. Only the options data.path, data.cache, evaluation, compute and mesh are
+    used; everything else is as in training. For a converted model that bert_jax has not trained, --sequence_length,
+    masking and data.sentence_pairs are used too.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
@@ -55,8 +55,9 @@ def analyze(arguments: list[str]) -> int:
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
 
-    NAME is an analysis. MODEL is anything that bert_jax.load opens. Each analysis has further options: `bert-jax
-    analyze cka --help` lists those of cka. If DIR already has the result, the same command reads it from there.
+    NAME is one of the analyses. MODEL is anything that bert_jax.load opens. Each analysis has its own options:
+    `bert-jax analyze cka --help` lists those of cka. If DIR already has the result, the same command reads it from
+    there.
     """
     from bert_jax.config.analyses import ANALYSES
 
@@ -98,8 +99,8 @@ def predict(arguments: list[str]) -> int:
 
     Print the answers of a fine-tuned model, or of the average of several, or write them to a file.
 
-    WORKDIR is the work directory of a fine-tuning run, or one of the runs below its runs/; several, separated by commas
-    without spaces, are averaged. Give either --input=FILE or --text=TEXT.
+    WORKDIR is the work directory of a fine-tuning run, or the directory of a single run in its runs/. Several,
+    separated by commas without spaces, are averaged. Give either --input=FILE or --text=TEXT.
     """
     from bert_jax.config.predicting import PredictConfig
 
@@ -114,7 +115,7 @@ def predict(arguments: list[str]) -> int:
 def results(arguments: list[str]) -> int:
     """results DIR…
 
-    Print the results of `bert-jax finetune` as a table over tasks, together with the row that the paper published.
+    Print the results of `bert-jax finetune` as a table of tasks, with the paper's row for comparison.
 
     DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is one row of the
     table, or several rows if it holds several results of one task.

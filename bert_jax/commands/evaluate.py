@@ -121,7 +121,7 @@ def run_evaluate(
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
         raise UserError(
-            f"{config.data.path} was prepared with another vocabulary than {workdir} was trained with; prepare the "
+            f"{config.data.path} was prepared with a vocabulary different from that of {workdir}; prepare the "
             f"corpus again with --vocab={workdir}/tokenizer"
         )
     run = model.history.get("run") or {}

@@ -87,7 +87,8 @@ def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Pat
     if directory.exists() and any(directory.iterdir()):
         if model_fingerprint(load(directory)) != model_fingerprint(smaller):
             raise UserError(
-                f"{directory} has another model than this result; remove it, and the same command writes the new one "
+                f"{directory} holds a model that differs from this result; remove it, and the same command writes the "
+                "new one "
                 "without computing the result again"
             )
     else:

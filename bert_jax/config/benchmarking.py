@@ -15,15 +15,15 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TurnsConfig:
-    """What all benchmarks share: how contestants take turns, and where the result goes."""
+    """Options of all benchmarks: how contestants take turns, and where the result goes."""
 
     rounds: int = 8
-    """Number of rounds. In each, every contestant has one turn, in the same order; ratios compare neighbouring turns,
-    and the median of them counts."""
+    """Number of rounds. In each, every contestant has one turn, in the same order. Ratios compare neighbouring turns,
+    and their median is reported."""
     turn_seconds: float = 2.0
     """Minimum length of a turn, in seconds; a turn does at least one unit of work, such as a training step."""
     peer: Literal["none", "torch"] = "none"
-    """What is measured beside bert_jax. torch: the same work in torch and transformers, in the environment that
+    """What is measured alongside bert_jax. torch: the same work in torch and transformers, in the environment that
     peer_python names."""
     peer_python: str = ""
     """Python of an environment that has torch and transformers, such as peer/bin/python. Nothing is installed there."""
@@ -33,14 +33,14 @@ class TurnsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseTurnsConfig(Config, TurnsConfig):
-    """What the benchmarks of a phase of pre-training share: which one it is, and other options to compare with."""
+    """Options of the benchmarks of pre-training: the phase to measure, and variants to compare it with."""
 
     phase: int = 0
     """Number of the phase of CONFIG to measure, counted from 0. For bert_base, 1 is the phase at length 512."""
     variant: tuple[str, ...] = ()
-    """Further contestants, which differ from the first in these options: "compute.dtype=bfloat16 seed=1". A word in
-    capitals is an environment variable: "XLA_FLAGS=--xla_cpu_use_onednn=true"; PYTHONPATH=CHECKOUT measures another
-    version of bert_jax. May be given several times."""
+    """Another contestant, which differs from the first in these options, such as "compute.dtype=bfloat16 seed=1". A
+    word in capitals is an environment variable: "XLA_FLAGS=--xla_cpu_use_onednn=true"; PYTHONPATH=CHECKOUT measures
+    another version of bert_jax. Give the option once for each contestant."""
 
     @classmethod
     def of(cls, config: Config, phase: int) -> Self:
@@ -66,16 +66,17 @@ class StepBenchConfig(PhaseTurnsConfig):
 
     Measure the training step in tokens per second, in turns with torch and with other options of ours.
 
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too. The batch is synthetic; with
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The batch is synthetic; with
     --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
     """
 
     padding: float = 0.0625
-    """Share of each sequence of a synthetic batch that is padding. The batches of a store have their own."""
+    """Share of each sequence of a synthetic batch that is padding. With --data.path the padding is that of the
+    store."""
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
     """Platform to compute on. auto: the one that JAX chooses."""
     peer_compile: bool = True
-    """Whether the tuned peer also tries torch.compile, which takes up to minutes, and keeps it where it is faster."""
+    """Whether the tuned peer also tries torch.compile, which can take minutes, and keeps it where it is faster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,28 +85,28 @@ class DataBenchConfig(PhaseTurnsConfig):
 
     Measure how fast batches are made, in sequences per CPU second, in turns with the masking collator of transformers.
 
-    STORE is a token store that `bert-jax prepare` wrote. CONFIG is that of `bert-jax pretrain`, whose options are
-    options here too. Only one phase is measured, so its options need no prefix. The collator gets sequences that are
-    tokenized, paired and cut already, and only masks and pads them.
+    STORE is a token store that `bert-jax prepare` wrote. CONFIG is that of `bert-jax pretrain`, and all options of that
+    command apply. Only one phase is measured, so its options need no prefix. The collator receives sequences that have
+    already been tokenized, paired and cut, and only masks and pads them.
     """
 
     grid: bool = False
     """Also measure every loader, packed and not, with single tokens and whole words masked."""
     need: tuple[str, ...] = ()
-    """What hosts need: files of `bert-jax plan --output=FILE.json`, of which the optimistic end counts, or
-    NAME=SEQUENCES_PER_SECOND of all chips of one host, with commas between several: plan.json,v5p:2x2x1=9000. The
-    result says how many cores that keeps busy."""
+    """Rates that hosts need, separated by commas, such as plan.json,v5p:2x2x1=9000: files that `bert-jax plan
+    --output=FILE.json` wrote, of which the optimistic estimate is used, or NAME=SEQUENCES_PER_SECOND for all chips of
+    one host. The result says how many cores each rate keeps busy."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
     """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure fine-tuning steps and the encoding of texts, in turns with transformers, in the order and data type that are
-    fastest there.
+    Measure fine-tuning steps and the encoding of texts, in turns with transformers, which uses its fastest order and
+    data type.
 
-    TASK is that of `bert-jax finetune`, on sentences or pairs, whose options are options here too; no --workdir is
-    needed. Both sides start from the same weights and train on the same token ids.
+    TASK is that of `bert-jax finetune`, on sentences or pairs, and all options of that command apply, except that no
+    --workdir is needed. Both sides start from the same weights and train on the same token ids.
     """
 
     texts: int = 1_000
@@ -155,15 +156,14 @@ class LoadBenchConfig(TurnsConfig):
     """
 
     also: tuple[str, ...] = ()
-    """Further models to load with ours, such as the same weights in another format, with commas between several."""
+    """Further models to load with bert_jax, such as the same weights in another format, separated by commas."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionBenchConfig(TurnsConfig):
     """bench attention [--kernels=xla,cudnn] [--lengths=128,512] [--output=FILE.json]
 
-    Measure attention kernels, forward and backward, by length, in turns. The first kernel is what the others are
-    compared with.
+    Measure attention kernels, forward and backward, by length, in turns. The others are compared with the first.
     """
 
     kernels: tuple[str, ...] = ("xla",)
@@ -171,7 +171,7 @@ class AttentionBenchConfig(TurnsConfig):
     lengths: tuple[int, ...] = (128, 512, 2048)
     """Lengths of the sequences, in tokens."""
     tokens: int = 4096
-    """Approximate number of tokens per batch: each length has as many rows as hold that many, and at least one."""
+    """Approximate number of tokens per batch: each length gets as many rows as fit, and at least one."""
     heads: int = 12
     """Number of heads, each of size 64."""
     dtype: Literal["float32", "bfloat16"] = "float32"

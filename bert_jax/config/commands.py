@@ -18,7 +18,7 @@ class CountConfig:
     window: int = 10
     """Maximum distance of two tokens that are counted as a pair, 1 to 20. A pair at distance d counts 1/d."""
     held_out: float = 0.01
-    """Share of the documents that is not counted: those that a run with this --data.held_out evaluates on."""
+    """Share of the documents that are not counted: those that a run with the same --data.held_out evaluates on."""
     cache: str = ""
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""
@@ -103,7 +103,7 @@ class ResultsConfig:
 
     gain_over: str = ""
     """Directory to compare with, one of those given, or one of its rows if it has several (such as random weights). For
-    each of the other rows, an additional row shows by how much it is better. By default there are no such rows."""
+    each other row, an additional row shows by how much it is better. By default there are no such rows."""
     output: str = ""
     """Directory to write results_table.md and results_table.json to. By default the table is only printed."""
 
@@ -116,10 +116,10 @@ class ConvertConfig:
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
     directory that transformers opens. tf1: files that Google's code opens."""
     parts: Literal["all", "mlm", "encoder", "generator"] = "all"
-    """Parts to write. all: everything that the source has; of a run of replaced-token detection, that is the
-    discriminator. generator: that run's generator, a masked language model. mlm: encoder and masked-language-model
-    head, the exact contents of AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact
-    contents of AutoModel."""
+    """Parts to write. all: everything that the source has; for a run of replaced-token detection, the discriminator.
+    generator: the generator of such a run, a masked language model. mlm: encoder and masked-language-model head, the
+    exact contents of AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of
+    AutoModel."""
     weights: Literal["last", "ema"] = "last"
     """Weights to write if the source is a run of ours: those after the last step, or their moving average
     (optimizer.ema_decay)."""

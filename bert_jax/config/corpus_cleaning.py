@@ -12,12 +12,13 @@ SHORTEST_OVERLAP = 8
 """Words: evaluation texts with fewer are ordinary phrases and not searched for, as in GPT-3 (Brown et al. 2020)."""
 
 LEAST_SIMILARITY = 0.5
-"""Of near duplicates."""
+"""Least value of clean.near_threshold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CleaningConfig:
-    """What is repaired in a corpus and removed from it: nothing by default. The order of the steps is in cleaner.py."""
+    """What is repaired in a corpus and removed from it: nothing by default. data/cleaning/cleaner.py has the order of
+    the steps."""
 
     unicode: Literal["keep", "repair"] = "keep"
     """What happens to the characters. repair: text that was decoded wrongly (“schÃ¶n”) is corrected, curly quotes and
@@ -30,8 +31,8 @@ class CleaningConfig:
     by a comma."""
     decontaminate: str = ""
     """Evaluation sets whose texts are removed from the corpus: files, or directories, of which only the files for
-    development and testing count; separated by commas. TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text with
-    an item per line."""
+    development and testing are read; separated by commas. They are TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text
+    with an item per line."""
     overlap: int = 13
     """Number of consecutive words that a paragraph must share with an evaluation set to be removed; used with
     decontaminate only. A shorter text, of at least 8 words, must occur in full."""

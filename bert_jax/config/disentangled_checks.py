@@ -11,18 +11,19 @@ def check_disentangled(model: ModelConfig) -> None:
         changed = [name for name in vars(options) if getattr(options, name) != getattr(type(options), name)]
         if changed:
             raise UserError(
-                f"model.disentangled.{changed[0]}={getattr(options, changed[0])} does nothing without "
+                f"model.disentangled.{changed[0]}={getattr(options, changed[0])} has no effect without "
                 "model.disentangled.terms; set that to c2p+p2c, as in DeBERTa, or leave both out"
             )
         return
     if model.positions not in ("none", "learned"):
         raise UserError(
-            f"model.positions={model.positions} is another way to know distances than model.disentangled.terms="
+            f"model.positions={model.positions} cannot be combined with model.disentangled.terms="
             f"{options.terms}; set model.positions=none, as in DeBERTa, or learned"
         )
     if not model.use_bias:
         raise UserError(
-            "model.use_bias=False with model.disentangled.terms is a form that no DeBERTa has; set model.use_bias=True"
+            "model.use_bias=False cannot be combined with model.disentangled.terms, because no DeBERTa has that form; "
+            "set model.use_bias=True"
         )
     if model.layer != "transformer":
         raise UserError(
@@ -35,8 +36,8 @@ def check_disentangled(model: ModelConfig) -> None:
         return
     if options.buckets < 2:
         raise UserError(
-            f"model.disentangled.buckets={options.buckets} must be at least 2, half of which are one distance each; "
-            "DeBERTa-v3 has 256, and None is one for every distance"
+            f"model.disentangled.buckets={options.buckets} must be at least 2, since half of the buckets are one "
+            "distance each; DeBERTa-v3 has 256, and None means a bucket for every distance"
         )
     if options.max_distance < options.buckets // 2 + 2:
         raise UserError(

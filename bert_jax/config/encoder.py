@@ -47,10 +47,10 @@ class ModelConfig:
     """The number of rows of the embedding table is rounded up to a multiple of this; 128 lets a pod shard it. The extra
     rows are never predicted."""
     hidden_size: int = 768
-    """Width of each layer, and of the embeddings unless embedding_size says otherwise."""
+    """Width of each layer, and of the embeddings unless embedding_size is given."""
     embedding_size: int | None = None
-    """Width of the three embedding tables, which an affine map then takes to hidden_size (ALBERT: 128). None:
-    hidden_size, without a map."""
+    """Width of the three embedding tables; an affine map then takes it to hidden_size (ALBERT: 128). None: hidden_size,
+    without a map."""
     num_layers: int = 12
     """Number of layers of the encoder."""
     num_heads: int = 12
@@ -61,7 +61,7 @@ class ModelConfig:
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
     type_vocab_size: int = 2
-    """Number of segment embeddings; next-sentence pairs need two. 0: there is no table of them, as in DistilBERT."""
+    """Number of segment embeddings; next-sentence pairs need two. 0: there is no such table, as in DistilBERT."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
     """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
     checkpoints with the exact form (erf)."""
@@ -96,14 +96,14 @@ class ModelConfig:
     """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
-    """How the model learns of the order of the tokens. learned: by a table that is added to the words. rope: queries
-    and keys are turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the
-    distance (Press et al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and
-    with whether both are of one segment (Yang et al. 2019); with it come XLNet's embeddings, which are words alone and
-    not normalized, logits of words without a transform, and poolers and classifiers that read the last token. none: not
-    at all."""
+    """How the model knows the order of the tokens. learned: by a table that is added to the words. rope: queries and
+    keys are turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance
+    (Press et al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and with
+    whether both are in the same segment (Yang et al. 2019). This option includes XLNet's embeddings, which are words
+    alone and not normalized, logits of words without a transform, and poolers and classifiers that read the last token.
+    none: not at all."""
     rope_theta: float = 10_000.0
-    """Base of the wavelengths of rope in layers that see the whole sequence; a longer reach needs a larger one."""
+    """Base of the wavelengths of rope in layers that see the whole sequence; longer sequences need a larger one."""
     rope_local_theta: float | None = None
     """Base of the wavelengths of rope in layers with a window. None: rope_theta."""
     rope_scale: float = 1.0
@@ -111,10 +111,10 @@ class ModelConfig:
     sequences than it was trained on (position interpolation, Chen et al. 2023)."""
     layer: Literal["transformer", "lstm", "none"] = "transformer"
     """Kind of layer. lstm: a recurrent network in place of attention and feed-forward (Hochreiter & Schmidhuber 1997),
-    computed in float32; with direction=both one in each direction, of half the width each, which never see each other's
-    states (ELMo, Peters et al. 2018), else one of the whole width (ULMFiT, Howard & Ruder 2018). none: there are no
-    layers (num_layers=0) and no norm of the embeddings, so a word has one vector everywhere; poolers read the mean of a
-    text."""
+    computed in float32; with direction=both, two networks of half the width, one in each direction, which never see
+    each other's states (ELMo, Peters et al. 2018); otherwise one of the whole width (ULMFiT, Howard & Ruder 2018).
+    none: there are no layers (num_layers=0) and no norm of the embeddings, so a word has one vector everywhere; poolers
+    read the mean of a text."""
     direction: Literal["both", "left_to_right"] = "both"
     """Tokens that each token sees: those on both sides (BERT), or itself and those before it, as in GPT and in the
     model without bidirectionality that the paper compares BERT with (section 5.1). Poolers and classifiers then read
@@ -124,13 +124,13 @@ class ModelConfig:
     global_every: int = 3
     """With local_window, every n-th layer sees the whole sequence, beginning with the first."""
     global_tokens: int = 0
-    """Number of tokens at the start of a sequence that see everything and that everything sees, also in local
+    """Number of tokens at the start of a sequence that see every token and that every token sees, also in local
     layers."""
     feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
-    """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: a third map, with
-    the activation (GELU; SiLU), is multiplied in (Shazeer 2020)."""
+    """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
+    third map that has the activation (GELU; SiLU; Shazeer 2020)."""
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    """The normalization. rms_norm divides by the root mean square and neither centres nor has a bias."""
+    """The normalization. rms_norm divides by the root mean square; it does not centre and has no bias."""
     norm_bias: bool = True
     """Whether layer_norm adds a bias."""
     use_bias: bool = True
@@ -147,7 +147,7 @@ class ModelConfig:
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:
-        """Names of the options below whose values make another encoder than BERT, RoBERTa or their kin."""
+        """Names of the options below whose values make an encoder different from BERT, RoBERTa and their like."""
         return tuple(name for name in FORM if getattr(self, name) != getattr(ModelConfig, name))
 
     @property

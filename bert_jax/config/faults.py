@@ -25,11 +25,11 @@ class FaultsConfig(HostFaultsConfig):
     """What a run does about hosts that hang or die, and about numbers that go wrong."""
 
     max_skipped_steps: int = 10
-    """Number of consecutive updates whose loss or gradient is not finite, which are skipped, after which the run rolls
-    back to its last good checkpoint and continues after the batches that it had reached."""
+    """Number of consecutive updates that are skipped because their loss or gradient is not finite. After them the run
+    rolls back to its last good checkpoint and continues after the batches that it had reached."""
     spike_threshold: float = 0.0
     """Number of robust standard deviations (1.4826 times the median absolute deviation) above the median of the last
-    128 losses from which a loss makes the run roll back in the same way; for PaLM this was done by hand. 0: no loss
+    128 losses at which a loss makes the run roll back in the same way; for PaLM this was done by hand. 0: no loss
     does."""
     rollbacks: int = 3
     """Maximum number of rollbacks of a run. After them it stops and leaves a report."""

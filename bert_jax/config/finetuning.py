@@ -25,15 +25,15 @@ class FinetuneConfig:
     task: str = ""
     """Name of the task. On the command line it is the first word."""
     init_from: str = ""
-    """Model to start from, anything that `bert_jax.load` opens: a work directory (of pre-training or of another task),
-    Hugging Face or TF1 files."""
+    """Model to start from. It is anything that `bert_jax.load` opens: a work directory (of pre-training or of another
+    task), Hugging Face or TF1 files."""
     random_weights: bool = False
-    """Whether to take only shape and vocabulary from init_from and start from random parameters. Compared with a run
-    without this option, it shows what pre-training contributes."""
+    """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
+    comparison with a run without this option shows what pre-training contributes."""
     data: TaskDataConfig = TaskDataConfig()
     """Where the examples of the task are."""
     options: TaskOptions = TaskOptions()
-    """How examples become sequences, and logits answers."""
+    """How examples become sequences, and how logits become answers. Each task uses the options that apply to it."""
     noise: NoiseConfig = NoiseConfig()
     """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for
     SQuAD."""
@@ -46,8 +46,8 @@ class FinetuneConfig:
     batch_size: int = 32
     """Sequences per step."""
     micro_batches: int = 1
-    """Number of parts in which a batch is computed (gradient accumulation), to save memory. The losses are those of the
-    whole batch. Every batch size must be a multiple of it."""
+    """Number of parts into which a batch is divided (gradient accumulation), to save memory. The losses are those of
+    the whole batch. Every batch size must be a multiple of it."""
     learning_rate: float = 5e-5
     """Peak learning rate."""
     warmup_share: float = 0.1
@@ -61,31 +61,32 @@ class FinetuneConfig:
     """Factor between the learning rate of each layer and that of the layer above it (0.95 in Zhang et al. 2021). 1: all
     layers learn at the same rate."""
     gradual_unfreezing: bool = False
-    """Whether the first epoch trains the head and the pooler alone, and each later one also the next layer from the
-    top, until after the last layer the embeddings learn too (ULMFiT, Howard & Ruder 2018)."""
+    """Whether the first epoch trains the head and the pooler alone, each later epoch one more layer from the top, and
+    the epoch after the last layer the embeddings too (ULMFiT, Howard & Ruder 2018)."""
     reinitialize_layers: int = 0
     """Number of top layers that, together with the pooler, start from random parameters (Zhang et al. 2021, "Revisiting
     few-sample BERT")."""
     head_dropout: float | None = None
     """Dropout rate on the input of the head. None: 0.1, and 0 for SQuAD, as in the original."""
     dropout: float | None = None
-    """Dropout rate of the encoder: hidden, attention, and that of the weights from state to state of recurrent layers.
-    None: those of the checkpoint's configuration."""
+    """Dropout rate of the encoder: of hidden states, of attention, and of the weights from state to state of recurrent
+    layers. None: the rates of the checkpoint's configuration."""
     crf: bool = False
     """ner: whether the head has a linear-chain CRF on its scores."""
     features: LayersRead = ""
     """ner: layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning
     rate such as 1e-3. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
-    """ner: width of the BiLSTM in each direction if features is given; by default that of the paper."""
+    """ner: width of the BiLSTM in each direction if features is given; the default is that of the paper."""
     train_encoder: bool = False
-    """ner: whether the encoder below that BiLSTM is trained with it, as in the row of the paper's table 5 that puts one
-    on a left-to-right model, rather than frozen."""
+    """ner: whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's
+    table 5 that puts a BiLSTM on a left-to-right model."""
 
     seed: int = 0
     """Seed of the first run, for the head, the order of the examples and dropout."""
     seeds: int = 1
-    """Number of runs of each setting, with seeds seed, seed + 1, …, whose mean and standard deviation are reported."""
+    """Number of runs of each setting, with the seeds seed, seed + 1, and so on. Their mean and standard deviation are
+    reported."""
     grid: bool = False
     """Whether to run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs instead of the single
     setting above, and choose the best on dev."""
@@ -103,7 +104,7 @@ class FinetuneConfig:
     for ensembles)."""
 
     distillation: TaskDistillationConfig = TaskDistillationConfig()
-    """A fine-tuned teacher to learn from beside the labels."""
+    """A fine-tuned teacher to learn from, in addition to the labels."""
 
     bucket_window: int = 4
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
@@ -129,8 +130,8 @@ class FinetuneConfig:
     profile: ProfileConfig = ProfileConfig()
     """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
     sinks: SinksConfig = SinksConfig()
-    """Services that get the metrics beside TensorBoard. Each seed and each setting of a grid is a run of its own
-    there."""
+    """Services that receive the metrics in addition to TensorBoard. Each seed and each setting of a grid is a separate
+    run there."""
 
 
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.

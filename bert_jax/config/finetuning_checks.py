@@ -86,7 +86,7 @@ def _check_noise(config: FinetuneConfig) -> None:
     check_noise(config.noise, "noise.")
     if config.noise.rate and config.task.startswith("squad"):
         raise UserError(
-            f"noise.rate={config.noise.rate} would move the answers of {config.task}, which are places in the text; "
+            f"noise.rate={config.noise.rate} would move the answers of {config.task}, which are positions in the text; "
             "set noise.rate=0"
         )
 

@@ -8,7 +8,8 @@ from bert_jax.config.encoder import ModelConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """The masked language model that is trained beside the discriminator; what is not here is as in `model`."""
+    """The masked language model that is trained together with the discriminator. All other options are those of
+    `model`."""
 
     hidden_size: int | None = None
     """Width of each layer, at most that of the discriminator. None: a quarter of it, as in ELECTRA-small and -large

@@ -17,7 +17,7 @@ class TpuConfig:
 
     The request waits in the queue of Cloud TPU. If the slice is taken away, it is requested again and the run resumes.
     At the end the slice is deleted. Ctrl-C only detaches: the run continues, and the same command shows its log again.
-    CONFIG is that of `bert-jax pretrain`, whose options are options here too.
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply.
     """
 
     name: str
@@ -27,7 +27,7 @@ class TpuConfig:
     accelerator_type: str
     """Kind and size of a slice, such as v5litepod-256, v5p-128 or v6e-64."""
     runtime_version: str = ""
-    """Image of the TPU VMs. By default the one that Google names for JAX on this accelerator type."""
+    """Image of the TPU VMs. By default the one that Google documents for JAX on this accelerator type."""
     slices: int = 1
     """Number of slices. mesh.slice must be the same number."""
     spot: bool = False
@@ -39,8 +39,8 @@ class TpuConfig:
     wheel: str = ""
     """Wheel of bert_jax to install on the workers. By default one is built from this checkout."""
     max_restarts: int = 10
-    """Maximum number of restarts in a row; a start that lasts for an hour resets the count. A run that ended because of
-    bad input is never restarted."""
+    """Maximum number of consecutive restarts; a start that lasts for an hour resets the count. A run that ended because
+    of bad input is never restarted."""
     keep: bool = False
     """Do not delete the slice at the end. It costs money until --teardown deletes it."""
     teardown: bool = False
@@ -56,8 +56,8 @@ class GkeConfig:
     Train on TPU slices of Google Kubernetes Engine: submit a JobSet, which restarts the run after a preemption.
 
     A cluster with TPU node pools, the JobSet controller and a container image with bert_jax must exist. The command
-    returns at once and says how to watch the run. CONFIG is that of `bert-jax pretrain`, whose options are options here
-    too.
+    returns at once and says how to watch the run. CONFIG is that of `bert-jax pretrain`, and all options of that
+    command apply.
     """
 
     name: str
@@ -91,8 +91,8 @@ class SlurmConfig:
     Train on the GPUs of a Slurm cluster: submit a job with one task per GPU, which is requeued after a preemption.
 
     The job runs the Python that runs this command, so its environment and the paths must be on disks that all nodes
-    see. The command returns at once and says how to watch the job. CONFIG is that of `bert-jax pretrain`, whose options
-    are options here too.
+    see. The command returns at once and says how to watch the job. CONFIG is that of `bert-jax pretrain`, and all
+    options of that command apply.
     """
 
     name: str
@@ -111,9 +111,9 @@ class SlurmConfig:
     cpus_per_task: int = 0
     """Number of processor cores per task. 0: the default of the cluster."""
     notice_seconds: int = 120
-    """How long before the time limit the run is told to save."""
+    """Number of seconds before the time limit at which the run is told to save."""
     max_restarts: int = 3
-    """Maximum number of restarts in a row inside one allocation. A run that ended because of bad input is never
+    """Maximum number of consecutive restarts inside one allocation. A run that ended because of bad input is never
     restarted."""
     teardown: bool = False
     """Cancel the job, and do nothing else."""
@@ -128,8 +128,8 @@ class LocalConfig:
     Run pretrain as several processes of this machine that stand in for the hosts of a pod, connected over gloo.
 
     Each process has virtual CPU devices. All of them end when one ends with an error, and signals reach all of them.
-    Every line that a process prints begins with its number. CONFIG is that of `bert-jax pretrain`, whose options are
-    options here too.
+    Every line that a process prints begins with its number. CONFIG is that of `bert-jax pretrain`, and all options of
+    that command apply.
     """
 
     hosts: int = 2
@@ -137,7 +137,7 @@ class LocalConfig:
     devices_per_host: int = 1
     """Number of virtual CPU devices of each process."""
     max_restarts: int = 0
-    """Maximum number of restarts in a row after a failure. A run that ended because of bad input or Ctrl-C is never
+    """Maximum number of consecutive restarts after a failure. A run that ended because of bad input or Ctrl-C is never
     restarted."""
     dry_run: bool = False
     """Print the commands, which can be pasted into a shell, and run nothing."""
@@ -145,7 +145,7 @@ class LocalConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Config):
-    """Options of `bert-jax pretrain`: those of a run, and how this start of it is rehearsed."""
+    """Options of `bert-jax pretrain`: those of a run, and whether it is rehearsed as a pod."""
 
     simulate_hosts: int = 0
     """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that stand in for

@@ -89,8 +89,8 @@ def _check_positions(config: Config) -> None:
         )
     if not model.first_attention_norm and model.sharing != "none":
         raise UserError(
-            f"model.first_attention_norm=False makes a first layer of its own, but with model.sharing={model.sharing} "
-            "layers share parameters; set model.sharing=none"
+            f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
+            f"{model.sharing} layers share parameters; set model.sharing=none"
         )
     if model.local_window is None and model.global_tokens:
         raise UserError(
@@ -102,7 +102,7 @@ def _check_positions(config: Config) -> None:
     if not 0 < model.local_window < model.max_position_embeddings:
         raise UserError(
             f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
-            f"{model.max_position_embeddings - 1}; a longer window restricts nothing, which is model.local_window=None"
+            f"{model.max_position_embeddings - 1}; for a window that restricts nothing, set model.local_window=None"
         )
     if model.global_tokens and any(phase.packed for phase in resolve_phases(config)):
         raise UserError(

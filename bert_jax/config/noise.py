@@ -29,7 +29,7 @@ class PretrainingNoiseConfig(NoiseConfig):
 
     reserve: float = 0.0
     """Share of a row that is kept free of text, because words with errors take more pieces. Where a row has no room,
-    errors are left out. It is used with a rate above 0 only, like all options here."""
+    errors are left out. Like all options here, it is used with a rate above 0 only."""
 
 
 def check_noise(noise: NoiseConfig, prefix: str) -> None:

@@ -48,7 +48,8 @@ def _check_mask_decoder(config: Config) -> None:
     ):
         if not fitting:
             raise UserError(
-                f"objective.mask_decoder=True does not go with {name}={value}: masked words are predicted by further "
+                f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
+                "further "
                 "passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
                 "norm_position=post), whose input has no absolute positions; leave it out"
             )

@@ -39,11 +39,11 @@ class ObjectiveConfig:
     generator: GeneratorConfig = GeneratorConfig()
     """The generator of name=replaced_tokens."""
     distillation: DistillationConfig = DistillationConfig()
-    """A teacher to learn from beside the masked words, and the weights of what is learned from it."""
+    """A teacher to learn from, in addition to the masked words, and the weights of what is learned from it."""
     mask_decoder: bool = False
-    """Whether masked words, also a generator's, are predicted by DeBERTa's enhanced mask decoder: from two more passes
-    of the last layer, whose queries begin with absolute positions. It needs model.disentangled.terms, and is left out
-    of exports."""
+    """Whether masked words, including a generator's, are predicted by DeBERTa's enhanced mask decoder: from two more
+    passes of the last layer, whose queries begin with absolute positions. It needs model.disentangled.terms and is left
+    out of exports."""
     static_vectors: StaticVectorsConfig = StaticVectorsConfig()
     """Windows and random words of skip_gram; windows and counts of glove."""
 

@@ -28,7 +28,8 @@ class OptimizerConfig:
     """Maximum global norm of the gradients. 0 turns clipping off."""
     ema_decay: float = 0.0
     """Decay rate of a moving average of the weights, for example 0.999, which is evaluated as ema_…, saved in the
-    checkpoints and written by `bert-jax convert --weights=ema`. 0 keeps none. In pre-training only."""
+    checkpoints and written by `bert-jax convert --weights=ema`. 0: there is no average. It is used in pre-training
+    only."""
 
     @property
     def moments(self) -> int:

@@ -51,11 +51,11 @@ class DataConfig:
     path: str = ""
     """Token store that `bert-jax prepare` wrote, local or gs://."""
     mixture: str = ""
-    """Several token stores in place of `path`, with the share of the sequences that each gives (STORE=0.7,STORE=0.3) or
-    its budget in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
+    """Several token stores instead of `path`, each with its share of the sequences (STORE=0.7,STORE=0.3) or its budget
+    in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
     mixture_temperature: float = 1.0
-    """Flattens shares that follow from sizes: they are proportional to tokens^(1 / temperature), so a small store is
-    read more often (XLM-R: 3.3)."""
+    """Temperature that flattens shares which follow from sizes: they are proportional to tokens^(1 / temperature), so
+    that a small store is read more often (XLM-R: 3.3)."""
     eval_path: str = ""
     """Separate store to evaluate on. By default the documents of `path` that are held out from training are used."""
     held_out: float = 0.01
@@ -68,7 +68,8 @@ class DataConfig:
     """Share of the documents that an epoch cuts to a random shorter length."""
     packing: Literal["auto", "on", "off"] = "auto"
     """Whether a row holds several texts, each of which attends to itself alone, so that nearly every position is a
-    token. auto: in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not packed."""
+    token. auto: on in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not
+    packed."""
     copies: int = 0
     """Number of different epochs. 0: each epoch is cut, paired and masked afresh. N: epoch e shows the examples of
     epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""
@@ -124,7 +125,7 @@ class PhaseConfig:
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
     mixture: str = ""
-    """Mixture of this phase, in place of data.mixture; it may name different stores."""
+    """Mixture of this phase, instead of data.mixture; it may name different stores."""
     batch_size: int = 256
     """Sequences per step, over all devices and micro-batches."""
     ramp_batch_sizes: tuple[int, ...] = ()
@@ -133,7 +134,7 @@ class PhaseConfig:
     ramp_steps: int = 0
     """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
     micro_batches: int = 1
-    """Number of parts in which a batch is computed (gradient accumulation). The result is that of the whole batch."""
+    """Number of parts into which a batch is divided (gradient accumulation). The result is that of the whole batch."""
     max_predictions: int | None = None
     """Maximum number of masked positions per sequence. None: rate times length, rounded up (20 at length 128, 77 at
     512)."""
@@ -197,8 +198,8 @@ class EvaluationConfig:
     batch_size: int = 64
     """Sequences per evaluation batch."""
     samples: int = 0
-    """Number of held-out sequences whose masked words, as the model fills them in, each evaluation notes in
-    events.jsonl for `bert-jax report`. It takes one more program to compile."""
+    """Number of held-out sequences for which each evaluation records the words that the model fills in, in events.jsonl
+    for `bert-jax report`. One more program is then compiled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

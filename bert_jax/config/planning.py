@@ -10,7 +10,7 @@ OUTPUTS = (".json", ".html")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(Config):
-    """Options of `bert-jax plan`: those of a run, and of the machine that it is planned for."""
+    """Options of `bert-jax plan`: those of a run, and the machine that it is planned for."""
 
     topology: str = ""
     """Machine to plan for. v5e:16x16: a slice of 16 × 16 TPU v5e chips; 2xv5e:4x4: two slices of 4 × 4; also v4, v5p

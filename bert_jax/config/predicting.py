@@ -49,8 +49,8 @@ class PredictConfig:
     """Whether the file has the format of the task's test file or of its dev file, which differ in some tasks. Labels
     are used if there are any."""
     task: str = ""
-    """Task to predict for, if it is not the one the model was fine-tuned on but its head fits, such as ax for a model
-    of mnli."""
+    """Task to predict for, if it is not the one that the model was fine-tuned on but its head fits, such as ax for a
+    model of mnli."""
     data: InputFormConfig = InputFormConfig()
     """How the format of the input differs from that of the training files."""
     batch_size: int = 64

@@ -28,8 +28,9 @@ class TrainVocabConfig:
     size: int = DEFAULT_VOCAB_SIZE
     """Number of entries of the vocabulary, special tokens included."""
     method: Literal["frequency", "likelihood", "unigram", "bpe", "byte_bpe"] = "frequency"
-    """WordPiece by the frequency of pairs or by their likelihood score; unigram and bpe are SentencePiece; byte_bpe is
-    byte-level BPE, as of RoBERTa, which keeps the case of text (lowercase=False)."""
+    """Kind of vocabulary. frequency, likelihood: WordPiece, by the frequency of pairs or by their likelihood score.
+    unigram, bpe: SentencePiece. byte_bpe: byte-level BPE, as in RoBERTa, which keeps the case of text
+    (lowercase=False)."""
     lowercase: bool = True
     """Whether text is lowercased and, for WordPiece, its accents are stripped."""
     family: Literal["bert", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = "bert"
@@ -75,8 +76,8 @@ class PreparedTextConfig:
     """How text becomes sentences. split: a sentence splitter finds them. lines: the corpus already has one sentence per
     line."""
     wrapped: Literal["auto", "yes", "no"] = "auto"
-    """Whether the files are hard-wrapped, as most books in plain text are, so that the lines of each paragraph are
-    joined before sentences are found. auto: decided from the beginning of each file; no: every line end is the end of a
+    """Whether the files are hard-wrapped, as most books in plain text are. If so, the lines of each paragraph are
+    joined before sentences are found. auto: decided from the beginning of each file. no: every line end is the end of a
     sentence."""
     language: str = "en"
     """Language code for the sentence splitter, such as en."""
@@ -95,12 +96,14 @@ class PrepareConfig(PreparedTextConfig):
 
     license: str = ""
     """Licence of the text, such as "CC BY-SA 4.0", for the manifest and the card of `bert-jax describe`: one for all of
-    `input`, or one for each, with commas between. Empty: what a data set that `datasets` saved says of itself."""
+    `input`, or one for each source, separated by commas. By default the one that a data set saved by `datasets` states
+    itself."""
     workers: int = 0
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     runner: Literal["local", "beam"] = "local"
     """What does the work. local: processes on this machine. beam: a pipeline of Apache Beam, on this machine or on
     Dataflow, Flink or Spark. The store has the same bytes either way."""
     beam: tuple[str, ...] = ()
-    """Options of Apache Beam itself as NAME=VALUE, with runner=beam. On the command line each is a word of its own:
-    --beam.runner=DataflowRunner --beam.project=PROJECT. Without --beam.runner the pipeline runs on this machine."""
+    """Options of Apache Beam itself as NAME=VALUE, with runner=beam. On the command line each is written
+    --beam.NAME=VALUE, such as --beam.runner=DataflowRunner --beam.project=PROJECT. Without --beam.runner the pipeline
+    runs on this machine."""

@@ -14,11 +14,11 @@ class StaticVectorsConfig:
     """Maximum number of words to either side of a word that count as its neighbours. Skip-gram draws the number for
     each word, from 1 to this; GloVe takes them all, each with the weight 1 / distance."""
     negatives: int = 5
-    """Weight of the words drawn at random against each neighbour. In the paper it is their number; here the neighbours
+    """Weight of the randomly drawn words against each neighbour. In the paper it is their number; here all neighbours
     in a row share the words that are drawn, with the same expectation."""
     subsampling: float = 0.0
-    """Threshold t of the frequent words: a word with share f of the text is left out with probability 1 - √(t / f).
-    The paper has 1e-5 for a billion words. 0: none is left out."""
+    """Threshold t for frequent words: a word that is a share f of the text is left out with probability 1 - √(t / f).
+    The paper uses 1e-5 for a billion words. 0: none is left out."""
     counts: str = ""
     """Directory of the counts of pairs that `bert-jax count` wrote, which GloVe needs. window must be that of the
     counts."""

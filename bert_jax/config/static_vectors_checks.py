@@ -44,7 +44,7 @@ def check_static_vectors(config: Config) -> None:
     for name, needed in _WITHOUT_LAYERS.items():
         if getattr(model, name) != needed:
             raise UserError(
-                f"model.{name}={getattr(model, name)} means nothing in a model without layers (model.layer=none); set "
+                f"model.{name}={getattr(model, name)} has no effect in a model without layers (model.layer=none); set "
                 f"model.{name}={needed}"
             )
     _check_names(objective.name, options)
@@ -66,8 +66,8 @@ def check_static_vectors(config: Config) -> None:
     for phase in resolve_phases(config):
         if phase.packed:
             raise UserError(
-                f"objective.name={objective.name} reads rows of one text, whose windows end at the row's; set "
-                "data.packing=off"
+                f"objective.name={objective.name} needs rows of one text each, because windows end with the row; "
+                "set data.packing=off"
             )
         if phase.sequence_length <= options.window:
             raise UserError(

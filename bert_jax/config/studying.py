@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One of the things that a study compares: what it changes in the configuration that all arms share."""
+    """One of the settings that a study compares: what it changes in the configuration that all arms share."""
 
     name: str
     """Name of its directory, of letters, digits and . _ + -"""
@@ -38,14 +38,13 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A figure of every run, and the column of a paper that it stands beside."""
+    """A figure of every run, and the column of a paper that it is compared with."""
 
     metric: str
     """Its name in metrics.jsonl, such as mlm_accuracy, or in the results.json of a task, such as accuracy."""
     of: str = HELD_OUT
-    """What it is a figure of. held_out: held-out texts, cut and masked as the base configuration says, whatever the arm
-    trains on, so that arms compare. own: held-out texts as the arm itself cuts and masks them. Else: the task of this
-    name."""
+    """What it is a figure of. held_out: held-out texts, cut and masked as in the base configuration, so that arms are
+    comparable. own: held-out texts as the arm itself cuts and masks them. Any other value: the task of this name."""
     title: str = ""
     """Heading of its column. By default the two above."""
     beside: str = ""
@@ -69,7 +68,7 @@ class Published:
     source: str
     """Paper, table, size of the model."""
     figures: Mapping[str, Mapping[str, float]]
-    """By column, then by the name of the arm. Arms that the paper lacks are left out."""
+    """The figures by column, then by the name of the arm. Arms that the paper lacks are left out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,25 +102,25 @@ class Study:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig:
-    """Options of `bert-jax study` beside those of pre-training and fine-tuning."""
+    """Options of `bert-jax study` in addition to those of pre-training and fine-tuning."""
 
     workdir: str
     """Directory of the study: results.json, table.md, picture.png, and a work directory per run below runs/."""
     seeds: int | None = None
-    """Number of runs of each arm. None: as the study says."""
+    """Number of runs of each arm. None: the number that the study gives."""
     arms: tuple[str, ...] = ()
     """Names of the arms to run, separated by commas. By default all of them. Table and picture show those that have
     been run."""
     task_data: str = ""
-    """Directory that the data of the study's tasks are below, such as that of GLUE with SST-2/ and MRPC/ in it. By
+    """Directory that contains the data of the study's tasks, such as that of GLUE with SST-2/ and MRPC/ in it. By
     default the current one."""
     pretrainings: str = ""
-    """Directory to keep the pre-trainings in, by their options: studies that share it run those that they have in
-    common once. By default each study keeps its own below runs/."""
+    """Directory to keep the pre-trained models in, by their options. Studies that share it pre-train what they have in
+    common only once. By default each study keeps its own below runs/."""
     dry_run: bool = False
-    """Whether to check everything, print the plan and end there."""
+    """Whether to check everything, print the plan and stop there."""
     render: bool = False
-    """Whether to write results.json, table and picture from what is done so far, and run nothing."""
+    """Whether to write results.json, table and picture from the runs that are finished, without starting any."""
 
 
 def check_study(study: Study) -> Study:
@@ -150,7 +149,10 @@ def check_study(study: Study) -> Study:
     columns = {column: rows for published in study.published for column, rows in published.figures.items()}
     for measure in study.measures:
         if measure.beside and measure.beside not in columns:
-            raise UserError(f"the measure {measure.heading} stands beside {measure.beside!r}, which no paper here has")
+            raise UserError(
+                f"the measure {measure.heading} is compared with the column {measure.beside!r}, which no published "
+                "table of the study has"
+            )
     for column, rows in columns.items():
         if unknown := set(rows) - set(names):
             raise UserError(f"the paper's column {column} has {unknown.pop()!r}, which is no arm: {', '.join(names)}")

@@ -28,7 +28,8 @@ class TaskDataConfig:
     """Share of the training file, such as 0.1, that is held out as dev if there is no dev file (text only). Which texts
     these are depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
     tfds: str = ""
-    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) in place of files; train, dev and test then name its splits."""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) to read instead of files; train, dev and test then name its
+    splits."""
     tfds_dir: str = ""
     """Directory where TFDS keeps its data. By default TFDS decides."""
     text_column: str = ""
@@ -52,14 +53,16 @@ class TaskDataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """How the examples of a task become sequences, and logits become answers. Each task uses those that apply to it."""
+    """How the examples of a task become sequences, and how logits become answers. Each task uses the options that apply
+    to it."""
 
     max_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into
     windows."""
     doc_stride: int = 128
     """SQuAD: number of tokens between the starts of two windows, as in the original (not their overlap). ner: maximum
-    number of tokens predicted per window, in its middle and at most half of it; the rest of the window is context."""
+    number of tokens that are predicted per window. They are in its middle and at most half of it; the rest of the
+    window is context."""
     max_query_length: int = 64
     """SQuAD: maximum number of tokens of a question; longer ones are cut."""
     max_answer_length: int = 30

@@ -13,7 +13,7 @@ class DistillationConfig:
 
     teacher: str = ""
     """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
-    words. A run resumes with the same teacher only, wherever it is. By default there is none."""
+    words. A run resumes only with the same teacher, whose path may change. By default there is none."""
     temperature: float = 2.0
     """Divisor of the logits of both models before they are compared. The loss is multiplied by its square."""
     soft_weight: float = 5.0
@@ -22,7 +22,7 @@ class DistillationConfig:
     """Positions at which predictions are compared: the masked ones, or all tokens, as in the published code, which
     computes the logits of all of them."""
     cosine_weight: float = 1.0
-    """Weight of 1 - cosine of the last states of student and teacher, which must have one width."""
+    """Weight of 1 - cosine of the last states of student and teacher, which must have the same width."""
     hidden_weight: float = 0.0
     """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT), for equal
     widths."""
@@ -31,7 +31,7 @@ class DistillationConfig:
     (TinyBERT compares the scores before the softmax)."""
     layers: tuple[int, ...] = ()
     """Layers of the teacher, from 0, that the student's layers are compared with, in order. By default they are spread
-    evenly: the last with the last, and with half as many every second one."""
+    evenly: the last is compared with the last and, for half as many layers, every second one is used."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -60,14 +60,14 @@ def check_temperature(group: str, temperature: float) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDistillationConfig:
-    """A fine-tuned teacher whose scores are learned beside the labels of a task."""
+    """A fine-tuned teacher whose scores are learned in addition to the labels of a task."""
 
     teacher: str = ""
-    """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes with
-    the same teacher only, wherever it is. By default there is none."""
+    """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes only
+    with the same teacher, whose path may change. By default there is none."""
     temperature: float = 2.0
-    """Divisor of the logits of both models before they are compared. The loss is multiplied by its square. Numbers
-    (regression) are compared as they are."""
+    """Divisor of the logits of both models before they are compared. The loss is multiplied by its square. Regression
+    compares the numbers directly."""
     share: float = 0.5
     """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are ignored."""
 

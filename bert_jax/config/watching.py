@@ -13,16 +13,18 @@ class ProfileConfig:
 
     steps: str = ""
     """Steps to trace, as FROM:TO. 100:110 traces the ten steps after step 100, on the first host, into the folder
-    profile of the work directory; whatever else happens between them is traced too. By default nothing is traced."""
+    profile of the work directory. Whatever else happens between them, such as an evaluation, is traced too. By default
+    nothing is traced."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SinksConfig:
-    """Services that get the metrics of a run beside TensorBoard. One that cannot be reached is a warning."""
+    """Services that receive the metrics of a run in addition to TensorBoard. One that cannot be reached only causes a
+    warning."""
 
     wandb: str = ""
-    """Project of Weights & Biases to log to; a resumed run continues there. It needs the extra wandb, and that
-    `wandb login` was called or WANDB_MODE=offline is set. By default nothing is sent."""
+    """Project of Weights & Biases to log to; a resumed run continues there. It needs the extra wandb, and either a
+    login with `wandb login` or WANDB_MODE=offline. By default nothing is sent."""
     mlflow: str = ""
     """Experiment of MLflow to log to, at MLFLOW_TRACKING_URI; a resumed run continues there. It needs the extra mlflow.
     By default nothing is sent."""
@@ -33,7 +35,7 @@ class StatusConfig:
     """Options of `bert-jax status`."""
 
     output: str = ""
-    """JSON file to write the same facts to. By default they are only printed."""
+    """JSON file to write the same facts to. By default they are printed only."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class ReportConfig:
     """Options of `bert-jax report`."""
 
     output: str
-    """HTML file to write, local or gs://. It is self-contained: even the library that draws the curves is inside."""
+    """HTML file to write, local or gs://. It is self-contained and includes the library that draws the curves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class DescribeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """Options of `bert-jax doctor` for a token store; a run is examined with its own."""
+    """Options of `bert-jax doctor` for a token store. A run is examined with its own options."""
 
     sequence_length: int = 128
     """Tokens per sequence of the examples that are examined, [CLS] and [SEP] included."""

@@ -101,7 +101,7 @@ def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pat
     hint = f"; perhaps you meant {close[0]}" if close else ""
     near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() and file.name != path else []
     there = f"; {file.parent} has {', '.join(near)}" if near else ""
-    raise UserError(f"no {kind} file {path!r}{hint}{there}; those that come with bert_jax: {', '.join(shipped)}")
+    raise UserError(f"no {kind} file {path!r}{hint}{there}; these come with bert_jax: {', '.join(shipped)}")
 
 
 def configured(arguments: list[str], usage: str, description: str = "") -> Config:

@@ -1,15 +1,18 @@
-"""Output of `bert-jax help`, `--version` and `COMMAND --help` (by tyro, from the docstrings of the options)."""
+"""The output of `bert-jax help`, `--version` and `COMMAND --help` (made by tyro from the docstrings of the options)."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import io
 import operator
 import platform
 import re
 import shutil
+import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from bert_jax import __version__
 
@@ -87,16 +90,36 @@ def print_help(default: Any, usage: str, description: str) -> None:
         paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
     registry = tyro.constructors.ConstructorRegistry()
     registry.struct_rule(_documented)
-    tyro.cli(
-        cls,
-        prog=_without_options(usage),
-        description="\n\n".join(map(_wrapped, paragraphs)),
-        default=instance,
-        args=["--help"],
-        registry=registry,
-        use_underscores=True,
-        config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
-    )
+    printed = _Printed(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(printed):
+            tyro.cli(
+                cls,
+                prog=_without_options(usage),
+                description="\n\n".join(map(_wrapped, paragraphs)),
+                default=instance,
+                args=["--help"],
+                registry=registry,
+                use_underscores=True,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+            )
+    finally:  # tyro names a group after its field; the new title is as long as the old one, so the frame still fits
+        sys.stdout.write(printed.getvalue().replace("options options", "options by task"))
+
+
+class _Printed(io.TextIOWrapper):
+    """The text that tyro prints, with the colours and frames that the real output can show."""
+
+    def __init__(self, output: TextIO):
+        super().__init__(io.BytesIO(), output.encoding, output.errors)
+        self._output = output
+
+    def isatty(self) -> bool:
+        return self._output.isatty()
+
+    def getvalue(self) -> str:
+        self.seek(0)
+        return self.read()
 
 
 def _replaced(config: Any, name: str, value: Any):
@@ -138,12 +161,17 @@ def _documented(info: Any):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
         shown: typing.Any = types[field.name]
-        if default in ("", ()):
-            shown = typing.Annotated[shown, tyro.conf.arg(help_behavior_hint="")]
-        elif isinstance(default, tuple) and not dataclasses.is_dataclass(default[0]):  # as it is written: 16,32
+        if isinstance(default, tuple) and not (
+            default and dataclasses.is_dataclass(default[0])
+        ):  # as it is written: 16,32
             name, values = typing.get_args(shown)[0].__name__.upper(), ",".join(map(str, default))
-            hint = tyro.conf.arg(metavar=f"{name},{name},…", help_behavior_hint=f"(default: {values})")
-            shown = typing.Annotated[shown, hint]
+            hint = f"(default: {values})" if values else ""
+            shown = typing.Annotated[shown, tyro.conf.arg(metavar=f"{name},{name},…", help_behavior_hint=hint)]
+        elif default == "":
+            names = ",".join(filter(None, typing.get_args(shown)))  # of a choice, in which the empty one is the default
+            shown = typing.Annotated[
+                shown, tyro.conf.arg(metavar=f"{{{names}}}" if names else None, help_behavior_hint="")
+            ]
         fields.append(
             tyro.constructors.StructFieldSpec(
                 field.name,

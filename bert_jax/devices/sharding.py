@@ -50,8 +50,8 @@ def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
     if product != len(devices) or len(devices) < fixed:
         shown = " × ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise UserError(
-            f"mesh {shown} needs {'a multiple of ' if -1 in sizes.values() else ''}{fixed} devices but there are "
-            f"{len(devices)}; what fits: {' or '.join(_mesh_fixes(sizes, len(devices)))}"
+            f"mesh {shown} needs {'a multiple of ' if -1 in sizes.values() else ''}{fixed} devices, but there "
+            f"are {len(devices)}; meshes that fit: {' or '.join(_mesh_fixes(sizes, len(devices)))}"
         )
     shape = [len(devices) // fixed if size == -1 else size for size in sizes.values()]
     types, slices = (AxisType.Auto,) * len(AXES), tpu_slices(devices)

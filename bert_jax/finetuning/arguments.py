@@ -71,8 +71,8 @@ def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list[Any]])
     """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
     if data["tfds"]:
         raise UserError(
-            f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} came in memory too; leave one of the "
-            "two out"
+            f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} are given in memory too; leave one of "
+            "the two out"
         )
     columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
     read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))

@@ -149,12 +149,13 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
 def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
     if "features_fingerprint" not in read_json(path / "run.json"):
         raise UserError(
-            f"{path} is the work directory of a pre-training run: it may be --init_from; give another --workdir"
+            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
+            "--workdir"
         )
     before = _completed(read_json(path / "config.json"))
     if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
         raise UserError(
-            f"{path} holds runs with other data, parameters or settings ({first_lines(lines)}). Resume with "
+            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"
         )
 

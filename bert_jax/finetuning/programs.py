@@ -65,11 +65,15 @@ def make_programs(
             f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
         )
     if config.packing and not reads_pooler(model, head):
-        raise UserError("packing needs a head that reads BERT's pooler, which this model has not; leave --packing out")
+        raise UserError(
+            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
+        )
     if config.packing and model.layer == "lstm":
-        raise UserError("packing lets a recurrent layer (model.layer=lstm) read on into the next text; leave it out")
+        raise UserError("packing would let a recurrent layer (model.layer=lstm) read into the next text; leave it out")
     if config.packing and model.layer == "none":
-        raise UserError("packing is not for a model without layers (model.layer=none), which reads the mean of a row")
+        raise UserError(
+            "packing cannot be used with a model without layers (model.layer=none), which reads the mean of a row"
+        )
     if config.reinitialize_layers and model.sharing != "none":
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "

@@ -43,7 +43,7 @@ def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
         return None
     if values.get("normalizer") is not None or splitting.get("use_regex") is False:
         raise UserError(
-            f"{file} changes or splits text in another way than GPT-2 (normalizer "
+            f"{file} changes or splits text differently from GPT-2 (normalizer "
             f"{_part(values, 'normalizer')!r:.60}); only plain byte-level BPE can be read"
         )
     vocabulary, merges = dict(model["vocab"]), model.get("merges")

@@ -54,7 +54,7 @@ def _opened(source: str | os.PathLike[str], weights: Literal["last", "ema"]) -> 
     if weights == "last":
         return stored
     if stored.kind != "bert_jax":
-        raise UserError(f"weights=ema, but {source} is no run of bert_jax; only those keep a moving average")
+        raise UserError(f"weights=ema, but {source} is not a run of bert_jax, and only such runs keep a moving average")
     return open_checkpoint(stored.path, weights)
 
 

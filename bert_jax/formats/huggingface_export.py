@@ -101,7 +101,7 @@ def _kind(stored: StoredModel) -> ModelType:
     if kind is None:
         raise UserError(
             f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "
-            "does, so it cannot be written for it; use --to=bert_jax"
+            "does, so it cannot be written for transformers; use --to=bert_jax"
         )
     return kind
 

@@ -56,9 +56,9 @@ def _read(file: epath.Path) -> Postprocess:
     mean, matrix = shapes.get("mean", ()), shapes.get("matrix", ())
     known = about.get("kind") in KINDS and about.get("layers") in LAYERS_READ
     if not known or about.get("pooling") not in typing.get_args(Pooling):
-        raise UserError(f"{file} is no postprocess of bert_jax: it says {about!r:.120}; remove it")
+        raise UserError(f"{file} is not a postprocess of bert_jax: it says {about!r:.120}; remove it")
     if len(mean) != 1 or len(matrix) != 2 or mean[0] != matrix[0] or any(t.dtype != "F32" for t in tensors.values()):
-        raise UserError(f"{file} is no postprocess of bert_jax: its arrays are {shapes!r:.120}; remove it")
+        raise UserError(f"{file} is not a postprocess of bert_jax: its arrays are {shapes!r:.120}; remove it")
     arrays = (tensors[name].read((slice(None),) * len(shapes[name])) for name in ("mean", "matrix"))
     return Postprocess(about["kind"], about["layers"], about["pooling"], *arrays)
 
@@ -70,5 +70,5 @@ def _about(file: epath.Path) -> dict[str, Any]:
     try:
         about = parse_object(header.get("__metadata__", {}).get("postprocess", "").encode())
     except ValueError as error:
-        raise UserError(f"{file} is no postprocess of bert_jax: its description {error}; remove it") from None
+        raise UserError(f"{file} is not a postprocess of bert_jax: its description {error}; remove it") from None
     return {name: about.get(name) for name in ("kind", "layers", "pooling")}

@@ -55,7 +55,8 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
             continue
         if module not in modules:
             raise UserError(
-                f"Google's TF1 code has no name for the parameter {path}, so this model cannot be written for it; use "
+                f"Google's TF1 code has no name for the parameter {path}, so this model cannot be written in that "
+                "format; use "
                 "--to=bert_jax, or give it a name in bert_jax/formats/tf_names.py"
             )
         name = modules[module]

@@ -140,7 +140,7 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
     """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
     if config.global_tokens and compute.attention == "pallas":
         raise UserError(
-            f"compute.attention=pallas does not know model.global_tokens={config.global_tokens}; set "
+            f"compute.attention=pallas does not support model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"
         )
     if config.disentangled.terms == "none" and not config.is_xlnet:
@@ -148,7 +148,8 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
     if compute.attention not in ("auto", "xla"):
         kind = f"positions={config.positions}" if config.is_xlnet else f"disentangled.terms={config.disentangled.terms}"
         raise UserError(
-            f"compute.attention={compute.attention} is not for model.{kind}, whose scores have a bias that depends on "
+            f"compute.attention={compute.attention} does not support model.{kind}, whose scores have a bias that "
+            "depends on "
             "queries and keys; set compute.attention=auto"
         )
     return xla.attention

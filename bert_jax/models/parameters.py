@@ -177,8 +177,8 @@ def check_complete(parameters: ParameterTable, tree: Any) -> None:
     if lacking := [path for path in parameters if path not in there]:
         more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
         raise UserError(
-            f"the model's table of parameters has {lacking[0]}{more}, which the model does not make; have its `init` "
-            "return it, or remove it from the table that the model gives as `parameters`"
+            f"the model's table of parameters has {lacking[0]}{more}, which the model does not return; have its "
+            "`init` return it, or remove it from the table that the model gives as `parameters`"
         )
 
 

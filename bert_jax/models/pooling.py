@@ -58,9 +58,9 @@ def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
       UserError: see `combine`.
     """
     if not isinstance(combination, str) or combination not in LAYERS_READ:
-        raise UserError(f"there is no combination of layers {combination!r}; there are {', '.join(LAYERS_READ)}")
+        raise UserError(f"unknown combination of layers {combination!r}; known are {', '.join(LAYERS_READ)}")
     if not num_layers and combination != "last":
-        raise UserError(f"{combination} reads layers, and this model has its embeddings alone; use last")
+        raise UserError(f"{combination} reads layers, but this model has only its embeddings; use last")
     count = LAYERS_READ[combination] or num_layers
     if count > max(1, num_layers):
         raise UserError(f"{combination} needs {count} layers and the model has {num_layers}; use last or weighted_all")

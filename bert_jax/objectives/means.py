@@ -74,7 +74,9 @@ def _check_names(terms: tuple[Term, ...], sums: Mapping[str, Sums], denominators
         raise UserError(f"two terms of the objective have the name {twice[0]!r}; their metrics need different names")
     for found, values in (("sums", sums), ("denominators", denominators)):
         if unknown := [name for name in values if name not in names]:
-            raise UserError(f"the {found} of the objective have {unknown[0]!r}, which is none of its terms ({known})")
+            raise UserError(
+                f"the {found} of the objective have {unknown[0]!r}, which is not one of its terms ({known})"
+            )
     if not sums:
         raise UserError(
             f"the objective returns no sums of any of its terms ({known}), so there is nothing to train or to measure; "

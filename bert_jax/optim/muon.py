@@ -14,8 +14,8 @@ from bert_jax.config import OptimizerConfig
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial that the published code applies to the singular values; it takes those above 0.01 or so to
-0.7 to 1.2, rather than to 1."""
+"""Coefficients of the quintic polynomial that the published code applies to the singular values. It takes those above
+about 0.01 to between 0.7 and 1.2, rather than to 1."""
 ITERATIONS = 5
 UPDATE_SIZE = 0.2
 """Root mean square of an update without the learning rate, about that of Adam (Liu et al. 2025, arXiv 2502.16982), so

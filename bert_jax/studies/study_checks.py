@@ -94,8 +94,8 @@ def _check_continues(config: Config) -> None:
     lines = differences(to_dict(read_config(config.workdir)), to_dict(config))
     if lines := [line for line in lines if not is_harmless(line)]:
         raise UserError(
-            f"{config.workdir} holds a run with other settings ({first_lines(lines)}); give the study another "
-            "--workdir, or its options of then"
+            f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give the study "
+            "another --workdir, or the options that it was started with"
         )
 
 

@@ -124,7 +124,8 @@ def _arm(
     if config.workdir or config.init_from:
         name = "workdir" if config.workdir else "init_from"
         raise UserError(
-            f"arm {arm.name}: {name}={getattr(config, name)}: every run of a study starts afresh in its own"
+            f"arm {arm.name}: {name}={getattr(config, name)}: every run of a study starts in a work directory of its "
+            "own"
         )
     return arm, config, tasks
 

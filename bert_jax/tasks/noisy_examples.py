@@ -25,7 +25,7 @@ def noisy_examples(examples: Any, noise: NoiseConfig, seed: int = 0) -> Any:
       seed: of the errors.
 
     Raises:
-      UserError: answers are places in the text (SQuAD), which errors would move.
+      UserError: answers are positions in the text (SQuAD), which errors would move.
     """
     if noise.rate == 0:
         return examples
@@ -40,8 +40,8 @@ def noisy_examples(examples: Any, noise: NoiseConfig, seed: int = 0) -> Any:
         pairs = zip(examples.questions, keys, strict=True)
         return dataclasses.replace(examples, questions=tuple(_question(*pair, noise) for pair in pairs))
     raise UserError(
-        f"noise.rate={noise.rate} would move the answers of {examples.task}, which are places in the text; leave it at "
-        "0, or choose a task whose answers are classes, numbers, choices or tags"
+        f"noise.rate={noise.rate} would move the answers of {examples.task}, which are positions in the text; leave it "
+        "at 0, or choose a task whose answers are classes, numbers, choices or tags"
     )
 
 

@@ -62,7 +62,7 @@ class Replicas:
         raise UserError(
             f"the copies of {paths[0]} are not the same after step {step}: that of {device} differs"
             + (f", and {len(others)} other devices have differences too" if others else "")
-            + f". A device computes or remembers wrongly. Leave out its host, delete the checkpoints after {since} "
+            + f". A device or its memory is faulty. Leave out its host, delete the checkpoints after {since} "
             "and start the same command again"
         )
 

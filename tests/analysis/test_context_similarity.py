@@ -136,9 +136,9 @@ def test_bad_input_is_one_clear_error(model):
         (lambda: word_senses(model, "dog", SENTENCES), r"the word 'dog' is not in text \d \("),
         (
             lambda: word_senses(model, "the cat", SENTENCES),
-            "is no single word for this tokenizer, which reads the, cat",
+            "is not a single word for this tokenizer, which reads the, cat",
         ),
-        (lambda: word_senses(model, "zebra", SENTENCES), "is no single word for this tokenizer"),
+        (lambda: word_senses(model, "zebra", SENTENCES), "is not a single word for this tokenizer"),
         (lambda: word_senses(model, "cat", SENTENCES, SENSES[:2]), "4 texts with 2 senses"),
         (lambda: word_senses(model, "cat", SENTENCES[:1]), "give two texts or more"),
         (

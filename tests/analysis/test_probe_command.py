@@ -75,7 +75,7 @@ def test_the_function_returns_what_the_command_saves(place, tmp_path):
         (["--input=a.conll", "--columns=pos"], "expected NAME:COLUMN"),
         (["--input=a.conll", "--columns=pos:7"], "tag_column=7, but there are 2 columns"),
         (["--input=a.conll", "--tasks=depth"], "makes no such task"),
-        (["--input=a.conll,b.conll"], "makes a task 'tags' too"),
+        (["--input=a.conll,b.conll"], "gives the task 'tags' too"),
         (["--input=a.conll", "--test=text.txt"], "tasks from text are divided by the seed"),
         (["--input=none.conllu"], "none.conllu"),
         (["--input=one/x.jsonl", "--test=two/x.jsonl"], "some of its files have one span per example and some two"),

@@ -117,7 +117,7 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
         ("empty.conllu", "\n", "empty.conllu holds no words"),
         ("head.conllu", TREE.replace("\t6\tcase", "\t9\tcase"), "line 5: the head '9' of 'on' must be the number"),
         ("loop.conllu", TREE.replace("\t0\troot", "\t6\troot"), "line 2: the heads above 'The' go in a circle"),
-        ("tags.conll", "the DET\ncat\n", "line 2: 1 columns, but the words before have 2"),
+        ("tags.conll", "the DET\ncat\n", "line 2: 1 columns, but earlier words have 2"),
         ("one.conll", "the X\ncat X\n\n", "tags: all 2 examples to train on have the same label 'X'"),
         (
             "a.jsonl",

@@ -64,7 +64,8 @@ def test_a_plan_says_what_a_host_needs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "length, rate, message", [(64, 7000.0, "rows of 64 tokens, what is measured has 32"), (32, 0.0, "holds no rate")]
+    "length, rate, message",
+    [(64, 7000.0, "rows of 64 tokens, but the measured phase has 32"), (32, 0.0, "holds no rate")],
 )
 def test_a_plan_of_something_else_is_refused(tmp_path, length, rate, message):
     options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, length, rate),))

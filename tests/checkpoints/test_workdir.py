@@ -105,7 +105,7 @@ def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(ru
     (run / "config.json").write_text(json.dumps(values))
     start(run, tokenizer)
     (run / "config.json").write_text(json.dumps(values))  # once more as it was: a start writes it anew
-    with pytest.raises(UserError, match=r"other settings \(objective.mlm_weight: 1.0 → 2.0\)"):
+    with pytest.raises(UserError, match=r"different settings \(objective.mlm_weight: 1.0 → 2.0\)"):
         start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
 
 
@@ -191,7 +191,7 @@ def test_harmless_changes_go_on(run, tokenizer, option):
 def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenizer, option):
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"}
     value = TRAJECTORY[option]
-    with pytest.raises(UserError, match=rf"other settings \({option}: .* → {value}\).*another --workdir"):
+    with pytest.raises(UserError, match=rf"different settings \({option}: .* → {value}\).*another --workdir"):
         start(run, tokenizer, changed(**{option: value}))
     assert {
         file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
@@ -339,7 +339,7 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
             "phases.0.steps": 7,
         }
     )
-    with pytest.raises(UserError, match=r"holds a run with other settings .*; and \d+ more\)") as caught:
+    with pytest.raises(UserError, match=r"holds a run with different settings .*; and \d+ more\)") as caught:
         start(run, tokenizer, other)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
 

@@ -269,17 +269,17 @@ CASES = [
     Case(
         "a run of another architecture",
         f"{PRETRAIN} --workdir=@/run --model.num_layers=2",
-        ("holds a run with other settings", "model.num_layers: 1 → 2", "another --workdir"),
+        ("holds a run with different settings", "model.num_layers: 1 → 2", "another --workdir"),
     ),
     Case(
         "a run with another seed",
         f"{PRETRAIN} --workdir=@/run --seed=7",
-        ("other settings", "seed: 0 → 7", "another --workdir"),
+        ("different settings", "seed: 0 → 7", "another --workdir"),
     ),
     Case(
         "a run on another store",
         f"{PRETRAIN} --workdir=@/run --data.path=@/other_store",
-        ("other settings", "store_fingerprint", "another --workdir"),
+        ("different settings", "store_fingerprint", "another --workdir"),
     ),
     Case(
         "a foreign model",

@@ -213,6 +213,16 @@ def test_several_numbers_are_shown_as_they_are_written(capsys):
         assert parse(changed, [f"--{name}={written}"], "x") == default
 
 
+def test_no_heading_or_choice_is_without_a_name(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed_by(capsys, "finetune", "--help")
+    headings = re.findall(r"^(?:╭─)? ((?:[\w.]+ )*?options(?: by task)?) [ ─]*╮?$", text, flags=re.MULTILINE)
+    assert "options by task" in headings and len(set(headings)) == len(headings)
+    assert not [heading for heading in headings if len(set(heading.split())) < len(heading.split())]
+    assert shown_options(text)["features"].startswith("{embeddings,last,")  # and not the empty one, its default
+    assert shown_options(printed_by(capsys, "study", "--help"))["arms"].startswith("STR,STR,… ")  # empty by default
+
+
 def test_help_for_what_does_not_exist_suggests_what_does(capsys):
     for words, message in (
         (["help", "pretran"], "unknown command 'pretran'; perhaps you meant pretrain"),
@@ -278,4 +288,4 @@ def test_commands_of_the_guides_exist_with_their_options():
 
 def test_help_on_a_terminal_without_our_letters():
     done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0 and done.stderr == "" and "seed + 1, ?" in prose(done.stdout)
+    assert done.returncode == 0 and done.stderr == "" and "squad/v1.1, ?" in prose(done.stdout)

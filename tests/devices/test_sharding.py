@@ -76,7 +76,7 @@ def test_every_remedy_of_a_wrong_mesh_works():
         given = dict(slice=1 if (data, fsdp, tensor) in wrong else 3, data=data, fsdp=fsdp, tensor=tensor)
         with pytest.raises(UserError) as error:
             sharding.make_mesh(MeshConfig(**given))
-        for remedy in str(error.value).split("what fits: ")[1].split(" or "):
+        for remedy in str(error.value).split("meshes that fit: ")[1].split(" or "):
             changes = {key: int(value) for key, value in re.findall(r"mesh\.(\w+)=(-?\d+)", remedy)}
             assert sharding.make_mesh(MeshConfig(**(given | changes))).size == 8
 

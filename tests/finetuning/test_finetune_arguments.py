@@ -269,7 +269,7 @@ def test_other_tasks_read_files():
     [
         (
             {"tfds": "glue/sst2"},
-            "tfds='glue/sst2' has all splits, but train and dev came in memory too; leave one of the two out",
+            "tfds='glue/sst2' has all splits, but train and dev are given in memory too; leave one of the two out",
         ),
         ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
         ({"pair_column": "b"}, "pair_column='b' names a column"),

@@ -274,14 +274,14 @@ def test_attention_is_announced_as_it_is_computed():
     shape = Shape(batch=8, length=512, heads=12, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"), disentangled=True)
     assert attention_path(ComputeConfig(), "cpu", shape) == "xla"
     assert attention_path(ComputeConfig(), "tpu", shape).startswith("xla, not pallas: scores have a bias that depends")
-    with pytest.raises(UserError, match=r"compute.attention=pallas is not for model.disentangled.terms=c2p\+p2c"):
+    with pytest.raises(UserError, match=r"compute.attention=pallas does not support model.disentangled.terms=c2p\+p2c"):
         BertForPreTraining(FIRST, ComputeConfig(attention="pallas")).parameters
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(terms="none", buckets=8), "model.disentangled.buckets=8 does nothing without model.disentangled.terms"),
+        (dict(terms="none", buckets=8), "model.disentangled.buckets=8 has no effect without model.disentangled.terms"),
         (dict(max_distance=0), "model.disentangled.max_distance=0 must be positive"),
         (dict(buckets=1), "model.disentangled.buckets=1 must be at least 2"),
         (dict(buckets=8, max_distance=5), "max_distance=5 leaves nothing for the wider half .* at least 6"),
@@ -294,7 +294,10 @@ def test_options_that_do_not_fit_are_refused_in_one_line(changes, message):
 
 @pytest.mark.parametrize(
     "changes, message",
-    [(dict(positions="rope"), "model.positions=rope is another way"), (dict(use_bias=False), "model.use_bias=False")],
+    [
+        (dict(positions="rope"), "model.positions=rope cannot be combined"),
+        (dict(use_bias=False), "model.use_bias=False"),
+    ],
 )
 def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
     refused(dataclasses.replace(FIRST, **changes), message)
@@ -310,7 +313,7 @@ def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
     ],
 )
 def test_a_mask_decoder_needs_the_layers_of_deberta(changes, value):
-    message = f"objective.mask_decoder=True does not go with {value}"
+    message = f"objective.mask_decoder=True cannot be combined with {value}"
     refused(dataclasses.replace(FIRST, **changes), message, ObjectiveConfig(mask_decoder=True))
 
 

@@ -126,7 +126,7 @@ def test_texts_on_the_page_are_escaped():
             ["output=/nowhere/plan.json: /nowhere is not a writable"],
         ),
         (["--topology=cpu:4", "--price_per_chip_hour=-1"], ["price_per_chip_hour=-1.0", "positive"]),
-        (["--topology=cpu:4", "--mesh.data=3"], ["needs 3 devices but there are 4", "mesh.data=4"]),
+        (["--topology=cpu:4", "--mesh.data=3"], ["needs 3 devices, but there are 4", "mesh.data=4"]),
         (["--topology=cpu:4", "--batch_size=30"], ["phases.0.batch_size=30 is not divisible by 4", "28 or 32"]),
         (["--topology=cpu:4", "--model.num_heads=5"], ["model.num_heads=5"]),
     ],

@@ -94,7 +94,7 @@ def test_a_resumed_run_is_the_same_across_a_change_of_weights(run, tmp_path):
 
 def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run, stores, tmp_path):
     other = mixed(stores, run.workdir, later=(0.5, 0.5))
-    with pytest.raises(UserError, match="holds a run with other settings .*store_fingerprint"):
+    with pytest.raises(UserError, match="holds a run with different settings .*store_fingerprint"):
         pretraining.pretrain(other, devices=jax.devices()[:1])
     moved = {}
     for name, path in stores.items():

@@ -79,7 +79,7 @@ def test_the_average_is_written(finished, tmp_path):
     for name, array in written.items():
         np.testing.assert_array_equal(array.read((slice(None),) * len(array.shape)), average[name])
     assert any(np.any(average[name] != weights[name]) for name in written)
-    with pytest.raises(UserError, match="is no run of bert_jax"):
+    with pytest.raises(UserError, match="is not a run of bert_jax"):
         convert(tmp_path / "out", tmp_path / "again", to="bert_jax", weights="ema")
     convert(finished.workdir, tmp_path / "ours", to="bert_jax")
     with pytest.raises(UserError, match="holds no moving average"):

@@ -114,7 +114,7 @@ def test_a_study_that_was_killed_and_failed_is_resumed_to_its_table(study, broke
     assert run(study, broken, render=True) == 0
     assert (broken / "table.md").read_text() == table
     longer = Given(pretraining=("--steps=7",))
-    with pytest.raises(UserError, match=r"arm few: .*holds a run with other settings \(phases.0.steps: 6 → 7\)"):
+    with pytest.raises(UserError, match=r"arm few: .*holds a run with different settings \(phases.0.steps: 6 → 7\)"):
         run(study, broken, given=longer)
     capsys.readouterr()
 
@@ -183,7 +183,7 @@ def test_what_would_fail_an_hour_later_is_refused_before_anything_runs(study, tm
         ({"arms": ()}, "at least one arm"),
         ({"seeds": 0}, "seeds=0"),
         ({"measures": (Measure(metric="accuracy", of="mnli"),)}, "'mnli'; expected one of held_out, own, topics"),
-        ({"measures": (Measure(metric="mlm_loss", beside="QNLI"),)}, "'QNLI', which no paper here has"),
+        ({"measures": (Measure(metric="mlm_loss", beside="QNLI"),)}, "'QNLI', which no published table"),
         ({"published": (Published(source="x", figures={"MNLI": {"most": 1.0}}),)}, "'most', which is no arm"),
     ],
     ids=["path", "twice", "tasks", "none", "seeds", "measure", "paper", "figure"],

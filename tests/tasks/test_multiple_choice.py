@@ -93,7 +93,7 @@ def test_json_lines(tmp_path, answer, index):
             "train.jsonl",
             [LINE, LINE | {"choices": ["A", "B", "C"]}],
             ", line 2",
-            "3 choices, but the questions before have 2",
+            "3 choices, but earlier questions have 2",
         ),
         ("train.jsonl", [LINE, {"context": "A"}], ", line 2", "choices is missing"),
         ("train.jsonl", [LINE | {"choices": ["A"]}], ", line 1", "1 choices; a question has 2 to 26"),

@@ -96,7 +96,7 @@ def test_universal_dependencies(tmp_path):
 @pytest.mark.parametrize(
     "text, options, line, message",
     [
-        (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but the words before have 4"),
+        (FOUR_COLUMNS.replace("Bob NNP I-NP B-PER", "Bob NNP I-NP"), {}, 4, "3 columns, but earlier words have 4"),
         (FOUR_COLUMNS.replace("Bob ", "Bob x "), {}, 4, "5 columns"),
         ("Ann\t\tO\n", {}, 1, "an empty column"),
         ("Ann O\nBob I-PER\nlives O\n", {"scheme": "iob2"}, 2, "I-PER does not follow B-PER or I-PER"),

@@ -177,7 +177,7 @@ class Misspelt(OutsideObjective):
 
 def test_a_misspelt_term_is_refused_before_the_first_step():
     for micro_batches in (1, 4):
-        with pytest.raises(UserError, match="have 'replacd', which is none of its terms"):
+        with pytest.raises(UserError, match="have 'replacd', which is not one of its terms"):
             one_step(micro_batches, Misspelt)
 
 

@@ -43,7 +43,7 @@ def attention(
     """
     for given in (text,) if pair is None else (text, pair):
         if not given.strip():
-            raise UserError(f"a blank text {given!r} has no tokens to look at; give some words")
+            raise UserError(f"a blank text {given!r} has no tokens; give a text with words")
     longest = model.config.longest_sequence if max_length is None else max_length
     count = model.config.num_layers * model.config.num_heads
     if count * min(longest, len(text) + len(pair or "") + 3) ** 2 > MOST_VALUES:  # a token has a character at least

@@ -50,7 +50,7 @@ def read_parsed(file: str | os.PathLike[str]) -> list[ParsedText]:
       UserError: the file has another name, cannot be read, or has a head that is no word. Names file and line.
     """
     if not os.fspath(file).endswith(".conllu"):
-        raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (unpack one that is compressed)")
+        raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (if it is compressed, unpack it)")
     columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (HEAD, RELATION, _MORE)]
     return [_parsed(*sentences) for sentences in zip(*columns, strict=True)]
 

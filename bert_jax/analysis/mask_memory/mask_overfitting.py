@@ -143,7 +143,7 @@ def check_measurable(config: Config, run: str | os.PathLike[str]) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise UserError(f"{os.fspath(run)} cannot be measured: {reason}; choose a run without")
+            raise UserError(f"{os.fspath(run)} cannot be measured: {reason}; choose a run without it")
 
 
 def seen_by(config: Config, step: int) -> tuple[Phase, int]:

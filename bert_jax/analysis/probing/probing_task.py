@@ -61,7 +61,7 @@ def make_task(
         for start, end in each:
             if not 0 <= start < end <= len(texts[owner]):
                 raise UserError(
-                    f"the probing task {name}: the characters {start} to {end} are no part of text {owner}, which has "
+                    f"the probing task {name}: the characters {start} to {end} are not in text {owner}, which has "
                     f"{len(texts[owner])}"
                 )
     return ProbingTask(

@@ -33,7 +33,7 @@ def span_task(file: str, part: Part = "train", name: str | None = None) -> Probi
             label, spans = _target(place, target, len(words))
             pairs = len(spans) if pairs is None else pairs
             if len(spans) != pairs:
-                raise UserError(f"{place}: a target with {len(spans)} spans, but those before have {pairs}")
+                raise UserError(f"{place}: a target with {len(spans)} spans, but earlier targets have {pairs}")
             characters = tuple((of_words[low][0], of_words[high - 1][1]) for low, high in spans)
             kind = " | ".join(" ".join(words[low:high]) for low, high in spans)
             examples.append((len(texts), characters, label, kind))
@@ -52,7 +52,8 @@ def _target(place: str, target: Any, words: int) -> tuple[str, list[tuple[int, i
         span = target[name]
         if not (isinstance(span, list) and len(span) == 2 and all(type(each) is int for each in span)):
             raise UserError(
-                f"{place}: {name}={span!r} must be two numbers: of the first word and of that behind the last"
+                f"{place}: {name}={span!r} must be two numbers: that of the first word, and that of the word after "
+                "the last"
             )
         if not 0 <= span[0] < span[1] <= words:
             raise UserError(f"{place}: {name}={span} is not inside the text of {words} words, which are counted from 0")

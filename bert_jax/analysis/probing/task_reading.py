@@ -52,7 +52,9 @@ def read_probing_tasks(
         for file in filter(None, map(str.strip, files.split(","))):
             for task in _tasks_of(model, file, part, frozenset(tasks), columns, texts, seed, text_field):
                 if task.name in there:
-                    raise UserError(f"{file}: another file of {part} makes a task {task.name!r} too; probe them apart")
+                    raise UserError(
+                        f"{file}: another file of {part} gives the task {task.name!r} too; probe the two separately"
+                    )
                 if part != "train" and task.name not in found:
                     raise UserError(f"{file}: the input has no task {task.name!r} to train on")
                 there.add(task.name)

@@ -113,7 +113,8 @@ def prune(
     count = model.config.num_layers
     if not 1 <= depth < count:
         raise UserError(
-            f"depth={depth} must be at least 1 and below the {count} layers that {model.path} has, so that a layer goes"
+            f"depth={depth} must be at least 1 and below the {count} layers that {model.path} has, so that at least "
+            "one layer is removed"
         )
     if draws < 0:
         raise UserError(f"draws={draws} must be at least 0")

@@ -72,8 +72,8 @@ def word_senses(
             places = [place for place, span in enumerate(spans) if spelled(ids, span) == wanted]
             if not places:
                 raise UserError(
-                    f"the word {word!r} is not in text {number} ({texts[number]!r:.80}), or behind its last token that "
-                    "the model reads; leave the text out"
+                    f"the word {word!r} is not in text {number} ({texts[number]!r:.80}), or comes after the last "
+                    "token that the model reads; leave the text out"
                 )
             vectors = word_vectors(encoding, row, spans)
             found[number] = vectors[places[0]]
@@ -117,7 +117,7 @@ def _single_word(model: PretrainedModel, word: str) -> tuple[int, ...]:
     ids = np.array(tokenizer.encode(word), np.int64)
     if len(WordFinder.of(model).find(ids)) != 1 or np.isin(ids, tokenizer.special_ids).any():
         pieces = ", ".join(tokenizer.tokens[number] for number in ids) or "nothing"
-        raise UserError(f"{word!r} is no single word for this tokenizer, which reads {pieces}; give one word")
+        raise UserError(f"{word!r} is not a single word for this tokenizer, which reads {pieces}; give one word")
     return tuple(ids.tolist())
 
 

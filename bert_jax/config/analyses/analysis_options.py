@@ -14,12 +14,12 @@ class AnalysisConfig:
     """Texts: files, directories or globs, local or gs://, separated by commas, as for prepare. Each line that is not
     blank is one text."""
     output: str
-    """Directory for result.json and the pictures. Started again with the same model, input and options, the command
-    reads the result from there."""
+    """Directory for result.json and the pictures. The same command with the same model and input reads an existing
+    result from there."""
     texts: int = 2_000
     """Number of texts to draw at random from the input. 0: all of them, in their order."""
     seed: int = 0
-    """Seed of whatever is drawn at random."""
+    """Seed of everything that is drawn at random."""
     batch_size: int = 32
     """Number of texts that the model reads at once."""
     max_length: int | None = None

@@ -22,7 +22,8 @@ class AttentionConfig:
     pair: str = ""
     """Second text, read after the first as a pair. By default there is none."""
     max_length: int | None = None
-    """Tokens of the text, special ones included; a longer one is cut. None: as many as the model has positions."""
+    """Maximum number of tokens, special ones included; a longer text is cut. None: as many as the model has
+    positions."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""

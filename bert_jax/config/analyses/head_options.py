@@ -24,13 +24,12 @@ class HeadsConfig(AnalysisConfig):
     """Tokens per text, [CLS] and [SEP] included; longer texts are cut, longer sentences of --trees are left out. None:
     as many as the model has positions."""
     trees: str = ""
-    """CoNLL-U file (*.conllu) with syntactic heads, on which every head is measured as a parser and, where it marks
-    mentions (Entity=… in its last column), by whether it finds antecedents. By default heads are not measured in this
-    way."""
+    """CoNLL-U file (*.conllu) with syntactic heads. Every attention head is measured by how well it finds them and, if
+    the file marks mentions (Entity=… in its last column), antecedents. By default neither is measured."""
     clusters: int = 4
     """Number of clusters of heads."""
     ablation_texts: int = 200
-    """Number of these texts in which masked words are predicted without each head. 0: no heads are removed."""
+    """Number of these texts in which masked words are predicted without each head in turn. 0: no heads are removed."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""

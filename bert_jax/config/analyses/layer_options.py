@@ -23,8 +23,8 @@ class CkaConfig(AnalysisConfig):
     """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
     its tokens, drawn at random, the same one in all layers; the two models then need the same tokenizer."""
     minibatch: int = 256
-    """Number of texts from which the similarity is estimated at a time. The estimates are averaged; they are unbiased
-    for any number from 4 on."""
+    """Number of texts in each estimate of the similarity. The estimates are averaged; they are unbiased for any number
+    of at least 4."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,6 @@ class IsotropyConfig(AnalysisConfig):
     """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
     its tokens, drawn at random."""
     sts: str = ""
-    """File of STS-B, dev.tsv or train.tsv, whose judgements are compared with the cosines of every layer, by mean and
-    cls, before and after centring, component removal and whitening, which are fitted on the input. By default there is
-    no such comparison."""
+    """File of STS-B, dev.tsv or train.tsv. Its judgements are compared with the cosines of every layer, by mean and
+    cls, before and after centring, component removal and whitening, all fitted on the input. By default there is no
+    such comparison."""

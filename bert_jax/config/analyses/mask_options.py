@@ -9,21 +9,21 @@ from bert_jax.errors import UserError
 class MaskGapConfig:
     """analyze mask_gap RUN --output=DIR
 
-    Measure whether a model has learned its masks by heart: the loss of training sequences with the masks that they were
-    trained with, less that of the same sequences with fresh ones, at every checkpoint of a run, and the same for
-    held-out sequences.
+    Measure whether a model has memorized its masks: the loss on training sequences with the masks that they were
+    trained with, minus the loss on the same sequences with fresh masks, at every checkpoint of a run. Held-out
+    sequences are measured in the same way.
 
-    RUN is a work directory of pre-training. The curve has a point for each checkpoint in it (checkpoint.keep_last), and
-    the token store must be where its configuration says.
+    RUN is a work directory of pre-training. The curve has a point for each of its checkpoints (checkpoint.keep_last
+    decides how many there are). The token store must be where the configuration of the run says.
     """
 
     output: str
-    """Directory for result.json and the pictures. Started again with the same checkpoints and options, the command
-    reads the result from there."""
+    """Directory for result.json and the pictures. The same command with the same checkpoints reads an existing result
+    from there."""
     sequences: int = 256
     """Number of training sequences, and of held-out ones."""
     fresh_masks: int = 4
-    """Number of fresh masks of each sequence, whose losses are averaged."""
+    """Number of fresh masks for each sequence; their losses are averaged."""
     seed: int = 0
     """Seed of the sequences and of the fresh masks."""
     batch_size: int = 32

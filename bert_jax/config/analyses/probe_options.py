@@ -13,35 +13,36 @@ class ProbeConfig:
     Train linear probes on every layer and on a learned mix of all layers, and show what they read there, beside control
     tasks and baselines.
 
-    *.conllu makes the tasks pos, arc, relation and depth; *.conll, with a word and its tags per line, one for each of
-    --columns; *.jsonl, with labelled spans or pairs of spans, one of its own name; any other file is text, which makes
-    length, content, order, capital and subword.
+    The tasks depend on the kind of file. *.conllu gives the tasks pos, arc, relation and depth. *.conll, with a word
+    and its tags per line, gives one task for each of --columns. *.jsonl, with labelled spans or pairs of spans, gives
+    one task with the name of the file. Any other file is text and gives the tasks length, content, order, capital and
+    subword.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
     (RUN/checkpoints/step_000001000).
     """
 
     input: str
-    """Files to train on, separated by commas; their tasks are shown together. Without --dev and --test, each seed keeps
-    15 % of the texts for each of them."""
+    """Files to train on, separated by commas; their tasks are shown together. Without --dev and --test, each seed sets
+    aside 15 % of the texts for each of the two."""
     output: str
-    """Directory for result.json, the pictures and the states of words. Started again, the command reads what it needs
-    from there."""
+    """Directory for result.json, the pictures and the states of words. The same command reads what already exists from
+    there."""
     dev: str = ""
-    """Files with the same tasks, by which the penalty is chosen. By default a part of the input."""
+    """Files with the same tasks, on which the penalty is chosen. By default a part of the input."""
     test: str = ""
     """Files with the same tasks, on which the probes are tested. By default a part of the input."""
     tasks: str = ""
     """Names of the tasks, separated by commas. By default all tasks that the files provide."""
     columns: str = ""
-    """Names and columns of the tags in CoNLL files, such as pos:2,chunk:3,entity:4. By default the last column is the
-    task tags."""
+    """Names and columns of the tags in CoNLL files, such as pos:2,chunk:3,entity:4. By default the last column gives
+    the task "tags"."""
     layers: str = "all"
-    """Layers to probe and to mix, such as 0,2,4, 0 being the embeddings. all: the embeddings and every layer."""
+    """Layers to probe and to mix, such as 0,2,4, where 0 is the embeddings. all: the embeddings and every layer."""
     pieces: Literal["first", "mean", "last"] = "mean"
     """Pieces of a word or span that represent it. mean: the mean of all pieces. first, last: one of them."""
     seeds: int = 3
-    """Number of seeds; each divides the texts anew and draws another control task."""
+    """Number of seeds. Each divides the texts differently and draws a different control task."""
     examples: int = 5_000
     """Maximum number of examples of a task from each of the input, dev and test, drawn at random."""
     texts: int = 2_000
@@ -51,7 +52,8 @@ class ProbeConfig:
     batch_size: int = 32
     """Number of texts that the model reads at once."""
     max_length: int | None = None
-    """Tokens per text, [CLS] and [SEP] included; what is cut is left out. None: as many as the model has positions."""
+    """Tokens per text, [CLS] and [SEP] included; words beyond them are not probed. None: as many as the model has
+    positions."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON."""
 

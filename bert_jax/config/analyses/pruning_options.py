@@ -11,18 +11,19 @@ from bert_jax.errors import UserError
 class PruneConfig(AnalysisConfig):
     """analyze prune MODEL --depth=N --input=FILE --output=DIR [--task=NAME --task_data=DIR]
 
-    Remove the layers that a model needs least by CKA, down to a depth, and measure what is lost, compared with removing
-    the top layers or random ones. The smaller model is DIR/model: train it further (pretrain --init_from), fine-tune
-    it, or convert it.
+    Remove the layers that a model needs least, as judged by CKA, down to a given depth. Measure what is lost, compared
+    with removing the top layers or random ones. The smaller model is DIR/model: train it further (pretrain
+    --init_from), fine-tune it, or convert it.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
     (RUN/checkpoints/step_000001000).
     """
 
     depth: int
-    """Number of layers to end with."""
+    """Number of layers that remain."""
     texts: int = 1_000
-    """Number of texts to draw at random from the input. Half guide the removal, half have masked words to predict."""
+    """Number of texts to draw at random from the input. Half of them guide the removal; in the other half masked words
+    are predicted."""
     max_length: int | None = 128
     """Tokens per text, [CLS] and [SEP] included; longer texts are cut. None: as many as the model has positions."""
     vectors: Literal["mean", "cls", "token"] = "mean"
@@ -31,16 +32,17 @@ class PruneConfig(AnalysisConfig):
     draws: int = 3
     """Number of random orders to compare with."""
     task: str = ""
-    """Task whose score is measured too; see `bert-jax finetune`. By default that of a fine-tuned MODEL."""
+    """Task whose score is measured too; see `bert-jax finetune`. By default the task of a fine-tuned MODEL."""
     task_data: str = ""
-    """Directory with the files of the task under their original names. A fine-tuned MODEL is scored as it is without
-    the layers; a pre-trained one is fine-tuned without them, for every set of layers. By default no task is scored."""
+    """Directory with the files of the task under their original names. A fine-tuned MODEL is scored without the layers
+    and without further training. A pre-trained one is fine-tuned separately for every set of layers. By default no task
+    is scored."""
     epochs: int = 3
     """Number of passes over the training examples if MODEL is fine-tuned for a score."""
     learning_rate: float = 5e-5
     """Peak learning rate of these fine-tunings."""
     seeds: int = 1
-    """Number of these fine-tunings for every set of layers, whose mean is the score."""
+    """Number of these fine-tunings for every set of layers; the score is their mean."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""

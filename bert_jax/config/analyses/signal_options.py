@@ -9,22 +9,24 @@ from bert_jax.errors import UserError
 class InitConfig:
     """analyze init MODEL --output=DIR
 
-    Measure a model before its first step, and compare with theory: the norm of attention by the number of heads, states
-    and gradients by depth for post-norm and pre-norm, the similarity of positions, operations and memory by length.
+    Measure a model before its first step, and compare it with theory: the norm of attention by the number of heads,
+    states and gradients by depth for post-norm and pre-norm, the similarity of positions, and operations and memory by
+    length.
 
     MODEL is the name of a shipped configuration (bert_mini), a configuration file, or anything that bert_jax.load
-    opens, from which the sizes are taken; learned positions are compared with both ways to initialize them.
+    opens. Only its sizes are used, except that its learned positions are compared with both ways to initialize them.
     """
 
     output: str
-    """Directory for result.json and the pictures. Started again with the same sizes and options, the command reads the
-    result from there."""
+    """Directory for result.json and the pictures. The same command with the same sizes reads an existing result from
+    there."""
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Numbers of heads to compare; those that do not divide the hidden size are left out."""
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    """Sequence lengths, in tokens, for the costs of a step; those that the model cannot read are left out."""
+    """Sequence lengths, in tokens, for which the costs of a step are computed; those that the model cannot read are
+    left out."""
     draws: int = 64
-    """Number of initializations per number of heads; states and gradients take a 16th of it, and at least 2."""
+    """Number of initializations per number of heads. States and gradients use a sixteenth of it, and at least 2."""
     length: int = 64
     """Sequence length, in tokens, of all other measurements."""
     seed: int = 0

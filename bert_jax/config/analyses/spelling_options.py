@@ -12,19 +12,19 @@ from bert_jax.errors import UserError
 class SpellingConfig(AnalysisConfig):
     """analyze noise MODEL --input=FILE --output=DIR [--rates=0,0.05,0.1]
 
-    Put spelling errors into texts, at several rates, and measure how well a pre-trained model still finds hidden words
-    among them, or a fine-tuned one answers, and into how many pieces the words break.
+    Put spelling errors into texts, at several rates. Measure how well a pre-trained model still finds hidden words
+    among them, or how well a fine-tuned one still answers, and into how many pieces the words break.
 
     MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000). The input of a fine-tuned one is the labelled dev set of its task: its file, or
-    the directory of the files under their original names; all of it is read.
+    (RUN/checkpoints/step_000001000). The input of a fine-tuned model is the labelled dev set of its task: the file, or
+    the directory of the files under their original names. All of it is read.
     """
 
     texts: int = 1_000
     """Number of texts to draw at random from the input. 0: all of them, in their order. A dev set is read in full."""
     max_length: int | None = 128
-    """Tokens per text, [CLS] and [SEP] included; longer texts are cut, and those of a task as in its fine-tuning. None:
-    as many as the model has positions."""
+    """Tokens per text, [CLS] and [SEP] included; longer texts are cut, and the texts of a task as in its fine-tuning.
+    None: as many as the model has positions."""
     rates: tuple[float, ...] = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
     """Probabilities of an error, ascending, separated by commas."""
     per: Literal["character", "word"] = "character"
@@ -33,7 +33,7 @@ class SpellingConfig(AnalysisConfig):
     kinds: tuple[str, ...] = EDITS
     """Edits to draw from: insert, delete, substitute, swap, neighbour (a key next to the right one)."""
     task: str = ""
-    """Task of a fine-tuned MODEL. By default the one that it records."""
+    """Task of a fine-tuned MODEL. By default the one recorded with it."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""

@@ -24,7 +24,7 @@ class SimilarityConfig(AnalysisConfig):
     word: str = ""
     """Word to look at in the texts of --senses, such as bank. By default there is none."""
     senses: str = ""
-    """File with a line for each text that has the word: a name for its sense, a tab, the text. Not needed without
+    """File with a line for each text that contains the word: a name for its sense, a tab, the text. It goes with
     --word."""
 
     def check(self) -> None:

@@ -44,7 +44,7 @@ def saved_dataset(directory: epath.Path) -> list[epath.Path] | None:
     for entry in listed:
         name = entry.get("filename") if isinstance(entry, dict) else None
         if not isinstance(name, str) or "/" in name or "\\" in name:
-            raise UserError(f"{state} lists {entry!r:.80}, which is no file of this directory")
+            raise UserError(f"{state} lists {entry!r:.80}, which is not a file of this directory")
         if not (directory / name).exists():
             raise UserError(f"{state} lists {name}, which is not in {directory}; copy the data set again")
         files.append(directory / name)

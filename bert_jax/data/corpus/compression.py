@@ -46,7 +46,9 @@ def refuse_unnamed_compression(name: str, beginning: bytes) -> None:
     """
     for magic, ending in _BEGINNINGS.items():
         if beginning.startswith(magic):
-            raise UserError(f"{name} is compressed ({_NAMES[ending]}), but not named so; name it …{ending}")
+            raise UserError(
+                f"{name} is compressed ({_NAMES[ending]}), but its name does not say so; rename it to …{ending}"
+            )
     for magic, what in _ARCHIVES.items():
         if beginning.startswith(magic):
             raise UserError(f"{name} is {what}; unpack it, and give the files")

@@ -101,7 +101,7 @@ def _find(item: str, format: str) -> Iterator[Source]:
     prefix = item.partition(":")[0] if item.startswith(("tfds:", "docs:")) else ""
     if format == "docs" or (prefix == "docs" and format == "auto"):
         if item != "docs:":
-            raise UserError(f"input={item!r}: the embedded documentation is given as docs: and nothing else")
+            raise UserError(f"input={item!r}: the embedded documentation is given as docs: alone")
         yield Source("docs:", "docs", *documentation.describe())
     elif format == "tfds" or (prefix == "tfds" and format == "auto"):
         name = item if prefix else f"tfds:{item}"

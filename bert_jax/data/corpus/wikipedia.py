@@ -44,8 +44,8 @@ def site_information(head: bytes, name: str) -> bytes:
     found = _SITE_INFORMATION.search(head)
     if not begins(head) or not found:
         raise UserError(
-            f"{name} does not begin with <mediawiki …> and <siteinfo>, so it is no MediaWiki export; give a file such "
-            "as enwiki-20260901-pages-articles.xml.bz2"
+            f"{name} does not begin with <mediawiki …> and <siteinfo>, so it is not a MediaWiki export; give a file "
+            "such as enwiki-20260901-pages-articles.xml.bz2"
         )
     try:
         namespace_names(found[0])

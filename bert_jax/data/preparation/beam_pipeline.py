@@ -42,7 +42,7 @@ def empty_pipeline(config: PrepareConfig) -> apache_beam.Pipeline:
         given.setdefault("direct_num_workers", str(config.workers or cores()))
     elif config.workers:
         raise UserError(
-            f"workers={config.workers} is for this machine; tell {runner} with options of its own, such as "
+            f"workers={config.workers} applies to this machine only; {runner} has its own options, such as "
             "--beam.num_workers and --beam.max_num_workers of Dataflow"
         )
     if runner == "DataflowRunner":
@@ -98,7 +98,8 @@ def _refuse_unwatched(options: PipelineOptions) -> None:
     for name in ("template_location", "dry_run", "no_wait_until_finish"):
         if given[name]:
             raise UserError(
-                f"--beam.{name} does not wait for the pipeline, after which prepare writes the manifest; leave it out"
+                f"--beam.{name} would not wait for the end of the pipeline, when prepare writes the manifest; leave "
+                "it out"
             )
 
 

@@ -47,7 +47,9 @@ def prepare_with_beam(request: Request, pipeline: apache_beam.Pipeline) -> tuple
     )
     with owned(working_directory(output)), tempfile.TemporaryDirectory() as place:
         if (working_directory(output) / PROGRESS).exists():
-            raise UserError(f"{output} was begun with --runner=local; resume it with that, or choose another output")
+            raise UserError(
+                f"{output} was started with --runner=local; resume it with the same runner, or choose another output"
+            )
         try:
             _begin(output / BEAM, made_from)
             tokenizer = pathlib.Path(place) / "tokenizer"

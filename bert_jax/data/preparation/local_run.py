@@ -43,7 +43,9 @@ def prepare_locally(request: Request) -> tuple[Manifest, int]:
       UserError: as `run_prepare`.
     """
     if (request.output / BEAM).exists():
-        raise UserError(f"{request.output} was begun with --runner=beam; resume it with that, or choose another output")
+        raise UserError(
+            f"{request.output} was started with --runner=beam; resume it with the same runner, or choose another output"
+        )
     directory = working_directory(request.output)
     with owned(directory):
         progress = resume(directory, request.made_from)

@@ -62,7 +62,7 @@ def no_text(sources: list[Source], cleaning: Iterable[StepRecord]) -> UserError:
     total = sum(source.bytes for source in sources)
     size = f"{total:,} bytes in {len(sources)} source{'s' * (len(sources) > 1)}"
     if gone := ", ".join(f"{each.step} {each.documents:,}" for each in cleaning if each.documents):
-        return UserError(f"the cleaning left nothing of {size}; documents removed: {gone}; leave out a step of --clean")
+        return UserError(f"the cleaning removed all of {size}; documents removed: {gone}; leave out a step of --clean")
     return UserError(f"the corpus holds no text: {size} gave no token")
 
 

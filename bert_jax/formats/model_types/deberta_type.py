@@ -114,7 +114,7 @@ def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return which terms the scores have, and the distance from which on all are alike."""
     if not _flag(values, "relative_attention", False, file):
         raise UserError(
-            f"{file} has relative_attention=false: a DeBERTa without relative positions, and those published have them"
+            f"{file} has relative_attention=false: a DeBERTa without relative positions, which no published model is"
         )
     terms = values.get("pos_att_type")
     terms = terms.lower().split("|") if isinstance(terms, str) else terms

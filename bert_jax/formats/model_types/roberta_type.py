@@ -12,7 +12,9 @@ from bert_jax.formats.model_types.definition import HEADS, SIZES, TASKS, ModelTy
 def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     found = values.get("pad_token_id", 1)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise UserError(f"{file} has pad_token_id={found!r:.40}, from which positions count; expected an id, as 1")
+        raise UserError(
+            f"{file} has pad_token_id={found!r:.40}, from which positions are counted; expected an id, such as 1"
+        )
     return {"padding_id": found, "pair_head": False}
 
 

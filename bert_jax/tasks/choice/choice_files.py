@@ -60,7 +60,7 @@ def questions(source: str, records: Iterable[tuple[str, Mapping[str, Any]]]) -> 
         for question in _questions(where, record, len(result)):
             if len(question.choices) != len(result[0].choices if result else question.choices):
                 raise UserError(
-                    f"{question.where}: {len(question.choices)} choices, but the questions before have "
+                    f"{question.where}: {len(question.choices)} choices, but earlier questions have "
                     f"{len(result[0].choices)}; a data set has one number of choices"
                 )
             result.append(question)
@@ -68,7 +68,7 @@ def questions(source: str, records: Iterable[tuple[str, Mapping[str, Any]]]) -> 
         raise UserError(f"{source} holds no question")
     missing = [question for question in result if question.answer is None]
     if missing and len(missing) < len(result):
-        raise UserError(f"{missing[0].where}: the answer is missing, and other questions of the file have one")
+        raise UserError(f"{missing[0].where}: the answer is missing, but other questions of the file have one")
     return result
 
 

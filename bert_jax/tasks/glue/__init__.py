@@ -49,7 +49,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     spec = GLUE_TASKS[task]
     if split not in spec.rows:
         raise UserError(
-            f"{task} has no {split} split, but {', '.join(spec.rows)}"
+            f"{task} has no {split} split, only {', '.join(spec.rows)}"
             + ("; it tests models of mnli: give one as init_from" if task == "ax" else "")
         )
     if labels is None:

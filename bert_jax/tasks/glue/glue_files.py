@@ -72,7 +72,9 @@ def check_broken(task: str, split: str, source: str, problems: list[str], total:
     if problems and (task != "qqp" or split == "test"):
         raise UserError(problems[0])
     if len(problems) > _BROKEN_SHARE * total:
-        raise UserError(f"{problems[0]}; {len(problems):,} of {total:,} rows are broken, only a few of the original")
+        raise UserError(
+            f"{problems[0]}; {len(problems):,} of {total:,} rows are broken, although only a few of the original are"
+        )
     if problems:
         logging.warning("%s: %d of %d rows skipped, the first: %s", source, len(problems), total, problems[0])
 

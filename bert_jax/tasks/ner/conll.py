@@ -95,7 +95,7 @@ def _rows(text: str, universal: bool) -> Iterator[tuple[int, list[str]]]:
 def _check_columns(place: str, fields: list[str], columns: int) -> None:
     if len(fields) != columns:
         raise UserError(
-            f"{place}: {len(fields)} columns, but the words before have {columns}: {' '.join(fields)[:60]!r}; "
+            f"{place}: {len(fields)} columns, but earlier words have {columns}: {' '.join(fields)[:60]!r}; "
             "every word needs its tag on its own line, and columns are separated by tabs, or else by spaces"
         )
     if not all(field.strip(" ") for field in fields):

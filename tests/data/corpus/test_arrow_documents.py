@@ -117,7 +117,7 @@ def test_saved_data_sets_that_are_incomplete(tmp_path):
     (tmp_path / "train" / "data-00000-of-00002.arrow").unlink()
     fails(tmp_path / "train", "lists data-00000-of-00002.arrow, which is not in")
     (tmp_path / "train" / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
-    fails(tmp_path / "train", "no file of this directory")
+    fails(tmp_path / "train", "not a file of this directory")
 
 
 def test_compressed_besides_and_without_the_extra(tmp_path, monkeypatch):

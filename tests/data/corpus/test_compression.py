@@ -73,7 +73,7 @@ def test_the_store_is_that_of_the_plain_text(tmp_path, vocab, monkeypatch, endin
 @pytest.mark.parametrize("ending", KINDS)
 def test_a_compressed_file_without_its_ending(tmp_path, ending):
     path = write(tmp_path / "a.txt", ending).rename(tmp_path / "a.txt")
-    with pytest.raises(UserError, match=rf"a.txt is compressed .* not named so; name it …{ending}"):
+    with pytest.raises(UserError, match=rf"a.txt is compressed .* its name does not say so; rename it to …{ending}"):
         find_sources(str(path))
 
 

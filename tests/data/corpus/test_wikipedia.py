@@ -117,7 +117,7 @@ def test_entities_are_never_expanded(tmp_path):
     path.write_text(wikipedia_dump.HEAD + evil + "</mediawiki>\n")
     fails(path, "the page 'Evil' is not well-formed XML", "undefined entity")
     path.write_text(declarations + wikipedia_dump.HEAD + evil + "</mediawiki>\n")
-    with pytest.raises(UserError, match="no MediaWiki export"):
+    with pytest.raises(UserError, match="not a MediaWiki export"):
         list(read_documents(str(path), format="wikipedia"))
 
 
@@ -131,7 +131,7 @@ def test_a_page_that_is_too_long_is_refused(tmp_path, monkeypatch):
 def test_a_format_that_the_file_does_not_have(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("Only text.\n")
-    with pytest.raises(UserError, match="no MediaWiki export"):
+    with pytest.raises(UserError, match="not a MediaWiki export"):
         list(read_documents(str(path), format="wikipedia"))
 
 

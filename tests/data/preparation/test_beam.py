@@ -126,7 +126,7 @@ def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corp
         assert "\n" not in str(error.value) and not (tmp_path / "beam" / "manifest.json").exists()
     with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
         run(corpus, vocab, tmp_path / "beam", runner="beam", sentences="split")
-    with pytest.raises(UserError, match="begun with --runner=beam"):
+    with pytest.raises(UserError, match="started with --runner=beam"):
         run(corpus, vocab, tmp_path / "beam")
     damaged = sorted((tmp_path / "beam" / "beam").rglob("*.npz"))[3]
     damaged.write_bytes(damaged.read_bytes()[:-30])
@@ -200,7 +200,7 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
             },
             "clean.decontaminate=dev.txt is on this machine, where Dataflow's workers are not",
         ),
-        ({"beam": ("runner=FlinkRunner",), "workers": 4}, "workers=4 is for this machine; tell FlinkRunner"),
+        ({"beam": ("runner=FlinkRunner",), "workers": 4}, "workers=4 applies to this machine only; FlinkRunner"),
     ],
     ids=["local", "unknown", "nameless", "type", "runner", "paths", "evaluation", "workers"],
 )
@@ -221,7 +221,7 @@ def test_what_does_not_wait_for_the_pipeline_is_refused_and_an_unfinished_store_
         run(corpus, vocab, tmp_path / "store", runner="beam")
     unfinished = contents(tmp_path / "store")
     assert any("blocks" in name for name in unfinished)
-    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} does not wait for the pipeline") as error:
+    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} would not wait for the end") as error:
         run(corpus, vocab, tmp_path / "store", runner="beam", beam=(option,))
     assert "\n" not in str(error.value) and contents(tmp_path / "store") == unfinished
 
@@ -236,7 +236,7 @@ def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):
 @pytest.mark.parametrize("runner", ["local", "beam"])
 def test_a_cleaning_that_leaves_nothing_is_named(tmp_path, vocab, runner):
     write_corpus(tmp_path / "short.txt", [["a few words"]] * 7)
-    removed = "left nothing of .* in 1 source; documents removed: quality.gopher.few_words 7"
+    removed = "removed all of .* in 1 source; documents removed: quality.gopher.few_words 7"
     with pytest.raises(UserError, match=removed):
         run(tmp_path / "short.txt", vocab, tmp_path / "store", runner=runner, clean=CleaningConfig(quality=("gopher",)))
     assert not (tmp_path / "store" / "manifest.json").exists()
@@ -253,7 +253,7 @@ def test_a_store_begun_on_this_machine_is_left_to_it(tmp_path, vocab):
     corpus = write_corpus(tmp_path / "a.txt", random_documents(3))
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "progress.json").write_text("{}")
-    with pytest.raises(UserError, match="begun with --runner=local"):
+    with pytest.raises(UserError, match="started with --runner=local"):
         run(corpus, vocab, tmp_path / "store", runner="beam")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["progress.json"]
 
