@@ -169,6 +169,11 @@ class ModelConfig:
         return self.positions == "xlnet"
 
     @property
+    def keeps_texts_apart(self) -> bool:
+        """Whether a text in a row of several can be computed as if it stood alone."""
+        return self.layer == "transformer" and not self.is_xlnet and not self.global_tokens
+
+    @property
     def two_directions(self) -> bool:
         """Whether the layers are recurrent networks in both directions, which never see each other's states."""
         return self.layer == "lstm" and self.direction == "both"

@@ -23,18 +23,18 @@ class PackedTexts:
 
     def positions(self) -> jax.Array:
         """Return int32 [B, L]: the position of each token within its text."""
-        start = jnp.sum(jnp.where(self._belongs(), self.starts[:, None, :], 0), axis=-1)
+        start = jnp.sum(jnp.where(self.belongs(), self.starts[:, None, :], 0), axis=-1)
         return jnp.arange(self.ids.shape[1])[None, :] - start
 
     def lengths(self) -> jax.Array:
         """Return int32 [B, T]: number of tokens of each text; 0 if there is no such text."""
-        return jnp.sum(self._belongs(), axis=1)
+        return jnp.sum(self.belongs(), axis=1)
 
     def ends(self) -> jax.Array:
         """Return int32 [B, T]: position of the last token of each text; 0 if there is no such text."""
         return jnp.maximum(self.starts + self.lengths() - 1, 0)
 
-    def _belongs(self) -> jax.Array:
+    def belongs(self) -> jax.Array:
         """Return bool [B, L, T]: whether the position belongs to the text."""
         number = 1 + jnp.arange(self.starts.shape[1], dtype=self.ids.dtype)
         return self.ids[:, :, None] == number[None, None, :]

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.errors import UserError
+from bert_jax.models.packed_texts import PackedTexts
 
 LAYERS_READ = {
     "last": 1,
@@ -94,6 +95,15 @@ def pool(
     total = jnp.sum(jnp.where(real, states, 0.0), axis=1)
     count = jnp.sum(real, axis=1).astype(states.dtype)
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
+
+
+def pool_texts(
+    states: jax.Array, texts: PackedTexts, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]
+) -> jax.Array:
+    """Return what `pool` does for each of T texts in rows of several, [B, T, H]; undefined where there is no text."""
+    if pooling == "cls":
+        return jnp.take_along_axis(states, texts.starts[:, :, None], axis=1)
+    return jax.vmap(lambda own: pool(states, own, pooling), in_axes=2, out_axes=1)(texts.belongs())
 
 
 def check_pooling(pooling: str | None, has_pooler: bool) -> None:

@@ -1,9 +1,9 @@
 """Products of matrices in the forms that XLA computes fastest on one CPU, and sums with least traffic over TPUs.
 
-On a CPU, the routines for bfloat16 operands return float32, and take the rows of the first operand as they lie in
-memory. What automatic differentiation of an ordinary product asks for is otherwise: results in bfloat16, cotangents
-in float32, weight gradients that contract the first axis of both operands. These are widened to float32 first, which
-halves the rate or worse (docs/speed.md).
+On a CPU, the fast routines take the rows of the first operand as they lie in memory, and those for bfloat16 operands
+return float32. What automatic differentiation of an ordinary product asks for is otherwise: weight gradients that
+contract the first axis of both operands, results in bfloat16, cotangents in float32. That halves the rate or worse
+(docs/speed.md).
 """
 
 import math
@@ -37,12 +37,7 @@ def tpu_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:
 
 
 def cpu_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:
-    """Return the product such that it and both products of its gradient run at the full rate of bfloat16 on a CPU.
-
-    In float32 nothing is gained, and it is `plain_product`.
-    """
-    if x.dtype != jnp.bfloat16:
-        return plain_product(x, kernel, axes)
+    """Return the product such that it and both products of its gradient run at the full rate of a CPU."""
     inputs = math.prod(kernel.shape[:axes])
     y = _rows_times_kernel(x.reshape(-1, inputs), kernel.reshape(inputs, -1))
     return y.reshape(*x.shape[: x.ndim - axes], *kernel.shape[axes:])
@@ -76,7 +71,10 @@ def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 
 def _backward(kept: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel, like = kept
-    of_kernel = wide_product(transposed(x), gradient)
+    if x.shape[1] <= gradient.shape[1]:
+        of_kernel = wide_product(transposed(x), gradient)
+    else:  # The narrower is written out; without the barrier, the compiler would turn this into the product above.
+        of_kernel = jax.lax.optimization_barrier(wide_product(transposed(gradient), x)).T
     return wide_product_with_rows(gradient, kernel).astype(x.dtype), of_kernel.astype(like.dtype)
 
 

@@ -99,7 +99,7 @@ def task_scores(
 ) -> list[np.ndarray]:
     """Return the scores of every sequence by a head of this kind, in order and without padding, float32."""
     found: list[Any] = [None] * len(features)
-    for numbers, batch in in_batches(features, batch_size, progress):
+    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores):
         for row, number in zip(runner.task_scores(batch), numbers, strict=False):
             found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
     return found

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.data.sequences.batching import sequence_lengths
+from bert_jax.data.sequences.batching import Batch, sequence_lengths
 from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences.text_batches import text_places
 from bert_jax.errors import UserError
 from bert_jax.tokenization.texts import as_arrays
 
@@ -54,12 +55,12 @@ class Collector:
         self.states: tuple[np.ndarray, ...] = tuple(np.zeros(states, np.float32) for _ in range(chosen))
         self.maps: tuple[np.ndarray, ...] = tuple(np.zeros(maps, np.float32) for _ in range(attended))
 
-    def add(self, numbers: np.ndarray, output: dict[str, Any]) -> None:
-        """Add `output` of runner.states for the texts `numbers`; rows beyond them are ignored."""
-        for row, number in enumerate(numbers):
+    def add(self, numbers: np.ndarray, batch: Batch, output: dict[str, Any]) -> None:
+        """Add `output` of runner.encode for a batch of the texts `numbers`; rows beyond them are ignored."""
+        for number, row, start in zip(numbers, *text_places(batch), strict=True):
             size = len(self._features.input_ids[number])
             for whole, part in zip((self.last, *self.states), (output["last"], *output["layers"]), strict=True):
-                whole[number, :size] = part[row, :size]
+                whole[number, :size] = part[row, start : start + size]
             for whole, part in zip(self.maps, output["attentions"], strict=True):
                 whole[number, :, :size, :size] = part[row, :, :size, :size]
         if output["pooled"] is not None:

@@ -65,7 +65,9 @@ class PretrainedModel(LoadedNetwork):
           pooling: value of `pooled`: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens
             ([CLS] and [SEP] included), their sum divided by the square root of their number ("mean_sqrt_len"), or the
             output of the "pooler"; None: the pooler's if there is one.
-          batch_size: number of texts per batch. Batches are padded to a few lengths, so little is compiled.
+          batch_size: number of texts per batch, about. Several texts share a row where each can be computed as if it
+            stood alone, which is not with attentions, recurrent layers, global tokens or XLNet; others are padded to a
+            few lengths. So little is compiled, and results differ by rounding alone.
           max_length: maximum number of tokens per text; None: what the model takes.
           truncate: whether to cut longer texts (the longer text of a pair first) and log a warning; False: raise a
             UserError.
@@ -75,8 +77,10 @@ class PretrainedModel(LoadedNetwork):
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)
-        for numbers, batch in in_batches(features, batch_size, progress):
-            collector.add(numbers, self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling))
+        packed = self.config.keeps_texts_apart and not attentions
+        for numbers, batch in in_batches(features, batch_size, progress, packed):
+            output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling)
+            collector.add(numbers, batch, output)
         return collector.encoding(self.need_tokenizer().tokens, attentions)
 
     def encode_ids(
@@ -133,7 +137,7 @@ class PretrainedModel(LoadedNetwork):
             part = features.part(numbers)
             collector = Collector(part, self.config, chosen, attentions)
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
-            collector.add(np.arange(len(numbers)), output)
+            collector.add(np.arange(len(numbers)), batch, output)
             yield numbers, collector.encoding(self.need_tokenizer().tokens, attentions)
 
     def embed(
@@ -176,7 +180,8 @@ class PretrainedModel(LoadedNetwork):
         form = vector_form(self, layers, pooling, weights, postprocess, normalize)
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
-        return form.vectors(self._runner, in_batches(features, batch_size, progress), len(features))
+        found = in_batches(features, batch_size, progress, packed=self.config.keeps_texts_apart)
+        return form.vectors(self._runner, found, len(features))
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)

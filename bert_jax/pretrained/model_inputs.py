@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax.console.progress_bar import track
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.text_batches import as_features, batches
+from bert_jax.data.sequences.text_batches import PackedBatches, as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.tokenization.texts import Texts, tokenize
 
@@ -27,10 +27,19 @@ def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate
     return features
 
 
-def in_batches(features: Features, batch_size: int, progress: bool | None) -> Iterable[tuple[np.ndarray, Batch]]:
-    """Yield batches with the numbers of their texts, beside a bar if `progress`; None: if there are many."""
+def in_batches(
+    features: Features, batch_size: int, progress: bool | None, packed: bool = False
+) -> Iterable[tuple[np.ndarray, Batch]]:
+    """Yield batches with the numbers of their texts, beside a bar if `progress`; None: if there are many.
+
+    With `packed`, several texts share a row; a text alone is in a batch of the same form as without.
+    """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be positive")
-    count = -(-len(features) // batch_size)
+    if packed and len(features) > 1:
+        found = PackedBatches(features, batch_size)
+        count = len(found)
+    else:
+        found, count = batches(features, batch_size), -(-len(features) // batch_size)
     show = count >= LONG if progress is None else progress
-    return track(batches(features, batch_size), "batches of texts", count, visible=show)
+    return track(found, "batches of texts", count, visible=show)

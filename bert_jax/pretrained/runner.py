@@ -12,13 +12,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.encoder import Combination
+from bert_jax.config.encoder import Combination, Pooling
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import reads_pooler
 from bert_jax.models.head_gates import with_head_gates
-from bert_jax.models.pooling import combine, pool
+from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.pooling import combine, pool, pool_texts
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.segment_memory import with_memory
 from bert_jax.models.task import BertForTask
@@ -26,6 +28,7 @@ from bert_jax.objectives.task_head import predictions
 from bert_jax.pretrained.edited_parameters import Parameters
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+PACKED = ("text_ids", "text_starts")  # of rows of several texts
 
 
 class Runner:
@@ -41,6 +44,13 @@ class Runner:
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
+        self.packs_scores: bool = (
+            head is not None
+            and head.kind != "choice"
+            and reads_pooler(network.config, head)
+            and network.config.keeps_texts_apart
+        )
+        """Whether `task_scores` takes rows of several texts."""
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
             self._scores = Compiled(predictions, task, parameters, mesh)
@@ -50,8 +60,8 @@ class Runner:
     ) -> dict[str, Any]:
         """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
 
-        `pooled` is None without a pooler; `layers` are those requested, [B, L, H] each. A batch of an XLNet may have a
-        memory, float32 [B, N, M, H].
+        `pooled` is None without a pooler, and [n, H] where rows hold several texts, n in all; `layers` are those
+        requested, [B, L, H] each. A batch of an XLNet may have a memory, float32 [B, N, M, H].
 
         Raises:
           UserError: attention is asked for, and recurrent layers have none.
@@ -61,42 +71,20 @@ class Runner:
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):
-            pooled = self._vectors(
-                (output.last_hidden_state,),
-                self.states.placed(batch["attention_mask"]),
-                None,
-                combination="last",
-                pooling=pooling,
-                normalize=False,
-            )
-        return host(
-            batch,
-            {
-                "last": output.last_hidden_state,
-                "pooled": pooled,
-                "attentions": output.attentions or (),
-                "layers": tuple((output.hidden_states or ())[index] for index in layers or ()),
-            },
-        )
+            pooled = self._pooled(batch, (output.last_hidden_state,), None, "last", pooling, normalize=False)
+        states = {
+            "last": output.last_hidden_state,
+            "attentions": output.attentions or (),
+            "layers": tuple((output.hidden_states or ())[index] for index in layers or ()),
+        }
+        return host(batch, states) | {"pooled": None if pooled is None else of_texts(batch, pooled)}
 
     def embed(self, batch: Batch, weights: Any, combination: str, pooling: str, normalize: bool) -> np.ndarray:
-        """Return vectors [B, H'], float32."""
+        """Return vectors [B, H'] or, of rows of several texts, [n, H'], float32."""
         output = self._encoded(batch, "last" if combination == "last" else "layers")
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
-        if pooling == "pooler":
-            assert output.pooled is not None  # check_pooling
-            states = (output.pooled[:, None],)
-        return host(
-            batch,
-            self._vectors(
-                states,
-                self.states.placed(batch["attention_mask"]),
-                weights,
-                combination=combination,
-                pooling="cls" if pooling == "pooler" else pooling,
-                normalize=normalize,
-            ),
-        )
+        states = (output.pooled,) if pooling == "pooler" else states
+        return of_texts(batch, self._pooled(batch, states, weights, combination, pooling, normalize))
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32."""
@@ -112,16 +100,23 @@ class Runner:
         return host(batch, self.gated_losses(batch, head_gates=head_gates))
 
     def next_sentence_logits(self, batch: Batch) -> np.ndarray:
-        """Return logits [B, 2], float32."""
+        """Return logits [B, 2] or, of rows of several texts, [n, 2], float32."""
         self._network.require("pooler", "next_sentence")
-        return host(batch, self.next_sentence_head({}, encoded=self._encoded(batch)))
+        return of_texts(batch, self.next_sentence_head({}, encoded=self._encoded(batch)))
 
     def task_scores(self, batch: Batch) -> Any:
-        """Return the output of `predictions` for the batch, float32."""
-        return host(batch, self._scores(batch))
+        """Return the output of `predictions` for the batch, float32; of rows of several texts, [n, …]."""
+        return of_texts(batch, self._scores(batch))
 
     def _encoded(self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last") -> EncoderOutput:
-        return self.states({name: batch[name] for name in (*INPUTS, "memory") if name in batch}, collect=collect)
+        names = (*INPUTS, *PACKED, "memory")
+        return self.states({name: batch[name] for name in names if name in batch}, collect=collect)
+
+    def _pooled(
+        self, batch: Batch, states: Any, weights: Any, combination: str, pooling: str, normalize: bool
+    ) -> jax.Array:
+        inputs = {name: self.states.placed(batch[name]) for name in ("attention_mask", *PACKED) if name in batch}
+        return self._vectors(states, inputs, weights, combination=combination, pooling=pooling, normalize=normalize)
 
 
 class Compiled:
@@ -159,10 +154,17 @@ def host(batch: Batch, output: Any) -> Any:
     )
 
 
+def of_texts(batch: Batch, output: jax.Array) -> np.ndarray:
+    """Return as `host` what there is of every text: of rows of several texts [R, T, …], that of all n, [n, …]."""
+    found = host(batch, output)
+    return found[batch["weights"] > 0] if "text_ids" in batch else found
+
+
 def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) -> EncoderOutput:
     if "memory" in batch:
         network = with_memory(network, jnp.moveaxis(batch["memory"], 1, 0))
-    output = network.encode(params, *(batch[name] for name in INPUTS), collect=collect != "last")
+    inputs, texts = (batch[name] for name in INPUTS), PackedTexts.of(batch)
+    output = network.encode(params, *inputs, collect=collect != "last", texts=texts)
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
@@ -175,16 +177,19 @@ def _gated_losses(network: BertForPreTraining, params: Any, batch: Any, head_gat
 
 def _vectors(
     states: tuple[jax.Array, ...],
-    attention_mask: Any,
+    inputs: dict[str, jax.Array],
     weights: Any,
     combination: Combination,
-    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"],
+    pooling: Pooling,
     normalize: bool,
 ) -> jax.Array:
-    """Return [B, H'] float32 from the last or all of the hidden states, [B, L, H] each."""
+    """Return [B, H'] or [B, T, H'] float32 from the last or all of the hidden states, [B, L, H] each, or the pooled."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
-    vectors = pool(combined.astype(np.float32), attention_mask, pooling)
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalize else vectors
+    vectors, texts = combined.astype(np.float32), PackedTexts.of(inputs)
+    if pooling != "pooler":
+        only = texts is None
+        vectors = pool(vectors, inputs["attention_mask"], pooling) if only else pool_texts(vectors, texts, pooling)
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) if normalize else vectors
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

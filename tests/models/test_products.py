@@ -33,20 +33,26 @@ def in_float64(x):
     return np.asarray(jnp.asarray(x, jnp.bfloat16)).astype(float)
 
 
-@pytest.mark.parametrize("axes", [1, 2])
-def test_products_and_their_gradients_equal_numpy_in_bfloat16(axes):
-    shapes = {1: ((3, 40, 32), (32, 4, 6), (3, 40, 4, 6)), 2: ((3, 40, 8, 4), (8, 4, 24), (3, 40, 24))}[axes]
-    x, kernel, gradient = random_arrays(*shapes)
-    y, transpose = jax.vjp(lambda x, kernel: cpu_product(x, kernel, axes), jnp.asarray(x, jnp.bfloat16), kernel)
-    of_x, of_kernel = jax.jit(transpose)(jnp.asarray(gradient, jnp.bfloat16))
-    x, kernel, gradient = (in_float64(array) for array in (x, kernel, gradient))
-    inputs = int(np.prod(kernel.shape[:axes]))
-    rows, flat, cotangent = x.reshape(-1, inputs), kernel.reshape(inputs, -1), gradient.reshape(120, -1)
-    assert (y.dtype, of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+@pytest.mark.parametrize(("dtype", "rounded"), [(jnp.float32, 0.0), (jnp.bfloat16, ROUNDING)])
+@pytest.mark.parametrize(
+    ("axes", "outputs"), [(1, (4, 6)), (1, (4, 9)), (2, (24,)), (2, (48,))], ids=["narrower", "wider"] * 2
+)
+def test_products_and_their_gradients_equal_numpy(axes, outputs, dtype, rounded):
+    inputs = {1: (32,), 2: (8, 4)}[axes]
+    x, kernel, gradient = (
+        jnp.asarray(array, dtype) for array in random_arrays((3, 40, *inputs), (*inputs, *outputs), (3, 40, *outputs))
+    )
+    y, transpose = jax.vjp(lambda x, kernel: cpu_product(x, kernel, axes), x, kernel.astype(jnp.float32))
+    of_x, of_kernel = jax.jit(transpose)(gradient)
+    rows, flat, cotangent = (
+        np.asarray(array, float).reshape(shape)
+        for array, shape in ((x, (120, 32)), (kernel, (32, -1)), (gradient, (120, -1)))
+    )
+    assert (y.dtype, of_x.dtype, of_kernel.dtype) == (dtype, dtype, jnp.float32)
     # Sums are float32, and only what continues as bfloat16 is rounded; the kernel's gradient is not.
     for found, expected, rounding in (
-        (y, rows @ flat, ROUNDING),
-        (of_x, cotangent @ flat.T, ROUNDING),
+        (y, rows @ flat, rounded),
+        (of_x, cotangent @ flat.T, rounded),
         (of_kernel, rows.T @ cotangent, 0.0),
     ):
         error = np.abs(np.asarray(found, float).reshape(expected.shape) - expected)
@@ -65,12 +71,6 @@ def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     matrices = str(jax.make_jaxpr(sharding.under(mesh, lambda x, k: tpu_product(x, k, axes)))(x, kernel))
     assert ("[32,24] = reshape" in matrices) == (fsdp > 1)
-
-
-def test_in_float32_the_product_is_the_plain_one():
-    x, kernel = random_arrays((5, 8), (8, 3))
-    text = [str(jax.make_jaxpr(lambda x, k, p=p: p(x, k, 1))(x, kernel)) for p in (cpu_product, plain_product)]
-    assert text[0] == text[1]
 
 
 @pytest.mark.parametrize("block", [7, pytest.param(20, marks=pytest.mark.slow), 50, 53, 100])

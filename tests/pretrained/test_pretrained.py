@@ -36,7 +36,12 @@ def encoding(model):
     return model.encode(TEXTS, layers="all", attentions=True)
 
 
-def test_encode_equals_the_model_applied_row_by_row(model, encoding):
+@pytest.fixture(scope="module")
+def in_shared_rows(model):
+    return model.encode(TEXTS, layers="all")
+
+
+def test_encode_equals_the_model_applied_row_by_row(model, encoding, in_shared_rows):
     assert len(encoding.hidden_states) == CONFIG.num_layers + 1 and len(encoding.attentions) == CONFIG.num_layers
     for number, text in enumerate(TEXTS):
         expected, size = row_by_row(model, text), sum(map(len, original_pieces(text)))
@@ -44,16 +49,17 @@ def test_encode_equals_the_model_applied_row_by_row(model, encoding):
             encoding.attention_mask[number], np.arange(encoding.attention_mask.shape[1]) < size
         )
         assert encoding.tokens[number] == [WORDS[i] for i in encoding.input_ids[number, :size]]
-        for found, wanted in zip(encoding.hidden_states, expected["hidden_states"], strict=True):
-            np.testing.assert_allclose(found[number, :size], wanted[0], atol=2e-5)
-            assert not found[number, size:].any()
+        for one in (encoding, in_shared_rows):
+            for found, wanted in zip(one.hidden_states, expected["hidden_states"], strict=True):
+                np.testing.assert_allclose(found[number, :size], wanted[0], atol=2e-5)
+                assert not found[number, size:].any()
+            np.testing.assert_allclose(
+                one.last_hidden_state[number, :size], expected["last_hidden_state"][0], atol=2e-5
+            )
+            np.testing.assert_allclose(one.pooled[number], expected["pooled"][0], atol=2e-5)
         for found, wanted in zip(encoding.attentions, expected["attentions"], strict=True):
             np.testing.assert_allclose(found[number, :, :size, :size], wanted[0], atol=1e-5)
             assert not found[number, :, size:].any() and not found[number, :, :, size:].any()
-        np.testing.assert_allclose(
-            encoding.last_hidden_state[number, :size], expected["last_hidden_state"][0], atol=2e-5
-        )
-        np.testing.assert_allclose(encoding.pooled[number], expected["pooled"][0], atol=2e-5)
     assert encoding.token_type_ids[1].tolist()[:12] == [0] * 5 + [1] * 5 + [0] * 2
 
 
@@ -85,14 +91,40 @@ def test_attentions_are_those_of_the_fast_path(model, encoding):
             np.testing.assert_allclose(by_maps, fast[number, :size], atol=2e-5)
 
 
-def test_layers_pick_and_keep_their_order(model, encoding):
+def test_layers_pick_and_keep_their_order(model, in_shared_rows):
     for layers, indices in ((0, [0]), ([-1, 2], [5, 2]), (np.array([1, 3]), [1, 3])):
         picked = model.encode(TEXTS, layers=layers).hidden_states
         for found, index in zip(picked, indices, strict=True):
-            np.testing.assert_allclose(found, encoding.hidden_states[index], atol=1e-6)
+            np.testing.assert_allclose(found, in_shared_rows.hidden_states[index], atol=1e-6)
     last = model.encode(TEXTS)
     assert last.attentions is None and len(last.hidden_states) == 1 and last.hidden_states[0] is last.last_hidden_state
-    np.testing.assert_allclose(last.last_hidden_state, encoding.last_hidden_state, atol=1e-6)
+    np.testing.assert_allclose(last.last_hidden_state, in_shared_rows.last_hidden_state, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "shared"),
+    [
+        ({"positions": "alibi", "direction": "left_to_right"}, True),
+        ({"positions": "rope", "norm_position": "pre", "local_window": 3, "global_every": 2}, True),
+        ({"local_window": 3, "global_tokens": 1}, False),
+        ({"layer": "lstm"}, False),
+    ],
+)
+def test_texts_share_rows_where_each_is_computed_as_if_alone(form, shared):
+    model = loaded(stored_model(config=dataclasses.replace(SMALL, **form)))
+    together, rows = model.encode(TEXTS, layers="all"), []
+    encode = model._runner.encode
+    model._runner.encode = lambda batch, *args, **options: (
+        rows.append("text_ids" in batch) or encode(batch, *args, **options)
+    )
+    for number, text in enumerate(TEXTS):
+        alone = model.encode(text, layers="all")
+        size = alone.attention_mask.shape[1]
+        for found, wanted in zip(together.hidden_states, alone.hidden_states, strict=True):
+            np.testing.assert_allclose(found[number, :size], wanted[0], atol=5e-6)
+        np.testing.assert_allclose(together.pooled[number], alone.pooled[0], atol=5e-6)
+    model.encode(TEXTS)
+    assert rows == [False] * len(TEXTS) + [shared]
 
 
 def test_a_text_has_one_encoding_whatever_stands_beside_it(model):

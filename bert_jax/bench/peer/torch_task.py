@@ -6,6 +6,7 @@ bert_jax is not imported here; the sequences come tokenized, in a file.
 # pyright: reportMissingImports=false
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from serving import peak_memory, serve
 
 MEGABATCH = 50  # batches that transformers' group_by_length sorts together
 TRIED = 2  # units of work by which the forms are compared
+HOPELESS = 3  # times as long as another form for a share of a unit: no unit of such a form is tried
+SHARE = 8  # of a unit
 
 
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
@@ -26,22 +29,19 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     torch.manual_seed(0)
     torch.set_num_threads(job["threads"])
     forms = (training_forms if job["work"] == "training" else encoding_forms)(job)
-    taken = {}
-    for name, form in forms.items():
-        form()
-        began = time.perf_counter()
-        for _ in range(TRIED):
-            form()
-        taken[name] = (time.perf_counter() - began) / TRIED
+    first = {name: seconds(form, 1 / SHARE, 1) for name, form in forms.items()}  # bfloat16 is 100 times slower on some
+    hopeful = [name for name in forms if first[name] < HOPELESS * min(first.values())]
+    taken = {name: seconds(forms[name], 1, TRIED) for name in hopeful}
     chosen = min(taken, key=lambda name: taken[name])
 
     def work(units: int):
         for _ in range(units):
-            forms[chosen]()
+            forms[chosen](1)
 
     facts = {
         "form": chosen,
         "seconds_per_unit_of_each_form": taken,
+        "seconds_of_first_share_of_each_form": first,
         "threads": torch.get_num_threads(),
         "peak_memory_bytes": peak_memory(),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
@@ -49,8 +49,17 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     return work, facts
 
 
+def seconds(form: Any, share: float, times: int) -> float:
+    """Return the mean time of a share of a unit, after one more that is not counted."""
+    form(share)
+    began = time.perf_counter()
+    for _ in range(times):
+        form(share)
+    return (time.perf_counter() - began) / times
+
+
 def training_forms(job: dict[str, Any]) -> dict[str, Any]:
-    """Return functions that take `steps_per_unit` steps: both orders, both data types."""
+    """Return functions that take a share of `steps_per_unit` steps: both orders, both data types."""
     with numpy.load(job["sequences"], allow_pickle=False) as stored:
         ends = numpy.cumsum(stored["lengths"])[:-1]
         ids, types = numpy.split(stored["input_ids"], ends), numpy.split(stored["token_type_ids"], ends)
@@ -73,24 +82,22 @@ def training_forms(job: dict[str, Any]) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def steps(order: Any, bfloat16: bool):
-        for _ in range(job["steps_per_unit"]):
+    def steps(order: Any, bfloat16: bool, share: float):
+        for _ in range(round(share * job["steps_per_unit"])):
             begin = places[order] % max(1, len(ids) - job["batch_size"])
             places[order] += job["batch_size"]
             step(orders[order][begin : begin + job["batch_size"]], precision(job["device"], bfloat16))
         finish(job["device"])
 
     return {
-        f"{order}, {'bfloat16' if bfloat16 else 'float32'}": lambda order=order, bfloat16=bfloat16: steps(
-            order, bfloat16
-        )
+        f"{order}, {'bfloat16' if bfloat16 else 'float32'}": functools.partial(steps, order, bfloat16)
         for order in orders
         for bfloat16 in (False, True)
     }
 
 
 def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
-    """Return functions that encode all texts: sorted by length, padded to the longest of each batch."""
+    """Return functions that encode a share of the texts: sorted by length, padded to the longest of each batch."""
     with open(job["texts"], encoding="utf-8") as file:
         texts = json.load(file)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
@@ -99,8 +106,9 @@ def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
     half = transformers.AutoModel.from_pretrained(job["model"], dtype=torch.bfloat16, attn_implementation="sdpa")
     half = half.to(job["device"]).eval()
 
-    def encode(model: Any, bfloat16: bool):
-        encoded = tokenizer(texts, truncation=True, max_length=job["max_length"])
+    def encode(model: Any, bfloat16: bool, share: float):
+        some = texts[: max(1, round(share * len(texts)))]
+        encoded = tokenizer(some, truncation=True, max_length=job["max_length"])
         ids, types = encoded["input_ids"], encoded.get("token_type_ids")
         types = types or [[0] * len(row) for row in ids]
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
@@ -115,9 +123,9 @@ def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
         return found
 
     return {
-        "float32": lambda: encode(model, False),
-        "bfloat16 autocast": lambda: encode(model, True),
-        "bfloat16 weights": lambda: encode(half, False),
+        "float32": functools.partial(encode, model, False),
+        "bfloat16 autocast": functools.partial(encode, model, True),
+        "bfloat16 weights": functools.partial(encode, half, False),
     }
 
 

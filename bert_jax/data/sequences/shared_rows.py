@@ -4,6 +4,8 @@ A sequence goes where it leaves the least room, the longest first (best fit decr
 and what each of them counts is as in `batching`; only dropout falls on other elements.
 """
 
+import heapq
+
 import numpy as np
 
 from bert_jax.data.sequences.batching import Batch, TrainingBatches, ladder, round_up
@@ -45,10 +47,10 @@ class SharedRowBatches(TrainingBatches):
 
     def batch(self, step: int) -> Batch:
         indices = self.indices(step)
-        slots = _slots(self.length, self.batch_size)
+        slots = min(self.batch_size, most_sequences(self.length))
         row, start = shared_rows(self.lengths[indices], self.length, slots)
         rows = round_up(int(row.max()) + 1, self._multiple)
-        return _filled(self.features, indices, row, start, (rows, self.length), slots)
+        return filled(self.features, indices, row, start, (rows, self.length), slots)
 
     def _best_length(self, longest_row: int) -> int:
         """Return a length of rows that needs few positions: the rung of the longest sequence, or half as much again."""
@@ -57,52 +59,62 @@ class SharedRowBatches(TrainingBatches):
         steps = range(min(TRIED, self.steps_per_epoch))
 
         def positions(length: int) -> int:
-            slots = _slots(length, self.batch_size)
+            slots = min(self.batch_size, most_sequences(length))
             rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
             return length * sum(round_up(int(count), self._multiple) for count in rows)
 
         return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=positions)
 
 
-def shared_rows(lengths: np.ndarray, row_length: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+def shared_rows(lengths: np.ndarray, row_lengths: int | np.ndarray, slots: int) -> tuple[np.ndarray, np.ndarray]:
     """Return int64 [n], [n]: the row of each sequence, counted from 0 without gaps, and where it begins there.
 
     Args:
-      lengths: int64 [n], at most `row_length` each.
-      row_length: positions of a row.
+      lengths: int64 [n], at most `row_lengths` each.
+      row_lengths: positions of a row; or, int64 [n], of the row that a sequence begins if it fits into no other.
       slots: most sequences of a row.
     """
     row, start = np.zeros_like(lengths), np.zeros_like(lengths)
+    opened = np.broadcast_to(row_lengths, lengths.shape)
     used: list[int] = []
     counts: list[int] = []
+    rows_with: list[list[int]] = [[] for _ in range(int(opened.max()) + 1)]  # by the room that is left
     for index in np.argsort(-lengths, kind="stable"):
         size = int(lengths[index])
-        fitting = [r for r, taken in enumerate(used) if taken + size <= row_length and counts[r] < slots]
-        if fitting:
-            place = max(fitting, key=used.__getitem__)
-        else:
-            place = len(used)
+        room = next((room for room in range(size, len(rows_with)) if rows_with[room]), None)
+        if room is None:
+            room, place = int(opened[index]), len(used)
             used.append(0)
             counts.append(0)
+        else:
+            place = heapq.heappop(rows_with[room])
         row[index], start[index] = place, used[place]
         used[place] += size
         counts[place] += 1
+        if counts[place] < slots:
+            heapq.heappush(rows_with[room - size], place)
     return row, start
 
 
-def _slots(length: int, batch_size: int) -> int:
-    return min(batch_size, max(1, length // SHORTEST))
+def most_sequences(row_length: int) -> int:
+    """Return for how many sequences a row has places."""
+    return max(1, row_length // SHORTEST)
 
 
-def _filled(
+def filled(
     features: Features, indices: np.ndarray, row: np.ndarray, start: np.ndarray, shape: tuple[int, int], slots: int
 ) -> Batch:
-    assert isinstance(features.labels, np.ndarray)
+    """Return the sequences at `indices` in their rows of a batch of this shape, [R, L], see SharedRowBatches.
+
+    Features without labels give a batch without them.
+    """
     names = ("input_ids", "token_type_ids", "attention_mask", "text_ids")
     batch: Batch = {name: np.zeros(shape, np.int32) for name in names}
     batch["text_starts"] = np.zeros((shape[0], slots), np.int32)
     batch["weights"] = np.zeros((shape[0], slots), np.float32)
-    batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
+    if features.labels is not None:
+        assert isinstance(features.labels, np.ndarray)
+        batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
     taken = np.zeros(shape[0], np.int64)
     for index, r, begin in zip(indices, row, start, strict=True):
         ids, slot = features.input_ids[index], taken[r]
@@ -112,7 +124,8 @@ def _filled(
         batch["attention_mask"][where] = 1
         batch["text_ids"][where] = slot + 1
         batch["text_starts"][r, slot], batch["weights"][r, slot] = begin, 1
-        batch["labels"][r, slot] = features.labels[index]
+        if features.labels is not None:
+            batch["labels"][r, slot] = features.labels[index]
         taken[r] += 1
     # As in `padded`: a filling row needs a position to attend to.
     batch["attention_mask"][taken == 0, 0] = 1

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from test_batching import make_features
 
-from bert_jax.data.sequences.batching import TrainingBatches
+from bert_jax.data.sequences.batching import TrainingBatches, ladder
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.shared_rows import SharedRowBatches, shared_rows
+from bert_jax.data.sequences.text_batches import PackedBatches, batches, text_places
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -58,3 +59,39 @@ def test_rows_may_be_longer_than_the_longest_sequence_if_the_model_reads_that():
     features = Features(ids, ids, np.zeros(40, np.int32), np.arange(40, dtype=np.int32), 100)
     lengths = {longest: SharedRowBatches(features, 8, longest).length for longest in (64, 512)}
     assert lengths == {64: 48, 512: 72}  # 33 are padded to 48, where one fits; in a row of 72 there are two
+
+
+def test_rows_without_a_longer_one_are_of_different_lengths():
+    # By hand: 9 begins a row of 12, which 3 fills; 6 one of 8, which 2 fills; 5 one of 8, where 3 leave no place for 4.
+    row, start = shared_rows(np.array([3, 9, 6, 5, 2, 4]), np.array([8, 12, 8, 8, 8, 8]), 9)
+    np.testing.assert_array_equal(row, [0, 0, 1, 2, 1, 3])
+    np.testing.assert_array_equal(start, [9, 0, 0, 0, 6, 0])
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(1000, 32), (37, 8), (2, 32)])
+def test_texts_in_packed_batches_are_all_there_in_few_shapes(size, batch_size):
+    features = make_features(size, max_length=512)
+    found, positions = [], 0
+    packed = PackedBatches(features, batch_size)
+    for numbers, batch in packed:
+        row, start = text_places(batch)
+        for number, r, begin in zip(numbers, row, start, strict=True):
+            where = r, slice(begin, begin + len(features.input_ids[number]))
+            np.testing.assert_array_equal(batch["input_ids"][where], features.input_ids[number])
+            np.testing.assert_array_equal(batch["token_type_ids"][where], features.token_type_ids[number])
+            assert len(set(batch["text_ids"][where])) == 1
+        assert (batch["text_ids"] > 0).sum() == sum(len(features.input_ids[number]) for number in numbers)
+        assert batch["input_ids"].shape[1] in ladder(512) and batch["input_ids"].shape[0].bit_count() == 1
+        found += numbers.tolist()
+        positions += batch["input_ids"].size
+    assert sorted(found) == list(range(size)) and size / 3 < len(packed) * batch_size
+    padded = [batch["input_ids"] for _, batch in batches(features, batch_size)]
+    assert positions <= sum(ids.size for ids in padded)
+    assert len({batch["input_ids"].shape for _, batch in packed}) <= len({ids.shape for ids in padded})
+
+
+def test_padded_texts_have_places_too():
+    for numbers, batch in batches(make_features(5, max_length=40), 4):
+        row, start = text_places(batch)
+        np.testing.assert_array_equal(row, np.arange(len(numbers)))
+        assert not start.any()
