@@ -31,6 +31,7 @@ def analyze(place: pathlib.Path, output: pathlib.Path, *words: str) -> int:
     )
 
 
+@pytest.mark.slow
 def test_cka_leaves_its_result_and_pictures(place, tmp_path, capsys):
     older = next((place / "run" / "checkpoints").glob("step_*1"))
     assert analyze(place, tmp_path / "out", f"--other={older}", "--minibatch=5") == 0

@@ -152,6 +152,7 @@ def test_bad_input_is_one_clear_error(model):
             call()
 
 
+@pytest.mark.slow
 def test_the_command_measures_words_and_senses(tmp_path, capsys):
     write_workdir(tmp_path / "run", 1)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")

@@ -26,6 +26,7 @@ SMALL = ModelConfig(vocab_size=60, hidden_size=64, num_layers=3, num_heads=4, ma
 WIDE = dataclasses.replace(SMALL, hidden_size=128, initializer_range=0.05)
 
 
+@pytest.mark.slow
 def test_the_norm_of_attention_follows_the_law_for_any_number_of_heads():
     found = attention_norm(WIDE, (1, 2, 4, 8, 16), draws=64, length=16)
     assert found.heads == (1, 2, 4, 8, 16) and (found.standard_error < 0.04).all()

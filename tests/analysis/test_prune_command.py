@@ -42,6 +42,7 @@ def pruned(place) -> pathlib.Path:
     return place / "out"
 
 
+@pytest.mark.slow
 def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monkeypatch, capsys):
     assert sorted(path.name for path in pruned.iterdir()) == ["model", "prune.png", "prune.svg", "result.json"]
     result = json.loads((pruned / "result.json").read_text())["result"]

@@ -103,6 +103,7 @@ def test_a_task_is_scored_on_clean_and_noisy_texts(tmp_path):
     assert {"noise.png", "noise.svg", "result.json"} == {path.name for path in (tmp_path / "out").iterdir()}
 
 
+@pytest.mark.slow
 def test_the_command_leaves_its_files_and_computes_once(tmp_path, capsys):
     write_workdir(tmp_path / "run", 1, config=SMALL)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")

@@ -39,6 +39,7 @@ def test_prepare_beside_its_tokenizer(small_store, tmp_path, capsys):
     assert "our tokenizer alone" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_attention_by_length(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
     output = tmp_path / "attention.json"

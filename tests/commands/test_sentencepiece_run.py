@@ -16,6 +16,8 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.pretrained.loading import load
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 
 
@@ -50,7 +52,6 @@ def place(tmp_path_factory) -> pathlib.Path:
     return place
 
 
-@pytest.mark.slow
 def test_the_store_holds_what_sentencepiece_itself_encodes(place):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(place / "x.model"))
     store = open_store(place / "store")

@@ -122,8 +122,8 @@ def config(small_store, tmp_path):
     "busy, text, number, code",
     [
         (COMPILES, "XLA is busy", signal.SIGTERM, 143),
-        (RESTORES, "Orbax is busy", signal.SIGINT, 130),
-        (DESTROYS, "a destructor is busy", signal.SIGTERM, 143),
+        pytest.param(RESTORES, "Orbax is busy", signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(DESTROYS, "a destructor is busy", signal.SIGTERM, 143, marks=pytest.mark.slow),
     ],
 )
 def test_before_the_first_step_it_leaves_at_once(config, busy, text, number, code):

@@ -83,7 +83,9 @@ def test_dropout_is_that_of_recurrent_layers_too(dropout, expected):
     assert make_programs(config, MODEL, head, mesh).model.config.recurrent_dropout == 0
 
 
-@pytest.mark.parametrize("remat", ["auto", "none", "sel", "dots", "full"])
+@pytest.mark.parametrize(
+    "remat", ["sel", *(pytest.param(name, marks=pytest.mark.slow) for name in ("auto", "none", "dots", "full"))]
+)
 def test_remat_reaches_the_step_of_fine_tuning(remat):
     config = FinetuneConfig(compute=ComputeConfig(dtype="float32", remat=remat))
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])

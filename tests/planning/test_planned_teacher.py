@@ -23,6 +23,8 @@ from bert_jax.planning.phase_plan import plan_phase
 from bert_jax.planning.topology import find_topology
 from bert_jax.planning.traced_step import resolved
 
+pytestmark = pytest.mark.slow
+
 LENGTH, PREDICTIONS, ROWS = 48, 8, 64
 STUDENT = dataclasses.replace(written_teacher.TEACHER, num_layers=2, type_vocab_size=0, pair_head=False)
 

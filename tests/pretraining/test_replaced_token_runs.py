@@ -33,6 +33,8 @@ from bert_jax.pretrained.source import open_source
 from bert_jax.pretraining import pretrain
 from bert_jax.training.events import read_events
 
+pytestmark = pytest.mark.slow
+
 DISCRIMINATOR = dataclasses.replace(MODEL, embedding_size=20, pair_head=False, activation="gelu_erf", pooler="gelu_erf")
 
 
@@ -72,7 +74,6 @@ def error(capsys, *words: str) -> str:
     return said
 
 
-@pytest.mark.slow
 def test_both_losses_are_logged_by_their_names_and_weighted(run):
     logged, evaluated = rows(run.workdir), rows(run.workdir, "evaluation")
     for row in logged:
@@ -113,7 +114,6 @@ def two_steps(store, workdir, embeddings: str) -> Config:
     return config
 
 
-@pytest.mark.slow
 def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, tmp_path):
     config = two_steps(small_store, tmp_path / "run", "disentangled")
     model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
@@ -130,7 +130,6 @@ def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, t
     np.testing.assert_array_equal(whole(source.arrays["generator/embeddings/word/table"]) + difference, tables[0])
 
 
-@pytest.mark.slow
 def test_tables_of_their_own_are_opened_and_measured(small_store, tmp_path):
     config = two_steps(small_store, tmp_path / "run", "own")
     model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
@@ -240,7 +239,6 @@ MESHES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_losses_do_not_depend_on_mesh_micro_batches_or_how_layers_run(small_store, tmp_path, mesh):
     """Packed rows, dropout 0: which words are drawn depends on the row alone."""
