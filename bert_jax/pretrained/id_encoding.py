@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -37,7 +38,7 @@ def encode_ids(
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     if memory is not None:
         batch["memory"] = _memory(model, memory, len(ids))
-    found = runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
+    found = jax.tree.map(np.array, runner.encode(batch, layers=chosen, attentions=attentions, pooling=None))
     number, last = model.config.num_layers, found["last"]
     states = (
         [last]

@@ -58,7 +58,7 @@ class Runner:
     def encode(
         self, batch: Batch, layers: tuple[int, ...] | None, attentions: bool, pooling: str | None
     ) -> dict[str, Any]:
-        """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32.
+        """Return last [B, L, H], pooled [B, H], layers and attentions (N × [B, A, L, L]), float32, to be read only.
 
         `pooled` is None without a pooler, and [n, H] where rows hold several texts, n in all; `layers` are those
         requested, [B, L, H] each. A batch of an XLNet may have a memory, float32 [B, N, M, H].
@@ -77,7 +77,7 @@ class Runner:
             "attentions": output.attentions or (),
             "layers": tuple((output.hidden_states or ())[index] for index in layers or ()),
         }
-        return host(batch, states) | {"pooled": None if pooled is None else of_texts(batch, pooled)}
+        return host(batch, states, copy=False) | {"pooled": None if pooled is None else of_texts(batch, pooled)}
 
     def embed(self, batch: Batch, weights: Any, combination: str, pooling: str, normalize: bool) -> np.ndarray:
         """Return vectors [B, H'] or, of rows of several texts, [n, H'], float32."""
@@ -145,12 +145,15 @@ class Compiled:
         return jax.make_array_from_callback(filled.shape, where, filled.__getitem__)
 
 
-def host(batch: Batch, output: Any) -> Any:
-    """Return `output` in NumPy, its floats as float32, without the rows beyond those of `batch`."""
+def host(batch: Batch, output: Any, copy: bool = True) -> Any:
+    """Return `output` in NumPy, its floats as float32, without the rows beyond those of `batch`.
+
+    Without `copy`, float32 arrays of a CPU are views of those of JAX, which cannot be written to.
+    """
     rows = len(batch["input_ids"])
     whole = jax.device_get(output)
     return jax.tree.map(
-        lambda x: x[:rows].astype(np.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole
+        lambda x: x[:rows].astype(np.float32, copy=copy) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole
     )
 
 
