@@ -2,8 +2,8 @@
 
     bert-jax pretrain modernbert_base --data.path=STORE --workdir=WORKDIR
 
-Its first phase, 1,024 tokens: 30 % of the tokens masked, one objective, packed rows, StableAdamW, a constant rate
-after the warm-up. The later phases, 8,192 tokens, go on from it with a larger base of the rotary positions:
+Its first phase, 1,024 tokens: 30 % of the tokens masked, one objective, packed rows, StableAdamW, a constant rate after
+the warm-up. The later phases, 8,192 tokens, continue from it with a larger base of the rotary positions:
 
     bert-jax pretrain modernbert_base --init_from=WORKDIR --workdir=LONG --data.path=STORE --sequence_length=8192 \
       --batch_size=576 --learning_rate=3e-4 --warmup_steps=0 --steps=… --model.max_position_embeddings=8192 \

@@ -1,12 +1,12 @@
-"""Prepares one corpus by several roads, killed on the way or not, and compares the SHA-256 of the stores.
+"""Prepares one corpus in several ways, killed in between or not, and compares the SHA-256 of the stores.
 
     python scripts/check_prepare.py TEXT.txt.gz vocab.txt DIRECTORY \\
         local:1 local:2 killed:10 beam:2 beam-killed:5 --clean.unicode=repair --clean.deduplicate=near
 
-A road is a runner with its number of workers; or `killed:N`, the local runner, or `beam-killed:N`, which get SIGKILL at
+A way is a runner with its number of workers; or `killed:N`, the local runner, or `beam-killed:N`, which get SIGKILL at
 N points of what they write, evenly spaced, and are started again each time. Options that begin with -- are those of
-`bert-jax prepare`, for all roads. DIRECTORY, which is empty, gets one store per road. The hash is that of the names and
-SHA-256 of all files of a store, `manifest.json` among them.
+`bert-jax prepare`, and apply to all. DIRECTORY, which is empty, gets one store per way. The hash is that of the names
+and SHA-256 of all files of a store, `manifest.json` among them.
 """
 
 import hashlib
@@ -94,22 +94,22 @@ def seconds_of_children() -> float:
 def main(text: str, vocab: str, directory: str, *words: str) -> int:
     options = [word for word in words if word.startswith("--")]
     digests, most = {}, {}
-    for road in (word for word in words if word not in options):
-        kind, _, number = road.partition(":")
+    for way in (word for word in words if word not in options):
+        kind, _, number = way.partition(":")
         runner = kind.removesuffix("killed").removesuffix("-") or "local"
-        store = pathlib.Path(directory) / road.replace(":", "_")
+        store = pathlib.Path(directory) / way.replace(":", "_")
         command = [sys.executable, "-m", "bert_jax", "prepare", f"--input={text}", f"--vocab={vocab}", *options]
         command += [f"--output={store}", f"--runner={runner}"]
         before, killed = seconds_of_children(), kind != runner
         if killed and runner not in most:
-            sys.exit(f"{road} comes after a road that makes the same store by {runner} without being killed")
+            sys.exit(f"{way} must come after a run of {runner} that makes the same store without being killed")
         for files, size in points(most[runner], int(number)) if killed else ():
             kill_at(subprocess.Popen(command, stdout=subprocess.DEVNULL), store, files, size)
         sizes = prepare(command if killed else [*command, f"--workers={number}"], store, FILES[runner])
         most.setdefault(runner, sizes)
-        digests[road] = digest(store)
+        digests[way] = digest(store)
         spent = "" if killed else f", {seconds_of_children() - before:,.0f} s of processor time"  # the dead's is lost
-        print(f"{road}: {digests[road]}{spent}", flush=True)
+        print(f"{way}: {digests[way]}{spent}", flush=True)
     same = len(set(digests.values())) == 1
     print("one SHA-256" if same else "THE STORES DIFFER")
     return int(not same)

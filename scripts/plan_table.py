@@ -5,8 +5,8 @@
     python scripts/plan_table.py [NAME…] > table.md
 
 Each NAME is base or large, a machine such as v5e:2x2, or both joined by @ (large@v5e:2x2); by default everything is
-planned. Every program is compiled once, in minutes of processor time, and kept in the user's cache directory,
-so that a run that was cut off goes on where it was. No TPU is needed.
+planned. Every program is compiled once, in minutes of processor time, and kept in the user's cache directory, so that
+an interrupted run continues where it stopped. No TPU is needed.
 """
 
 import dataclasses

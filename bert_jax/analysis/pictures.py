@@ -56,7 +56,7 @@ def plain_frame(axes: "Axes") -> None:
 
 
 def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
-    """Write the value of each cell of a heat map into it; – stands for NaN."""
+    """Write the value of each cell of a heat map into it; – marks NaN."""
     for (row, column), value in np.ndenumerate(matrix):
         text = "–" if np.isnan(value) else f"{value:.2f}"
         colour = "white" if value < 0.6 else "black"

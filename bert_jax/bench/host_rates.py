@@ -1,4 +1,4 @@
-"""The sequences a second that hosts need: rates of the command line, or those that `bert-jax plan` predicts."""
+"""The sequences per second that hosts need: rates of the command line, or those that `bert-jax plan` predicts."""
 
 import math
 from typing import Any

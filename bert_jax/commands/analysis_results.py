@@ -17,7 +17,7 @@ from bert_jax.pretrained.model import PretrainedModel
 
 Result = typing.TypeVar("Result")
 NOT_IN_KEY = ("input", "other", "sts", "word", "senses", "task_data", "trees", "output", "batch_size")
-"""Options that a result does not follow from as they stand: files and models are in its key by their contents."""
+"""Options whose values are not in the key of a result: files and models are in it by their contents."""
 
 
 def saved_or_computed(

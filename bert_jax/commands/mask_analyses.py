@@ -1,4 +1,4 @@
-"""`bert-jax analyze mask_gap`: what a run has learned of its masks by heart, computed, printed and drawn."""
+"""`bert-jax analyze mask_gap`: how far a run has memorized its masks, computed, printed and drawn."""
 
 import dataclasses
 import os

@@ -53,7 +53,7 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     Args:
       commands: the commands by name.
       argv: name of the program, command and words for it; --debug among them shows tracebacks, and
-        --no_compilation_cache lets JAX, which is not imported yet, compile everything anew.
+        --no_compilation_cache lets JAX, which is not imported yet, compile everything again.
     """
     debug = "--debug" in argv
     words = [word for word in argv[1:] if word not in ("--debug", "--no_compilation_cache")]

@@ -97,7 +97,7 @@ def _characters(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edit(word: list[str], place: int, kind: str, choice: int) -> None:
-    """Carry out one edit in a word whose cells, one for each of its characters, hold what has become of them.
+    """Carry out one edit in a word whose cells, one for each of its characters, hold the edited characters.
 
     What is impossible, such as to swap in a word of one character, becomes a substitution.
     """

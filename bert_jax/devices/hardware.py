@@ -45,7 +45,7 @@ PEAK_FLOPS = (
 )
 
 JAX_LATER_SECONDS = 15
-"""By which JAX finds a host dead later than peers.py does, and aborts."""
+"""Time after which JAX, later than peers.py, also considers a host dead, and aborts."""
 
 # Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
 PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")

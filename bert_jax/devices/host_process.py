@@ -1,6 +1,6 @@
 """The environment of a process that computes on the CPU: memory that is used again, and as many threads as it may run.
 
-Both are read when a process starts, so a command starts itself anew with them; importing bert_jax, or `bert_jax.load`,
+Both are read when a process starts, so a command restarts itself with them; importing bert_jax, or `bert_jax.load`,
 changes nothing.
 """
 
@@ -34,7 +34,7 @@ def computing_variables(
     """Return the variables that `environment` lacks for computing on the CPU at full speed.
 
     GLIBC_TUNABLES: a step allocates hundreds of MiB and frees them again, and the system clears every page of them
-    anew; glibc then keeps them for the next step, which may take two to three times the memory. So it is only asked to
+    again; glibc then keeps them for the next step, which may take two to three times the memory. So it is only asked to
     on machines with plenty. NPROC: XLA starts a thread for each core that the process may be placed on, also where a
     container may use the time of fewer. What the environment says already about either comes first (MALLOC_… too).
 

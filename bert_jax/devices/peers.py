@@ -27,7 +27,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong with the command, and it should be started again."""
 LOOK_SECONDS = 2.0
 LINGER_SECONDS = 5.0
-"""For which the first host, whose end takes the service away, waits at most for the others to read why they end."""
+"""Longest time that the first host, which ends the service with itself, waits for the others to read why they end."""
 SIGN, END = "bert_jax/signs", "bert_jax/end"
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -5,7 +5,7 @@ of parameters, gradients and moments; `tensor` splits heads, feed-forward width 
 parameter (models/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at BERT
 sizes they fit on a device, and only the moments have to be split.
 
-`slice` is the outermost axis. It stands for TPU slices, which only the network of the data centre connects. Each slice
+`slice` is the outermost axis. It represents TPU slices, which only the network of the data centre connects. Each slice
 holds the whole state, so that nothing but gradients and the sums of a few metrics crosses that network.
 """
 

@@ -8,7 +8,7 @@ from bert_jax.devices.peers import end_all, where
 
 BEYOND_SLOWEST_SECONDS = 300.0
 PATIENCE_SECONDS = 3600.0
-"""For compiling, for the first steps, and for the first save: nobody knows yet what is slow."""
+"""Limit for compiling, for the first steps and for the first save, when it is not yet known how long they take."""
 FIRST_STEPS = 3
 TICK_SECONDS = 1.0
 REPORT_SECONDS = 5.0

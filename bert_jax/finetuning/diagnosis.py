@@ -96,4 +96,4 @@ def _check_vacant(workdir: epath.Path) -> None:
     """Raise UserError if the figures of AX would replace those of a run."""
     results = workdir / "results.json"
     if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
-        raise UserError(f"workdir={workdir} holds another run or its results; give ax its own --workdir")
+        raise UserError(f"workdir={workdir} holds a different run or its results; give ax its own --workdir")

@@ -1,4 +1,4 @@
-"""Makes of a SentencePiece model what a tokenizer.json needs to split text in the same way."""
+"""From a SentencePiece model to what a tokenizer.json needs to split text in the same way."""
 
 import functools
 import itertools

@@ -23,7 +23,7 @@ def read_unigram(file: epath.Path) -> SentencePieceTokenizer | None:
     """Return the tokenizer of a tokenizer.json with a unigram model, None if it has another.
 
     Raises:
-      UserError: the file is damaged, or splits text in another way than SentencePiece.
+      UserError: the file is damaged, or splits text differently from SentencePiece.
     """
     values = read_object(file)
     model = values.get("model")

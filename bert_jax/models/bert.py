@@ -78,7 +78,7 @@ class BertForPreTraining:
         return {**encoder, **pretraining_parameters(self.config, self.parts)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """As `Model.training_flops`, for `predictions` masked positions."""
+        """Implement `Model.training_flops`, for `predictions` masked positions."""
         return training_flops(self.config, self.parameters, sequence_length, predictions).total
 
     def init(self, key: jax.Array) -> Params:
@@ -194,7 +194,7 @@ class BertForPreTraining:
         texts: PackedTexts | None = None,
         permutation: Permutation | None = None,
     ) -> EncoderOutput:
-        """As `Model.encode`.
+        """Implement `Model.encode`.
 
         With `texts`, each attends to itself alone, has positions from 0, and a pooled vector: `pooled` is [B, T, H].
         With a `permutation` of M targets, which is for XLNet, tokens see those that are not later in its order, and all

@@ -1,4 +1,4 @@
-"""The one table of the arrays of BERT and its kin: embeddings, layers, the heads of pre-training and of tasks.
+"""The one table of the arrays of BERT and its relatives: embeddings, layers, the heads of pre-training and of tasks.
 
 Nothing outside the standard library is imported at the top, so `bert-jax info` reads it without loading jax.
 """

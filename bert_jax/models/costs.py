@@ -21,9 +21,9 @@ class ParameterCounts:
 
     embeddings: int
     block: int
-    """Of one layer, without a table that all use; the first may have less (model.first_attention_norm)."""
+    """Parameters of one layer, without a table that all use; the first may have fewer (model.first_attention_norm)."""
     layers: int
-    """Of all layers; what they share is counted once, and so is a table of relative positions."""
+    """Parameters of all layers; what they share is counted once, and so is a table of relative positions."""
     final_norm: int
     pooler: int
     mlm_head: int
@@ -32,7 +32,7 @@ class ParameterCounts:
     replaced_tokens: int
     mask_decoder: int
     contexts: int
-    """Of the second table of static word vectors, and of the biases of GloVe."""
+    """Parameters of the second table of static word vectors, and the biases of GloVe."""
 
     @property
     def encoder_without_pooler(self) -> int:

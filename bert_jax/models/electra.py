@@ -23,9 +23,10 @@ class Electra:
     """
 
     discriminator: BertForPreTraining
-    """With the part replaced_tokens."""
+    """The discriminator, with the part replaced_tokens."""
     generator: BertForPreTraining
-    """With the part mlm, the vocabulary of the discriminator, and tables as wide as the discriminator's."""
+    """The generator, with the part mlm, the vocabulary of the discriminator, and tables as wide as the
+    discriminator's."""
     embeddings: Sharing = "shared"
     """See GeneratorConfig.embeddings."""
 
@@ -51,11 +52,11 @@ class Electra:
 
     @property
     def shares_word_table(self) -> bool:
-        """As `BertForPreTraining.shares_word_table`; both parts look words up in that table."""
+        """Implement `BertForPreTraining.shares_word_table`; both parts look words up in that table."""
         return self.embeddings == "shared" and self.generator.shares_word_table
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """As `Model.training_flops`, of both parts."""
+        """Implement `Model.training_flops`, for both parts."""
         return sum(part.training_flops(sequence_length, predictions) for part in (self.discriminator, self.generator))
 
     def init(self, key: jax.Array) -> Params:
@@ -122,7 +123,7 @@ class Electra:
         collect: bool = False,
         texts: PackedTexts | None = None,
     ) -> EncoderOutput:
-        """As `BertForPreTraining.encode`, by the discriminator."""
+        """Implement `BertForPreTraining.encode` with the discriminator."""
         params = self.discriminator_params(params)
         return self.discriminator.encode(
             params, input_ids, token_type_ids, attention_mask, dropout_key, collect=collect, texts=texts

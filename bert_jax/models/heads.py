@@ -131,7 +131,7 @@ class TransformedTaskHead(nnx.Module):
         self.pooling: Literal["cls", "mean"] = head.pooling
 
     def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        """As `TaskHead`."""
+        """Return the scores, as `TaskHead` does."""
         read = output.last_hidden_state.astype(jnp.float32)
         if self.pooled:
             read = pool(read, jnp.asarray(mask).at[:, 0].set(1), self.pooling)  # a row of padding has a mean too

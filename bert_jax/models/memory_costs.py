@@ -45,9 +45,9 @@ class ActivationBytes:
     """
 
     linear: int
-    """Of the layers, linear in the length."""
+    """The part of the layers that is linear in the length."""
     quadratic: int
-    """Of the layers, quadratic in the length: attention probabilities, and their copy after dropout."""
+    """The part of the layers that is quadratic in the length: attention probabilities, and their copy after dropout."""
     embeddings: int
     heads: int
     """Mostly logits of the predicted words, in float32."""

@@ -1,4 +1,4 @@
-"""Rows of several texts, each of which is computed as if it stood alone."""
+"""Rows of several texts, each of which is computed as if it were alone."""
 
 import dataclasses
 

@@ -1,7 +1,7 @@
 """Positions that enter inside attention: turned queries and keys (RoPE), scores that fall with distance (ALiBi), order.
 
-All depend on distances alone. So a text in a packed row is computed as if it stood alone, without restarting
-positions, and no length needs a table.
+All depend on distances alone. So a text in a packed row is computed as if it were alone, without restarting positions,
+and no length needs a table.
 """
 
 import dataclasses

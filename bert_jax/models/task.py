@@ -62,7 +62,8 @@ class BertForTask:
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """As `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it was trained."""
+        """Implement `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it were
+        trained."""
         return training_flops(self.config, self.parameters, sequence_length, predictions).total
 
     def init(self, key: jax.Array) -> Params:

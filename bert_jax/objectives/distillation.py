@@ -35,7 +35,7 @@ class Teacher(Generic[Network]):
     params: Params
     """On the devices, split as the model's table says."""
     fingerprint: str
-    """Of the values, by which a run knows its teacher again."""
+    """Fingerprint of the parameters, by which a run recognizes its teacher."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,9 @@ class DistillationObjective:
     teacher: BertForPreTraining
     weights: ObjectiveConfig
     epsilon: float = 0.0
-    """As in `PretrainingObjective`."""
+    """The same as in `PretrainingObjective`."""
     teacher_params: Params | None = None
-    """Of the teacher, which are never trained; see `reading`."""
+    """Parameters of the teacher, which are never trained; see `reading`."""
 
     def reading(self, teacher_params: Params) -> "DistillationObjective":
         """Return the objective with the arrays of the teacher, inside the function that is compiled to take them."""

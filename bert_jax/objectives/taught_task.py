@@ -26,7 +26,7 @@ class TaughtTaskObjective:
     teacher: BertForTask
     options: TaskDistillationConfig
     teacher_params: Params | None = None
-    """Of the teacher, which are never trained; see `reading`."""
+    """Parameters of the teacher, which are never trained; see `reading`."""
 
     def reading(self, teacher_params: Params) -> "TaughtTaskObjective":
         """Return the objective with the arrays of the teacher, inside the function that is compiled to take them."""

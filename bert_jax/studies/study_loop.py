@@ -24,7 +24,7 @@ class Progress:
     """What went wrong so far, and whether a signal ended a run."""
 
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    """By the name of the run."""
+    """The reason of each failure, by the name of the run."""
     exit_code: int = 0
 
 

@@ -42,7 +42,7 @@ def draw_study(study: Study, columns: list[Column]) -> "Figure":
     for number, panel in enumerate(panels):
         if number >= count:
             panel.set_axis_off()
-        elif number % across and names is None:  # the names of the arms stand before the first panel of a row
+        elif number % across and names is None:  # the names of the arms are before the first panel of a row
             panel.set_yticklabels([])
     figure.suptitle(study.title, fontsize=11, parse_math=False)
     return figure

@@ -28,7 +28,7 @@ class StudyRun:
     arm: Arm
     seed: int
     config: Config
-    """Of the pre-training; its workdir is that of the first arm with the same options."""
+    """Configuration of the pre-training; its workdir is that of the first arm with the same options."""
     tasks: Mapping[str, FinetuneConfig]
 
     @property

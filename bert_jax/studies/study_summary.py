@@ -19,7 +19,7 @@ class Figure:
     """One measure of one arm."""
 
     values: tuple[float, ...]
-    """Of every seed."""
+    """One value per seed."""
     mean: float
     deviation: float | None
     """Sample standard deviation; None for one seed."""
@@ -40,7 +40,7 @@ class Column:
 
     heading: str
     figures: dict[str, Figure]
-    """By arm; those without a finished run are absent."""
+    """The figures by arm; arms without a finished run are absent."""
     p_value: float | None
     """Probability of differences as large as these if all arms were the same (one-way analysis of variance); None
     unless all arms, two at least, have two seeds."""

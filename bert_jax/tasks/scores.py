@@ -59,7 +59,7 @@ def spearman(answers: np.ndarray, predictions: np.ndarray) -> float:
 
 
 METRICS = {each.__name__: each for each in (accuracy, f1, matthews, pearson, spearman)}
-"""By the names that they have in results."""
+"""The metrics by their names in results."""
 
 
 def _unit(centred: np.ndarray) -> np.ndarray:

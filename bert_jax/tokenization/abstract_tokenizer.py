@@ -54,7 +54,7 @@ class Tokenizer(abc.ABC):
         """Return the ids of each text; no [CLS] or [SEP] is added."""
 
     def encode_words(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of each word as it stands after a space."""
+        """Return the ids of each word, written as after a space."""
         return self.encode_batch(words)
 
     def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -66,7 +66,7 @@ class ByteLevelTokenizer(Tokenizer):
         return encoding.ids, encoding.offsets
 
     def encode_masked(self, text: str) -> list[int]:
-        # The mask stands for a word with the space before it, as in `transformers`.
+        # The mask represents a word with the space before it, as in `transformers`.
         first, *rest = text.split(self.tokens[self.mask_id])
         parts = [part.rstrip() if number < len(rest) else part for number, part in enumerate([first, *rest])]
         ids = self.encode(parts[0])
@@ -177,7 +177,7 @@ def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> 
 
 
 def learn_byte_level(words: Iterable[str], size: int) -> ByteLevelTokenizer:
-    """Learn `size` pieces from an iterator over words, each as it stands after a space."""
+    """Learn `size` pieces from an iterator over words, each written as after a space."""
     learner = fast_tokenizer({}, [], True)
     pad, unk, start, end, mask = ROBERTA_NAMES
     trainer = tokenizers.trainers.BpeTrainer(

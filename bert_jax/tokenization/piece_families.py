@@ -41,7 +41,7 @@ class PieceFamily:
 _TIDY = Cleaning(tidies=True, strips_accents=True)
 _FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 OURS = PieceFamily("bert", vocabulary_file.SPECIAL_NAMES, vocabulary_file.SENTENCEPIECE_FILE)
-"""Of `bert-jax train-vocab`, and of a SentencePiece model that was trained with BERT's special tokens."""
+"""The family of `bert-jax train-vocab`, and of a SentencePiece model that was trained with BERT's special tokens."""
 FAMILIES = {
     each.name: each
     for each in (

@@ -71,7 +71,7 @@ def fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of bytes as it stands in a message."""
+    """Return a field of bytes as it is encoded in a message."""
     return _number(number << 3 | 2) + _number(len(content)) + content
 
 

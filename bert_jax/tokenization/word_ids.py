@@ -18,7 +18,7 @@ class WordIds:
 
     Args:
       encode: returns the ids of each of many texts.
-      separator: the id of SEPARATOR, which `encode` gives wherever it stands between spaces; None if it has no id.
+      separator: the id of SEPARATOR, which `encode` gives wherever it is between spaces; None if it has no id.
     """
 
     def __init__(self, encode: Callable[[list[str]], list[list[int]]], separator: int | None):

@@ -1,4 +1,4 @@
-"""Masks that are drawn once (static) or anew in every epoch (dynamic).
+"""Masks that are drawn once (static) or again in every epoch (dynamic).
 
     bert-jax study static_masks --data.path=STORE --task_data=DATA --workdir=DIR
 

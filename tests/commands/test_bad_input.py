@@ -308,7 +308,7 @@ CASES = [
     Case(
         "evaluate on another vocabulary",
         "evaluate @/run --data.path=@/other_store",
-        ("other_store was prepared with another vocabulary", "--vocab=", "run/tokenizer"),
+        ("other_store was prepared with a vocabulary different from that of", "--vocab=", "run/tokenizer"),
     ),
     Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
     Case("fill-mask without a mask", "fill-mask @/run sparrow", ("no [MASK] in 'sparrow'", "write [MASK]")),

@@ -216,7 +216,7 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):
         workdir=str(tmp_path / "ax"),
         data=TaskDataConfig(dir=str(tmp_path / "AX")),
     )
-    with pytest.raises(UserError, match="mnli holds another run or its results"):
+    with pytest.raises(UserError, match="mnli holds a different run or its results"):
         finetune(dataclasses.replace(config, workdir=config.init_from))
     assert json.loads((tmp_path / "mnli/results.json").read_text()) == results
     capsys.readouterr()

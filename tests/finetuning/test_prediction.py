@@ -116,7 +116,7 @@ def test_ax_takes_no_work_directory_of_another_task(on_ax, tmp_path, held):
     (tmp_path / "out").mkdir()
     for name, content in held.items():
         (tmp_path / "out" / name).write_text(json.dumps(content))
-    with pytest.raises(UserError, match=f"workdir={tmp_path}/out holds another run or its results"):
+    with pytest.raises(UserError, match=f"workdir={tmp_path}/out holds a different run or its results"):
         finetune(on_ax)
     assert {file.name: json.loads(file.read_text()) for file in (tmp_path / "out").iterdir()} == held
 

@@ -1,1 +1,1 @@
-"""Whether a model has learned the masks that it was trained with by heart."""
+"""Whether a model has memorized the masks that it was trained with."""

@@ -1,10 +1,10 @@
 """The gap between the loss with the masks of training and the loss with fresh masks, at every checkpoint of a run.
 
-A model can learn masks by heart only where they were: in the sequences that it was trained on. So the gap is measured
-there, on the same sequences twice: with the masks of their last visit, and with masks drawn from numbers that training
-never uses. On sequences that are held out no mask was ever trained with, so the same difference is zero but for chance;
-it is measured as the reference. The loss of fresh masks in training and in held-out sequences tells over-fitting to
-the text from over-fitting to masks.
+A model can memorize masks only where they were: in the sequences that it was trained on. So the gap is measured there,
+on the same sequences twice: with the masks of their last visit, and with masks drawn from numbers that training never
+uses. On sequences that are held out no mask was ever trained with, so the same difference is zero but for chance; it is
+measured as the reference. The loss of fresh masks in training and in held-out sequences tells over-fitting to the text
+from over-fitting to masks.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class MaskGap:
     fresh: np.ndarray
     """float64 [S]: loss of the same sequences with fresh masks, mean over `fresh_masks` of them."""
     gap: np.ndarray
-    """float64 [S]: trained - fresh; below 0 where masks were learned by heart."""
+    """float64 [S]: trained - fresh; below 0 where masks were memorized."""
     gap_error: np.ndarray
     """float64 [S]: standard error of the gap, over the sequences."""
     held_out: np.ndarray

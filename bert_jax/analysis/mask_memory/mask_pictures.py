@@ -1,4 +1,4 @@
-"""The picture of what a model has learned of its masks by heart."""
+"""The picture of how far a model has memorized its masks."""
 
 from typing import TYPE_CHECKING
 

@@ -51,7 +51,7 @@ def probe(
     """Return what linear probes read from the frozen layers of a model.
 
     Each probe is trained to convergence, on standardized states, with the strength of its penalty chosen on dev, and
-    scored on test. Every seed divides the texts anew and draws another control task.
+    scored on test. Every seed divides the texts differently and draws a different control task.
 
     Args:
       model: any model with a tokenizer.
@@ -59,7 +59,7 @@ def probe(
       directory: where the states of the examples are kept, for the next call; None: nowhere. Memory is that of the
         examples of one task in all layers, the rest is on disk.
       layers: "all", or numbers: 0 the embeddings, -1 the last.
-      pieces: which pieces of a word or span stand for it.
+      pieces: which pieces of a word or span represent it.
       seeds: number of seeds, 2 or more for intervals.
       examples: largest number of examples of a task and part, drawn at random.
       seed: the first of the seeds, and that of what is drawn.

@@ -114,7 +114,7 @@ class _Problem:
     """The penalized mean loss and its gradient as a function of one vector: [layer scores (R > 1), matrix, bias].
 
     The states of BERT vary in few directions, so that the curvature of the loss spans six orders of magnitude, and an
-    optimizer would need thousands of steps. The matrix therefore stands in the vector as rows for the principal
+    optimizer would need thousands of steps. The matrix is therefore stored in the vector as rows for the principal
     directions of the features, each scaled so that the curvature is about one in all of them. The minimum is the same.
     """
 

@@ -37,7 +37,7 @@ def span_states(
       texts: T texts. "[MASK]" in them is no mask.
       spans: int [m, 3]: number of the text, first character, the one behind the last.
       directory: the array is a file in it, mapped into memory; a call with the same arguments finds it there.
-      pieces: which of the pieces that overlap a span stand for it.
+      pieces: which of the pieces that overlap a span represent it.
       batch_size: number of texts that the model reads at once.
       max_length: tokens per text; None: as many as the model has positions.
       progress: whether to show a bar.

@@ -68,7 +68,7 @@ def probe_task(
       states: float32 [N + 1, m, H], see `span_states`.
       places: int [n, S]: those of the spans of each example among the m.
       layers: numbers of those to probe.
-      seeds: for each of which the texts are divided anew.
+      seeds: seeds, each of which divides the texts differently.
       count: called after every probe.
     """
     read = np.asarray(~np.isnan(states[0, :, 0])[places].any(axis=1))

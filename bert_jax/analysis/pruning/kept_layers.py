@@ -37,7 +37,7 @@ def check_removable(model: PretrainedModel) -> None:
     elif config.sharing != "none":
         reason = f"its layers share parameters (model.sharing={config.sharing})"
     elif not config.first_attention_norm:
-        reason = "its first layer has another form than the others (model.first_attention_norm=False)"
+        reason = "its first layer differs from the others (model.first_attention_norm=False)"
     elif config.local_window is not None and config.global_every > 1:
         reason = (
             f"every {config.global_every}th layer sees the whole sequence and the others {config.local_window} tokens "

@@ -60,7 +60,7 @@ def init(
       progress: whether to show a bar.
 
     Raises:
-      UserError: the model is of another kind than a Transformer with attention by content, or a value cannot work.
+      UserError: the model is not a Transformer with attention by content, or a value cannot work.
     """
     config = model.config if isinstance(model, PretrainedModel) else model
     if config.vocab_size is None:

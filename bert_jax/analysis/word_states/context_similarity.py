@@ -28,7 +28,7 @@ class ContextSimilarity:
     nothing."""
     explained_variance: np.ndarray
     """float64 [W, N + 1]: for each word, the largest share of its vectors' sum of squares that lies in one direction:
-    how well a single vector per word could stand for them."""
+    how well a single vector per word could represent them."""
     intra_sentence: np.ndarray
     """float64 [N + 1]: mean cosine of a word with the mean of its text's words."""
     cosine_baseline: np.ndarray

@@ -6,11 +6,11 @@ from bert_jax.data.cleaning.word_boundaries import words_with_marks
 
 LONGEST_WORD = 1_000
 FEWEST_WORDS = 5
-"""Of a line."""
+"""Least number of words in a line."""
 FEWEST_SENTENCES = 3
-"""Of a page."""
+"""Least number of sentences in a page."""
 END_MARKS = (".", "?", "!", '"', "。", "？", "！")
-"""Of a line: those of the published code, and those of Chinese and Japanese."""
+"""Ends of a line: those of the published code, and those of Chinese and Japanese."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")

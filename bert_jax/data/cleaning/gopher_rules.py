@@ -10,9 +10,9 @@ from bert_jax.data.cleaning.word_hashes import rows_of_words, word_hashes
 
 FEWEST_WORDS, MOST_WORDS = 50, 100_000
 SHORTEST_MEAN, LONGEST_MEAN = 3, 10
-"""Characters of a word, on average; asked where at least half of the words stand between spaces."""
+"""Characters of a word, on average; applied where at least half of the words are between spaces."""
 MOST_SYMBOLS = 0.1
-"""Of # and of …, per word."""
+"""Number of # and of …, each per word."""
 MOST_BULLETS, MOST_ELLIPSES = 0.9, 0.3
 """Share of the lines that begin, or end, with them."""
 FEWEST_ALPHABETIC = 0.8

@@ -1,4 +1,4 @@
-"""What a word is: what stands between spaces or marks, or one character of a script that has no spaces between words.
+"""What a word is: the text between spaces or marks, or one character of a script without spaces between words.
 
 Chinese, Japanese, Thai, Lao, Khmer and Burmese are such; BERT's tokenizer splits Chinese in the same way. In other text
 these functions are `str.split` and the regular expression for words.

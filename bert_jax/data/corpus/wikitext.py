@@ -67,7 +67,7 @@ class _Part:
         self.texts: list[list[str]] = [[]]
         """What its sections show so far: of a link the title and the text, of an element name, attributes, contents."""
         self.contents: int | None = None
-        """Of an element: which section is between its tags."""
+        """Index of the section between the tags of an element."""
         self.left_out: list[str] = []
         """The kinds of what is left out of it."""
 

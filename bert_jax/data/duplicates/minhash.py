@@ -1,6 +1,6 @@
 """MinHash signatures of documents and the bands by which similar ones meet (Broder 1997; Leskovec et al. 2020, ch. 3).
 
-The similarity of two documents is the Jaccard similarity of their sets of SHINGLE_WORDS words in a row.
+The similarity of two documents is the Jaccard similarity of their sets of SHINGLE_WORDS consecutive words.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from bert_jax.data.cleaning.word_hashes import overlapping
 from bert_jax.data.randomness import Stream, bits
 
 SHINGLE_WORDS = 5
-"""As in Lee et al. 2022 (Deduplicating Training Data Makes Language Models Better)."""
+"""Number of words in a shingle, as in Lee et al. 2022 (Deduplicating Training Data Makes Language Models Better)."""
 
 HASHES = 128
 """Numbers in a signature; an estimated similarity s has the standard deviation √(s(1-s)/128), 0.035 at 0.8."""

@@ -1,6 +1,6 @@
 """The search for duplicates as steps of a pipeline: records of every block on any worker, the search on one of them.
 
-The functions are those of the local runner, and the order is that of the corpus, so the same documents go.
+The functions are those of the local runner, and the order is that of the corpus, so the same documents are removed.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The first pass over a corpus that is made without duplicates: which documents and paragraphs are to go.
+"""The first pass over a corpus whose duplicates are removed: it decides which documents and paragraphs to remove.
 
 It reads and cleans every block as the second pass does, keeps hashes of it in files that only grow, and then searches
 those. A run that was killed resumes where `search.json` says; only the search itself, which is short beside the

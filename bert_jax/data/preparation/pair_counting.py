@@ -1,4 +1,4 @@
-"""`bert-jax count`: how often each two tokens of a store are beside each other, with bounded memory.
+"""`bert-jax count`: how often any two tokens of a store occur near each other, with bounded memory.
 
 As `cooccur` of the code of GloVe (Pennington et al. 2014): two tokens at distance d inside a document count 1/d, in
 both directions. Sums are exact, in units of 1/lcm(1 … window), so that they do not depend on how the text is divided.
@@ -127,6 +127,6 @@ def _summed(chunks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             continue
         first = np.flatnonzero(np.concatenate([[True], rows[1:, 0] != rows[:-1, 0]]))
         rows = np.stack([rows[first, 0], np.add.reduceat(rows[:, 1], first)], axis=1)
-        held = rows[-1:]  # whose key may go on in the next chunk
+        held = rows[-1:]  # whose key may continue in the next chunk
         yield rows[:-1]
     yield held

@@ -1,4 +1,4 @@
-"""How often each two tokens of a store are beside each other: the files that `bert-jax count` writes.
+"""How often any two tokens of a store occur near each other: the files that `bert-jax count` writes.
 
 A directory:
 
