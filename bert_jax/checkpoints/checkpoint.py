@@ -16,20 +16,12 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from bert_jax.checkpoints.arrays import read_arrays
 from bert_jax.checkpoints.failures import all_refused, write_error
 from bert_jax.checkpoints.local_tier import LocalTier
-from bert_jax.checkpoints.manager import STEP_NAMES, Manager
-from bert_jax.checkpoints.record import (
-    check_fit,
-    check_origin,
-    check_unchanged,
-    make_record,
-    rank,
-    read_record,
-    sealed,
-)
-from bert_jax.checkpoints.walk_back import Restored, together, walk_back
+from bert_jax.checkpoints.manager import Manager
+from bert_jax.checkpoints.record import make_record, rank, sealed
+from bert_jax.checkpoints.step_directories import StepDirectories
+from bert_jax.checkpoints.walk_back import Restored, walk_back
 from bert_jax.config import CheckpointConfig
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
@@ -62,8 +54,8 @@ class Checkpoints:
         committed: Callable[[int, float], None] = lambda step, seconds: None,
         local: LocalTier | None = None,
     ):
-        place = os.fspath(directory)
-        self.directory: epath.Path = epath.Path(place if "://" in place else os.path.abspath(place))
+        self._places = StepDirectories(directory, run_id)
+        self.directory: epath.Path = self._places.directory
         self.run_id: str | None = run_id
         self.local: LocalTier | None = local
         self._config = config
@@ -73,7 +65,8 @@ class Checkpoints:
         self._manager: Manager | None = None
         if read_only:
             return
-        self._ranks = {step: found for step in self.steps() if (found := self._rank(step)) is not None}
+        ranks = {step: self._places.rank(step, best_metric) for step in self.steps()}
+        self._ranks = {step: found for step, found in ranks.items() if found is not None}
         self._manager = self._open()
 
     def _open(self, after_loss: bool = False) -> Manager:
@@ -86,7 +79,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the committed steps in ascending order; a save in progress or a failed one is not among them."""
-        found = {found.step for found in STEP_NAMES.find_all(self.directory)} if self.directory.is_dir() else set()
+        found = self._places.committed()
         # A network file system may not yet show one host what another host has committed.
         return sorted(found if self._saved is None else found | {self._saved})
 
@@ -96,7 +89,7 @@ class Checkpoints:
 
     def directories(self) -> list[epath.Path]:
         """Return the directories of the committed steps, in ascending order."""
-        return [self._step_directory(step) for step in self.steps()]
+        return [self._places.path(step) for step in self.steps()]
 
     def latest_step(self) -> int | None:
         """Return the newest step, here or among the local saves of this host; None if there is none."""
@@ -194,7 +187,7 @@ class Checkpoints:
             raise RuntimeError("this Checkpoints is read-only, closed, or ended by a failed save")
         for later in from_first([found for found in self.steps() if found > step]):
             if jax.process_index() == 0:
-                self._step_directory(later).rmtree()
+                self._places.path(later).rmtree()
             self._ranks.pop(later, None)
         self._saved = None
         if self.local is not None:
@@ -247,11 +240,7 @@ class Checkpoints:
 
     def read(self, step: int, abstract: Any) -> Restored:
         """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
-        content = together(self._record, step)
-        check_fit(content, abstract, f"checkpoint of step {step} in {self.directory}")
-        state = together(read_arrays, self._step_directory(step) / "state", abstract)
-        check_unchanged(content, state)
-        return Restored(step, state, content["position"], content["config"], content["metrics"])
+        return self._places.read(step, abstract)
 
     def _refuse(self, refused: dict[int, str], restored: Restored | None) -> None:
         """Report the steps that could not be used, and make room for saving them again."""
@@ -264,31 +253,13 @@ class Checkpoints:
             )
         self._set_aside(refused)
 
-    def _record(self, step: int) -> dict[str, Any]:
-        content = read_record(self._step_directory(step) / "record")
-        check_origin(content, step, self.run_id)
-        return content
-
-    def _rank(self, step: int) -> tuple[int, float] | None:
-        try:
-            return rank(self._record(step), self._best_metric)
-        except Exception:  # a damaged record is reported by restore
-            return None
-
-    def _step_directory(self, step: int) -> epath.Path:
-        return self.directory / STEP_NAMES.build_name(step)
-
     def _set_aside(self, refused: dict[int, str]) -> None:
-        """Rename refused steps, so that the run can save them again; they are kept, as the fault may be temporary."""
+        """Make room for saving refused steps again."""
         if self._manager is None or not refused:
             return
         if jax.process_index() == 0:
             for step in refused:
-                source = self._step_directory(step)
-                target = source.parent / f"damaged_{source.name}"
-                if target.exists():
-                    target.rmtree()
-                source.rename(target)
+                self._places.set_aside(step)
         for step in refused:
             self._ranks.pop(step, None)
         self._saved = None

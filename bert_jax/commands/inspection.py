@@ -10,8 +10,9 @@ from rich.text import Text
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.commands import InspectConfig
+from bert_jax.data.examples.batch_layout import Batch
 from bert_jax.data.examples.epoch_report import epoch_report
-from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
 from bert_jax.data.store.store import Store
 from bert_jax.data.store.token_rows import Rows

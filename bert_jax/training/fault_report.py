@@ -11,7 +11,8 @@ from etils import epath
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Phase
-from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.batch_layout import Batch
+from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import sharding
 from bert_jax.files import write_atomically

@@ -8,7 +8,7 @@ import optax
 
 from bert_jax.config import Config, Phase
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
-from bert_jax.data.examples.examples import batch_layout
+from bert_jax.data.examples.batch_layout import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
 from bert_jax.models.bert import BertForPreTraining

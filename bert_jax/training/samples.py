@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config import Config
-from bert_jax.data.examples.examples import Batch
+from bert_jax.data.examples.batch_layout import Batch
 from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.devices.signals import StopSignals

@@ -73,7 +73,7 @@ def test_a_model_of_other_layers_is_not_replaced(place, pruned, tmp_path, capsys
     shutil.copy(pruned / "result.json", tmp_path / "out")
     bert_jax.load(place / "model").save(tmp_path / "out" / "model")
     assert run(place, tmp_path / "out") != 0
-    assert "has another model than this result; remove it" in capsys.readouterr().err
+    assert "holds a model that differs from this result; remove it" in capsys.readouterr().err
     assert bert_jax.load(tmp_path / "out" / "model").config.num_layers == 4
 
 

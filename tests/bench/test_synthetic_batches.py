@@ -8,7 +8,7 @@ import pytest
 from bert_jax.bench.step_batches import synthetic_batch
 from bert_jax.config import resolve_phases
 from bert_jax.console.command_line import load_config
-from bert_jax.data.examples.examples import batch_layout
+from bert_jax.data.examples.batch_layout import batch_layout
 
 
 @pytest.mark.parametrize("name", ["bert_mini", "roberta_mini", "xlnet_mini"])

@@ -116,7 +116,7 @@ def test_the_model_is_its_two_tables(model, params):
             {"model": dataclasses.replace(SIZES, layer="lstm", num_layers=1)},
             "would see the neighbours .* model.layer=none",
         ),
-        ({"model": dataclasses.replace(SIZES, num_layers=2)}, "model.num_layers=2 means nothing in a model without"),
+        ({"model": dataclasses.replace(SIZES, num_layers=2)}, "model.num_layers=2 has no effect in a model without"),
         ({"model": dataclasses.replace(SIZES, feed_forward="geglu")}, "set model.feed_forward=plain"),
         (
             {"model": dataclasses.replace(SIZES, disentangled=DisentangledConfig(terms="c2p"))},

@@ -19,8 +19,9 @@ from bert_jax.checkpoints.run_directory import read_config
 from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
 from bert_jax.config.mixtures import resolve_mixtures
 from bert_jax.console.progress_bar import progress_bar
+from bert_jax.data.examples.batch_layout import Batch
 from bert_jax.data.examples.corpus import open_corpus
-from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.examples import Examples
 from bert_jax.errors import UserError
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel

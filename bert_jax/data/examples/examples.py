@@ -6,17 +6,13 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.config.static_vectors import SHARED_NEGATIVES
+from bert_jax.data.examples.batch_layout import Batch, batch_layout
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.full_sentences import FullSentences
-from bert_jax.data.examples.masking import Masking
-from bert_jax.data.examples.neighbour_counts import NeighbourCounts, counts_for
-from bert_jax.data.examples.neighbour_windows import NeighbourWindows
-from bert_jax.data.examples.next_words import NextWords
 from bert_jax.data.examples.packing import Packing
 from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
-from bert_jax.data.examples.permutations import Permutations
+from bert_jax.data.examples.predicted_places import predicted_places
 from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows, with_class_last
 from bert_jax.data.examples.spelling_errors import SpellingErrors
 from bert_jax.data.ordering import permute
@@ -25,40 +21,6 @@ from bert_jax.data.store.store import Store
 from bert_jax.data.store.token_rows import SPECIAL, Rows, padded_rows
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
-
-Batch = dict[str, np.ndarray]
-"""input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
-float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs).
-
-Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
-(place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
-float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L].
-
-Rows for static word vectors also have windows int32 [B, L] and negatives int32 [B, N] (see `NeighbourWindows`), or
-pair_counts float32 [B, L, W] (see `NeighbourCounts`)."""
-
-
-def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Return the shape of a row and the type of each array of a batch of `phase`; see Batch."""
-    tokens, masked = (phase.sequence_length,), (phase.max_predictions,)
-    texts = (phase.max_texts,) if phase.packed else ()
-    layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        **dict.fromkeys(("token_type_ids", "attention_mask", "input_ids"), (tokens, np.int32)),
-        **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
-        "masked_weights": (masked, np.float32),
-    }
-    if phase.packed:
-        layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
-    if config.objective.name == "permutation":
-        layout |= {"order": (tokens, np.int32)}
-    if config.objective.name == "skip_gram":
-        layout |= {"windows": (tokens, np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
-    if config.objective.name == "glove":
-        layout |= {"pair_counts": ((*tokens, config.objective.static_vectors.window), np.float32)}
-    if config.data.sentence_pairs != "none":
-        layout |= {"next_sentence_labels": (texts, np.int32)}
-        layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
-    return layout
 
 
 class Examples:
@@ -119,7 +81,7 @@ class Examples:
         _check_tokenizer(tokenizer, config)
         self._class_last = tokenizer.class_last and config.model.is_xlnet
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = _predictions(config, phase, store, tokenizer, split)
+        self._masking = predicted_places(config, phase, store, tokenizer, split)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()
@@ -230,24 +192,6 @@ class Examples:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
             return list(self._epoch_ends)
-
-
-def _predictions(
-    config: Config, phase: Phase, store: Store, tokenizer: Tokenizer, split: str
-) -> Masking | NextWords | Permutations | NeighbourWindows | NeighbourCounts:
-    """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
-    if config.objective.predicts_all:
-        return NextWords(phase.max_predictions, tokenizer.cls_id)
-    if config.objective.name == "skip_gram":
-        return NeighbourWindows(config.objective.static_vectors, store.token_counts, tokenizer.pad_id)
-    if config.objective.name == "glove":
-        held_out = 0 if config.data.eval_path else config.data.held_out
-        counts = counts_for(config.objective.static_vectors, store, held_out if split == "train" else None)
-        return NeighbourCounts(counts, tokenizer.pad_id)
-    begins = np.asarray(tokenizer.continues_word(), bool)
-    if config.objective.name == "permutation":
-        return Permutations(config.masking.rate, config.objective.longest_span, phase.max_predictions, begins)
-    return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.batch_layout import Batch
+from bert_jax.data.examples.examples import Examples
 from bert_jax.errors import UserError
 
 GRAINS = 1 << 20

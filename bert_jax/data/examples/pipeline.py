@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.examples.examples import Batch, Examples
+from bert_jax.data.examples.batch_layout import Batch
+from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.mixture import Mixture, check_epoch
 from bert_jax.errors import need_extra
 
