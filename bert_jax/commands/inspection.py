@@ -170,7 +170,7 @@ def _print_report(console: Console, examples: Examples, config: InspectConfig) -
     rows = [
         ("sequences", f"{report.sequences:,}"),
         ("mean length", f"{report.mean_length:.1f} of {examples.sequence_length}"),
-        ("padding", f"{report.padding:.1%} of the places"),
+        ("padding", f"{report.padding:.1%} of the positions"),
         ("cut off to fit", f"{report.truncated:.1%} of the text"),
         ("seen twice", f"{report.duplicated:.1%} of the text"),
     ]

@@ -41,7 +41,7 @@ class Rates:
     def count(self, sequences: int, tokens: float, flops: float = 0.0, places: int | None = None) -> None:
         """Add one step: sequences, tokens, model FLOPs and places (sequences × length) of its global batch.
 
-        With `places`, tokens are those that are no padding, and reports have their share of the places.
+        With `places`, tokens are those that are not padding, and reports have their share of the positions.
         """
         self._steps += 1
         self._places += tokens if places is None else places

@@ -155,7 +155,7 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
         ("learning_rate", "lr {:.2e}"),
         ("grad_norm", "grad {:.2f}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
-        ("token_share", "{:.0%} of the places"),
+        ("token_share", "{:.0%} of the positions"),
         ("mfu", "MFU {:.1%}"),
     ):
         if name in metrics:

@@ -18,7 +18,7 @@ class EpochReport:
     examined: int  # the first ones of the epoch, in order
     is_next: float | None  # share of label 0; None without sentence pairs
     mean_length: float
-    padding: float  # share of the places of a batch
+    padding: float  # share of the positions of a batch
     truncated: float  # share of the text's tokens
     duplicated: float  # share of the text's tokens
     sentences_seen: float | None  # share with at least one token; None unless all sequences were examined
