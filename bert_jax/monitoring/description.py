@@ -32,7 +32,7 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
     if output.suffix != ".html":
         raise UserError(f"output={config.output} must end in .html; the figures go beside it, as .json")
     if len(paths) > 2:
-        raise UserError(f"{len(paths)} stores are more than stand side by side; give one or two")
+        raise UserError(f"{len(paths)} stores are too many for two columns; give one or two")
     if config.samples < 0:
         raise UserError(f"samples={config.samples} must not be negative")
     stores = [open_store(path, config.cache) for path in paths]

@@ -141,7 +141,7 @@ def _evaluated(config: Config, train: list[dict[str, Any]], held_out: list[dict[
         + ("; data.held_out=0 and no data.eval_path" if nothing else ""),
         limit=f"one every {every:,} steps" if every else "one at the end",
         is_wrong=nothing or overdue and not held_out,
-        remedy="give data.held_out (0.01) or data.eval_path: without figures on other text, learning by heart looks "
+        remedy="give data.held_out (0.01) or data.eval_path: without figures on other text, memorizing looks "
         "like "
         "learning",
     )
@@ -160,7 +160,7 @@ def _improves(held_out: list[dict[str, Any]]) -> Check | None:
         limit=f"at most {MOST_WORSE:.0%} worse than the best, after {EVALUATIONS_WITHOUT_GAIN} evaluations without a "
         "gain",
         is_wrong=since >= EVALUATIONS_WITHOUT_GAIN and worse > MOST_WORSE,
-        remedy="the model learns the training text by heart, or has become unstable: use more text, a smaller model, "
+        remedy="the model memorizes the training text, or has become unstable: use more text, a smaller model, "
         "or a "
         "lower learning rate; the best checkpoint is kept",
     )

@@ -133,8 +133,8 @@ def _duplicates(store: Store, counts: TokenCounts) -> Check:
         seen=f"{repeated.sum():,} of {len(lengths):,} documents repeat another one, {share:.2%} of the text",
         limit=f"at most {MOST_DUPLICATED:.0%} of the text",
         is_wrong=share > MOST_DUPLICATED,
-        remedy="remove the copies and prepare again: text is learned by heart, and held-out documents may have been "
-        "trained on",
+        remedy="remove the copies and prepare again: repeated text is memorized, and held-out documents may have "
+        "been trained on",
     )
 
 

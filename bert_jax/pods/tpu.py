@@ -152,7 +152,7 @@ class _Launch:
                 return code, over
 
     def end(self) -> None:
-        """End the run, if it is going on, and delete the slice."""
+        """End the run, if there is one, and delete the slice."""
         if self.resource.state()[0] == "ACTIVE":
             with contextlib.suppress(CallError):  # a slice that cannot be reached is deleted all the same
                 self.resource.ssh(self._worker("stop"))

@@ -137,9 +137,9 @@ def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -
         )
     if list(theirs.tokens) != list(tokenizer.tokens):
         raise UserError(
-            f"{option}={stored.path} has another vocabulary ({theirs.vocab_size:,} entries) than the data "
-            f"({tokenizer.vocab_size:,}), so its predictions are of other words; prepare the data with the teacher's "
-            "vocabulary, or choose a teacher that was trained with that of the data"
+            f"{option}={stored.path} has a vocabulary ({theirs.vocab_size:,} entries) different from that "
+            f"of the data ({tokenizer.vocab_size:,}), so its predictions are of other words; prepare the data with the "
+            "teacher's vocabulary, or choose a teacher that was trained with that of the data"
         )
 
 

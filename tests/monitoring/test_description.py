@@ -123,7 +123,7 @@ def test_the_page_shows_two_stores_beside_each_other_and_loads_nothing(store, tm
     ("paths", "changes", "message"),
     [
         (["a"], {"output": "card.txt"}, "output=card.txt must end in .html"),
-        (["a", "b", "c"], {"output": "card.html"}, "3 stores are more than stand side by side"),
+        (["a", "b", "c"], {"output": "card.html"}, "3 stores are too many for two columns"),
         (["a"], {"output": "card.html", "samples": -1}, "samples=-1 must not be negative"),
         (["nowhere"], {"output": "card.html"}, "nowhere"),
     ],
