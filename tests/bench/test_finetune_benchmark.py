@@ -129,7 +129,9 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
         assert ours["work"] == theirs["work"] == work
         assert found[f"ratio_{work}"] == theirs["ratio"]["wall"]["median"]
         tried = theirs["facts"]["seconds_per_unit_of_each_form"]
-        assert theirs["facts"]["form"] == min(tried, key=tried.get) and len(tried) >= 3
+        first = theirs["facts"]["seconds_of_first_share_of_each_form"]
+        assert theirs["facts"]["form"] == min(tried, key=tried.get) and len(first) >= 3
+        assert set(tried) == {name for name in first if first[name] < 3 * min(first.values())}
 
 
 ORDERS = """
