@@ -190,7 +190,7 @@ def test_a_damaged_file_is_one_clear_error(whitening, tmp_path, damage):
     file.write_bytes(safetensors.numpy.save(arrays, metadata={"postprocess": words}))
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(UserError, match="white.safetensors is (no postprocess|not a whole safetensors)"):
+    with pytest.raises(UserError, match="white.safetensors is not a (postprocess|whole safetensors)"):
         read_postprocesses(tmp_path)
 
 

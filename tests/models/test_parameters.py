@@ -264,7 +264,7 @@ class Promising(BertForPreTraining):
 def test_an_entry_without_an_array_is_an_error():
     model = Promising(SMALL)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    with pytest.raises(UserError, match="has encoder/gate/kernel and 1 more, which the model does not make"):
+    with pytest.raises(UserError, match="has encoder/gate/kernel and 1 more, which the model does not return"):
         abstract_state(model, optimizer(OptimizerConfig(), model.parameters), mesh)
 
 

@@ -311,6 +311,6 @@ def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, 
         rows[0, 0], rows[0, context + 3] = 5, (4, 3)  # null odds 3
         return rows
 
-    runner = types.SimpleNamespace(task_scores=task_scores)
+    runner = types.SimpleNamespace(task_scores=task_scores, packs_scores=False)
     (answer,) = answers.predict(model, runner, ("a b?", "bad ab, ab"), batch_size=8, progress=False)
     assert answer.text == said and (answer.candidates[0][0] == "") == (task == "squad_v2")
