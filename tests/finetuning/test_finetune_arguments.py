@@ -83,7 +83,7 @@ def test_the_contents_decide_whether_a_run_is_resumed(in_memory):
     again = finetune("text", **arguments | same)
     assert again.results["runs"] == result.results["runs"], "finished: nothing was trained"
     changed = [*arguments["train"][:-1], (arguments["train"][-1][0] + " again", arguments["train"][-1][1])]
-    with pytest.raises(UserError, match="other data.*features_fingerprint"):
+    with pytest.raises(UserError, match="different data.*features_fingerprint"):
         finetune("text", **arguments | {"train": changed})
     config = json.loads((arguments["workdir"] / "config.json").read_text())["finetune"]
     assert config["data"]["train"] == config["data"]["dev"] == IN_MEMORY
