@@ -74,6 +74,11 @@ def make_programs(
         raise UserError(
             "packing cannot be used with a model without layers (model.layer=none), which reads the mean of a row"
         )
+    if config.packing and model.global_tokens:
+        raise UserError(
+            f"model.global_tokens={model.global_tokens} are at the start of a row, and packed rows hold several texts; "
+            "leave --packing out"
+        )
     if config.reinitialize_layers and model.sharing != "none":
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "

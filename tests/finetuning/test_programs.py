@@ -120,8 +120,16 @@ def test_batches_that_cannot_be_divided_are_refused(options, said):
     check_finetune(FinetuneConfig(**given, batch_size=32, micro_batches=4))
 
 
-def test_shared_rows_need_a_pooler():
-    model = ModelConfig(hidden_size=8, num_layers=1, num_heads=2, vocab_size=20, task_transform=True)
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"task_transform": True}, "packing needs a head that reads BERT's pooler"),
+        ({"layer": "lstm"}, "packing would let a recurrent layer"),
+        ({"local_window": 4, "global_tokens": 2}, "model.global_tokens=2 are at the start of a row"),
+    ],
+)
+def test_models_that_cannot_read_shared_rows_are_refused(options, said):
+    model = ModelConfig(hidden_size=8, num_layers=1, num_heads=2, vocab_size=20, **options)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    with pytest.raises(UserError, match="packing needs a head that reads BERT's pooler"):
+    with pytest.raises(UserError, match=said):
         make_programs(FinetuneConfig(packing=True), model, HeadConfig(labels=("no", "yes")), mesh)
