@@ -132,6 +132,11 @@ def test_the_layers_that_a_scan_goes_over():
     assert repeating(bert_architecture(PUBLISHED_LARGE, FLOAT32).stack) == (1, 3, 9)
 
 
+def assert_same_sums(found: np.ndarray, wanted: np.ndarray) -> None:
+    """Sums in another order, through seven layers, err by the size of their largest terms: 5e-6 of it was seen."""
+    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=max(2e-5, 1e-5 * float(np.abs(wanted).max())))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, remats",
@@ -143,7 +148,7 @@ def test_scan_and_loop_and_what_they_compute_again_give_one_model(name, remats):
         other = ComputeConfig(dtype="float32", layers="scan", remat=remat)
         _, found, gradient = losses(PATTERNS[name], other, params)
         assert float(found) == pytest.approx(float(loss), rel=1e-5)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), gradient, slopes)
+        jax.tree.map(assert_same_sums, gradient, slopes)
     assert slopes["encoder"]["attention_norm"]["scale"].shape[0] == PATTERNS[name].num_layers - 1
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(slopes))
 
