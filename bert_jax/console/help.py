@@ -161,9 +161,7 @@ def _documented(info: Any):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
         shown: typing.Any = types[field.name]
-        if isinstance(default, tuple) and not (
-            default and dataclasses.is_dataclass(default[0])
-        ):  # as it is written: 16,32
+        if isinstance(default, tuple) and not any(map(dataclasses.is_dataclass, default)):  # as it is written: 16,32
             name, values = typing.get_args(shown)[0].__name__.upper(), ",".join(map(str, default))
             hint = f"(default: {values})" if values else ""
             shown = typing.Annotated[shown, tyro.conf.arg(metavar=f"{name},{name},…", help_behavior_hint=hint)]

@@ -142,8 +142,7 @@ def _evaluated(config: Config, train: list[dict[str, Any]], held_out: list[dict[
         limit=f"one every {every:,} steps" if every else "one at the end",
         is_wrong=nothing or overdue and not held_out,
         remedy="give data.held_out (0.01) or data.eval_path: without figures on other text, memorizing looks "
-        "like "
-        "learning",
+        "like learning",
     )
 
 
@@ -161,8 +160,7 @@ def _improves(held_out: list[dict[str, Any]]) -> Check | None:
         "gain",
         is_wrong=since >= EVALUATIONS_WITHOUT_GAIN and worse > MOST_WORSE,
         remedy="the model memorizes the training text, or has become unstable: use more text, a smaller model, "
-        "or a "
-        "lower learning rate; the best checkpoint is kept",
+        "or a lower learning rate; the best checkpoint is kept",
     )
 
 

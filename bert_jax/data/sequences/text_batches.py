@@ -8,11 +8,8 @@ from bert_jax.data.sequences.batching import Batch, evaluation_batches, ladder, 
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.shared_rows import filled, most_sequences, shared_rows
 
-WIDTHS = (
-    64,
-    96,
-    128,
-)  # positions of rows for several texts: attention takes longer in wider ones, but less stays empty
+WIDTHS = (64, 96, 128)
+"""Positions of rows for several texts: attention takes longer in wider ones, but less stays empty."""
 
 
 def as_features(rows: list[tuple[np.ndarray, np.ndarray]], longest: int) -> Features:
