@@ -83,14 +83,9 @@ def _free_port() -> int:
 
 
 class _Hosts:
-    """The processes of one start; inside the `with` block, signals to this process are passed on to them.
-
-    Attributes:
-      told: whether this process has received a signal, after which nothing is started again.
-    """
+    """The processes of one start; inside the `with` block, signals to this process are passed on to them."""
 
     def __init__(self):
-        self.told = False
         self._starts, self._signal = False, 0
         self._processes: list[subprocess.Popen[str]] = []
         self._errors: dict[str, int] = {}
@@ -108,9 +103,14 @@ class _Hosts:
     def _forward(self, number: int, frame: object) -> None:
         if not self._starts:
             sys.exit(128 + number)
-        self.told, self._signal = True, number
+        self._signal = number
         for process in self._processes:
             process.send_signal(number)  # which does nothing to one that has been waited for
+
+    @property
+    def told(self) -> bool:
+        """Whether this process has received a signal, after which nothing is started again."""
+        return self._signal != 0
 
     def run(self, command: list[str], options: LocalConfig) -> int:
         """Start all hosts, print what they print, and return the exit code of the first that failed, else 0."""
