@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
-    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.3] [--configs bert_mini …] [--tasks sst2 mrpc …] \
+    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.18] [--configs bert_mini …] [--tasks sst2 mrpc …] \
       [--seeds=3] [--rows=DIR] [--dry_run]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
@@ -40,7 +40,7 @@ CONFIGS = (
     *("bert_mini", "roberta_mini", "albert_mini", "spanbert_mini", "electra_mini", "distilbert_mini", "deberta_mini"),
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
 )
-SHAPE = ("--sequence_length=128", "--batch_size=32", "--learning_rate=5e-4")
+SHAPE = ("--sequence_length=128", "--batch_size=16", "--learning_rate=1e-3")
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
 TUNING = ("--batch_size=32", "--learning_rate=3e-4")
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for place in ("store", "glue", "output"):
         parser.add_argument(place, metavar=place.upper())
-    parser.add_argument("--petaflop", type=float, default=0.3, help="Operations of each pre-training, in 10^15.")
+    parser.add_argument("--petaflop", type=float, default=0.18, help="Operations of each pre-training, in 10^15.")
     parser.add_argument("--configs", nargs="+", default=CONFIGS, help="Configurations to compare.")
     parser.add_argument("--tasks", nargs="+", choices=METRICS, default=list(METRICS), help="Tasks of GLUE.")
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of fine-tuning.")
