@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack of pytest with every operation of a program
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
