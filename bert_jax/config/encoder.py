@@ -170,8 +170,19 @@ class ModelConfig:
 
     @property
     def keeps_texts_apart(self) -> bool:
-        """Whether a text in a row of several can be computed as if it stood alone."""
-        return self.layer == "transformer" and not self.is_xlnet and not self.global_tokens
+        """Whether a text in a row of several is computed as if it stood alone."""
+        return self.mixes_texts is None
+
+    @property
+    def mixes_texts(self) -> str | None:
+        """Why a text in a row of several is not computed as if it stood alone, for an error; None: it is."""
+        if self.layer == "lstm":
+            return "the state of a recurrent layer (model.layer=lstm) would pass from one text of a row to the next"
+        if self.layer == "none":
+            return "a model without layers (model.layer=none) takes the mean of a whole row"
+        if self.global_tokens:
+            return f"model.global_tokens={self.global_tokens} are at the start of a row, and see all of its texts"
+        return None
 
     @property
     def two_directions(self) -> bool:

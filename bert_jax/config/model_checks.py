@@ -66,6 +66,8 @@ def check_model(config: Config) -> None:
             f"{model.layer} has none; leave it out, or set model.layer=lstm"
         )
     check_static_vectors(config)
+    if model.mixes_texts and any(phase.packed for phase in resolve_phases(config)):
+        raise UserError(f"texts cannot share rows: {model.mixes_texts}; set data.packing=off")
 
 
 def _check_positions(config: Config) -> None:
@@ -103,9 +105,4 @@ def _check_positions(config: Config) -> None:
         raise UserError(
             f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
             f"{model.max_position_embeddings - 1}; for a window that restricts nothing, set model.local_window=None"
-        )
-    if model.global_tokens and any(phase.packed for phase in resolve_phases(config)):
-        raise UserError(
-            f"model.global_tokens={model.global_tokens} are at the start of a row, and packed rows hold several texts; "
-            "set data.packing=off"
         )

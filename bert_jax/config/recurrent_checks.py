@@ -1,7 +1,6 @@
 """What a model with recurrent layers cannot have, before anything heavy is loaded."""
 
 from bert_jax.config.options import Config
-from bert_jax.config.phases import resolve_phases
 from bert_jax.errors import UserError
 
 _WITHOUT_EFFECT = {
@@ -15,7 +14,7 @@ _WITHOUT_EFFECT = {
 
 
 def check_recurrent(config: Config) -> None:
-    """Raise a UserError if an option belongs to Transformer layers, or to rows of several texts."""
+    """Raise a UserError if an option belongs to Transformer layers, or two directions cannot share the width."""
     model = config.model
     for name, allowed in _WITHOUT_EFFECT.items():
         if (value := getattr(model, name)) not in allowed:
@@ -27,9 +26,4 @@ def check_recurrent(config: Config) -> None:
         raise UserError(
             f"model.hidden_size={model.hidden_size} cannot be divided between the two directions of model.layer=lstm; "
             "make it even"
-        )
-    if any(phase.packed for phase in resolve_phases(config)):
-        raise UserError(
-            "the state of a recurrent layer (model.layer=lstm) would pass from one text of a packed row to the next; "
-            "set data.packing=off"
         )

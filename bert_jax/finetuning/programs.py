@@ -68,17 +68,8 @@ def make_programs(
         raise UserError(
             "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
         )
-    if config.packing and model.layer == "lstm":
-        raise UserError("packing would let a recurrent layer (model.layer=lstm) read into the next text; leave it out")
-    if config.packing and model.layer == "none":
-        raise UserError(
-            "packing cannot be used with a model without layers (model.layer=none), which reads the mean of a row"
-        )
-    if config.packing and model.global_tokens:
-        raise UserError(
-            f"model.global_tokens={model.global_tokens} are at the start of a row, and packed rows hold several texts; "
-            "leave --packing out"
-        )
+    if config.packing and model.mixes_texts:
+        raise UserError(f"sequences cannot share rows: {model.mixes_texts}; leave --packing out")
     if config.reinitialize_layers and model.sharing != "none":
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "

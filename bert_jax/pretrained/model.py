@@ -66,8 +66,8 @@ class PretrainedModel(LoadedNetwork):
             ([CLS] and [SEP] included), their sum divided by the square root of their number ("mean_sqrt_len"), or the
             output of the "pooler"; None: the pooler's if there is one.
           batch_size: number of texts per batch, about. Several texts share a row where each can be computed as if it
-            stood alone, which is not with attentions, recurrent layers, global tokens or XLNet; others are padded to a
-            few lengths. So little is compiled, and results differ by rounding alone.
+            stood alone, which is not with attentions, recurrent layers, no layers or global tokens; others are padded
+            to a few lengths. So little is compiled, and results differ by rounding alone.
           max_length: maximum number of tokens per text; None: what the model takes.
           truncate: whether to cut longer texts (the longer text of a pair first) and log a warning; False: raise a
             UserError.

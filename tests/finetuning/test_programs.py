@@ -124,7 +124,8 @@ def test_batches_that_cannot_be_divided_are_refused(options, said):
     "options, said",
     [
         ({"task_transform": True}, "packing needs a head that reads BERT's pooler"),
-        ({"layer": "lstm"}, "packing would let a recurrent layer"),
+        ({"layer": "lstm"}, "from one text of a row to the next; leave --packing out"),
+        ({"layer": "none"}, "takes the mean of a whole row; leave --packing out"),
         ({"local_window": 4, "global_tokens": 2}, "model.global_tokens=2 are at the start of a row"),
     ],
 )

@@ -183,5 +183,5 @@ def test_the_operations_of_a_step_are_those_of_its_products(model):
 
 def test_packed_rows_are_refused():
     packed = dataclasses.replace(CONFIG, data=DataConfig(sentence_pairs="none", packing="on"))
-    with pytest.raises(UserError, match="would pass from one text of a packed row to the next; set data.packing=off"):
+    with pytest.raises(UserError, match="would pass from one text of a row to the next; set data.packing=off"):
         check(packed)

@@ -106,6 +106,7 @@ def test_layers_pick_and_keep_their_order(model, in_shared_rows):
     [
         ({"positions": "alibi", "direction": "left_to_right"}, True),
         ({"positions": "rope", "norm_position": "pre", "local_window": 3, "global_every": 2}, True),
+        ({"positions": "xlnet"}, True),
         ({"local_window": 3, "global_tokens": 1}, False),
         ({"layer": "lstm"}, False),
     ],
