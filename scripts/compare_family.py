@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
-    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.18] [--configs bert_mini …] [--tasks sst2 mrpc …] \
+    python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.24] [--configs bert_mini …] [--tasks sst2 mrpc …] \
       [--seeds=3] [--rows=DIR] [--dry_run]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
-objective, masks, optimizer and form of schedule; vocabulary, batch, length and learning rate are the same for all, and
-so many steps are made that all take the same number of floating-point operations (products, forward and backward, by
-the closed form of each). `distilbert_mini` learns from the `bert_mini` of the same comparison. --dry_run prints the
-plan alone. Started again, it resumes where it stopped.
+objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
+same for all, and there is no dropout. The numbers of steps are such that all take the same number of floating-point
+operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
+of the same comparison. --dry_run prints the plan alone. Started again, the script resumes where it stopped.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -40,7 +40,11 @@ CONFIGS = (
     *("bert_mini", "roberta_mini", "albert_mini", "spanbert_mini", "electra_mini", "distilbert_mini", "deberta_mini"),
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
 )
-SHAPE = ("--sequence_length=128", "--batch_size=16", "--learning_rate=1e-3")
+RECIPE = (
+    *("--sequence_length=64", "--batch_size=32", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
+    *("--model.position_init=sinusoidal", "--model.hidden_dropout=0", "--model.attention_dropout=0"),
+)
+"""With these, a BERT of this size learns the order of words after 6 million tokens (docs/experiments.md, 2026-11-21)."""
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
 TUNING = ("--batch_size=32", "--learning_rate=3e-4")
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
@@ -85,7 +89,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for place in ("store", "glue", "output"):
         parser.add_argument(place, metavar=place.upper())
-    parser.add_argument("--petaflop", type=float, default=0.18, help="Operations of each pre-training, in 10^15.")
+    parser.add_argument("--petaflop", type=float, default=0.24, help="Operations of each pre-training, in 10^15.")
     parser.add_argument("--configs", nargs="+", default=CONFIGS, help="Configurations to compare.")
     parser.add_argument("--tasks", nargs="+", choices=METRICS, default=list(METRICS), help="Tasks of GLUE.")
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of fine-tuning.")
@@ -96,7 +100,7 @@ def arguments() -> argparse.Namespace:
 
 def plan(name: str, store: str, output: str, flops: float) -> Plan:
     """Return the options of a configuration, with the number of steps that take `flops` operations."""
-    options = (f"--data.path={store}", f"--workdir={output}/{name}", *SHAPE, "--evaluation.every_steps=0")
+    options = (f"--data.path={store}", f"--workdir={output}/{name}", *RECIPE, "--evaluation.every_steps=0")
     opened = open_store(store)
     if name == "distilbert_mini":
         options = (*options, f"--objective.distillation.teacher={output}/bert_mini", "--model.activation=gelu_tanh")

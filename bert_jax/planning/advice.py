@@ -7,20 +7,20 @@ from bert_jax.errors import UserError
 from bert_jax.planning.memory import shortage_of
 
 STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}
-"""Policies of compute.remat that keep less than this one."""
+"""For each policy of compute.remat, those that keep less."""
 DOES_NOT_FIT = "RESOURCE_EXHAUSTED"
-"""With which compilers and allocators begin what they say when memory runs out."""
+"""How the messages of compilers and allocators begin when memory runs out."""
 
 
 def advice(*, remat: str, mesh: Mapping[str, int], batch_size: int, micro_batches: int, where: str = "") -> list[str]:
-    """Return changes that save memory, those that cost least time first.
+    """Return changes that save memory; those that cost the least time come first.
 
     Args:
-      remat: the policy with which the step does not fit.
+      remat: the policy under which the step does not fit.
       mesh: sizes of its axes.
       batch_size: sequences of a step on all devices.
       micro_batches: parts in which they are computed.
-      where: beginning of the names of these two options, such as "phases.0.".
+      where: prefix of the names of these two options, such as "phases.0.".
     """
     found = []
     if remedies := STRONGER[remat]:

@@ -1,8 +1,8 @@
-"""How long a step may take: a bracket from a compiled program, and what follows from it for a whole run.
+"""Bounds on the time of a step, from a compiled program, and what follows from them for a whole run.
 
-Nothing is executed. The pessimistic end adds the compiler's own estimates and every transfer between chips, one after
-the other. The optimistic end lets each instruction run at a peak of the chip and hides all transfers behind
-computation. A step can take longer than the pessimistic end: BLIND_SPOTS says what neither of them sees.
+Nothing is executed. The pessimistic bound adds up the compiler's own estimates and all transfers between chips, as if
+nothing overlapped. The optimistic bound lets each instruction run at a peak of the chip and hides all transfers behind
+computation. A step can take longer than the pessimistic bound: BLIND_SPOTS lists what neither of them sees.
 """
 
 import dataclasses
@@ -34,15 +34,15 @@ class StepTime:
     pessimistic: float | None
     """None where the compiler states no cycles."""
     computing: float | None
-    """The part of the pessimistic end that is the compiler's estimates."""
+    """The part of the pessimistic bound that comes from the compiler's estimates."""
     links: float
-    """The part of the pessimistic end that is transfers within a slice: one ring in one direction of one link."""
+    """The part of the pessimistic bound that is transfers within a slice: one ring in one direction of one link."""
     network: float
-    """The part of the pessimistic end that is transfers between slices."""
+    """The part of the pessimistic bound that is transfers between slices."""
 
 
 def step_time(topology: Topology, work: Work, collectives: list[Collective]) -> StepTime:
-    """Return the bracket of a step on `topology`, whose chips are known."""
+    """Return the bounds of a step on `topology`, whose chips are known."""
     chip = topology.chip
     assert chip is not None
     moved = sum(each.moved for each in collectives if each.kind != BETWEEN_SLICES)

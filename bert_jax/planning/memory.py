@@ -19,21 +19,21 @@ class Memory:
 
     parameters: int
     moments: int
-    """Of the optimizer, with its count of steps."""
+    """The state of the optimizer: moments, and its count of steps."""
     teacher: int
     """Parameters of the model that this one learns from."""
     batch: int
     padding: int
-    """What the layouts of these arrays add to them."""
+    """Bytes that the layouts on the device add to the arrays above."""
     gradients: int
-    """At the moment when most is kept: arrays of the shape of a parameter, or of one layer of it. These are gradients,
-    and copies of parameters that are gathered or cast."""
+    """Arrays that have the shape of a parameter, or of one layer of it, at the moment when most memory is in use:
+    gradients, and copies of parameters that are gathered or cast."""
     activations: int
-    """At that moment: everything else, which is kept for the backward pass or being computed."""
+    """All other arrays at that moment: those kept for the backward pass, and those being computed."""
     unattributed: int
-    """Temporaries of which the compiler does not say when they are kept, and gaps between the others."""
+    """Temporaries whose lifetimes the compiler does not report, and gaps between the others."""
     other: int
-    """Results that are not written over the state, which are the metrics."""
+    """Results that do not replace the state: the metrics."""
     code: int
     """The program itself."""
 
@@ -47,11 +47,11 @@ class Shortage:
     """A program that does not fit."""
 
     needed: int
-    """Bytes that the program needs, as far as the compiler says."""
+    """Bytes that the program needs, as far as the compiler reports them."""
     available: int
-    """Bytes that there are for them."""
+    """Bytes that are available."""
     what: str
-    """What needs them: HLO temporaries, or the whole program."""
+    """What the needed bytes are for: HLO temporaries, or the whole program."""
 
 
 def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:

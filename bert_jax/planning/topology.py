@@ -23,11 +23,11 @@ class Chip:
     """One JAX device of an accelerator."""
 
     name: str
-    """As in the names of machines: v5e, h100."""
+    """Name of the chip in names of machines, such as v5e or h100."""
     kind: str
-    """As JAX names the device, by which devices/hardware.py knows its peak."""
+    """Name that JAX gives the device; devices/hardware.py has its peak under this name."""
     memory_bytes: int
-    """What a program can use: for TPUs what the compiler allows, which is less than the data sheet says."""
+    """Memory that a program can use: for TPUs what the compiler allows, which is less than the data sheet says."""
     memory_bandwidth: float
     """Bytes/s between the chip and its memory."""
     link_bandwidth: float
