@@ -3,6 +3,7 @@
 The live test runs where they are installed, or with the Python that BERT_JAX_PEER names.
 """
 
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 import random_bert
 from oracles import make_finetuning_oracle as oracle
+from small_pretraining import SCANNED
 
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.data.sequences import batching
 from bert_jax.data.sequences.features import Features
@@ -32,7 +34,7 @@ def ours(request):
     """Losses of every step and the final logits of the first batch, through the code that `finetune` runs."""
     config = FinetuneConfig(
         dropout=0.0,
-        compute=ComputeConfig(dtype="float32"),
+        compute=dataclasses.replace(SCANNED, dtype="float32"),
         optimizer=OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP),
     )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
