@@ -138,7 +138,7 @@ def shaped(**changes) -> PretrainedModel:
     ("config", "message"),
     [
         ({"sharing": "all"}, "its layers share parameters"),
-        ({"local_window": 4, "global_every": 2}, "every 2th layer sees the whole sequence"),
+        ({"local_window": 4, "global_every": 2}, "one layer in 2 sees the whole sequence"),
         ({"norm_position": "pre", "first_attention_norm": False}, "its first layer differs from the others"),
     ],
     ids=["shared", "windows", "first"],

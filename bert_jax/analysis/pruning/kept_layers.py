@@ -40,7 +40,7 @@ def check_removable(model: PretrainedModel) -> None:
         reason = "its first layer differs from the others (model.first_attention_norm=False)"
     elif config.local_window is not None and config.global_every > 1:
         reason = (
-            f"every {config.global_every}th layer sees the whole sequence and the others {config.local_window} tokens "
+            f"one layer in {config.global_every} sees the whole sequence and the others {config.local_window} tokens "
             "to either side (model.local_window), so each has a place of its own"
         )
     if reason:
