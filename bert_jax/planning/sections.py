@@ -111,7 +111,10 @@ def _time(topology: Topology, plans: list[PhasePlan], price: float) -> Section:
             )
     rows.append(("arrays copied whole to move them", *(str(plan.resharding_warnings) for plan in plans)))
     return Section(
-        "A step, from the optimistic to the pessimistic bound", ("", *_names(plans)), rows, _said(topology, plans, price)
+        "A step, from the optimistic to the pessimistic bound",
+        ("", *_names(plans)),
+        rows,
+        _said(topology, plans, price),
     )
 
 
