@@ -41,7 +41,7 @@ CONFIGS = (
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
 )
 RECIPE = (
-    *("--sequence_length=64", "--batch_size=32", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
+    *("--sequence_length=64", "--batch_size=16", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
     *("--model.position_init=sinusoidal", "--model.hidden_dropout=0", "--model.attention_dropout=0"),
 )
 """With these, a BERT of this size leaves its first plateau after 6 million tokens (docs/experiments.md, 2026-11-21)."""
